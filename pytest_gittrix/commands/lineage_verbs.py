@@ -89,7 +89,8 @@ def fork(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         forked = gittrix.fork(id_, options.at, task=options.task, summary=options.summary, files=options.files)
-        return started(forked.info())
+        left_out = [line for event in forked.history(["workspace.kept"]) for line in event.data.get("left_out", ())]
+        return started(forked.info())._replace(notes=tuple(f"Not in this session: {line}." for line in left_out))
 
 
 def identify(options: Namespace) -> CommandResult:

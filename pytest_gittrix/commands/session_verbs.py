@@ -140,7 +140,8 @@ def commit(options: Namespace) -> CommandResult:
     """Commit in the workspace, as the agent."""
     with context.session(options) as session:
         sha = session.commit(options.message)
-    return CommandResult({"sha": sha}, text_of([sha]))
+        left_out = session.history(["session.commit"])[-1].data.get("left_out", [])
+    return CommandResult({"sha": sha, "leftOut": left_out}, text_of([sha]), tuple(f"Not in this commit: {line}." for line in left_out))
 
 
 def discard(options: Namespace) -> CommandResult:

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -147,11 +148,15 @@ class LockedCheckout:
         if self.format.hash_object("blob", data) != staged.id:
             return False
         try:
-            # libgit2 knows the rules, and runs no filter of the person's.
-            found = pygit2.Repository(self.checkout.path, RepositoryOpenFlag.NO_SEARCH).status_file(path)
+            found = self._rules.status_file(path)
         except (pygit2.GitError, KeyError, ValueError, OSError):  # sha256, or a name that is not UTF-8
             return False
         return not found & (FileStatus.WT_MODIFIED | FileStatus.WT_TYPECHANGE | FileStatus.WT_UNREADABLE | FileStatus.CONFLICTED)
+
+    @cached_property
+    def _rules(self) -> pygit2.Repository:
+        """The checkout as libgit2 has it, which knows the rules of line endings, and runs no filter of the person's."""
+        return pygit2.Repository(self.checkout.path, RepositoryOpenFlag.NO_SEARCH)
 
     def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether the file at a path equals the entry in kind, mode and bytes."""

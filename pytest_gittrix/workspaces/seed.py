@@ -188,6 +188,10 @@ class Seed:
     def _root_of(self, commit: str) -> str:
         return parse_commit(commit, self.objects.read(commit)[1]).tree
 
+    def size(self, path: str) -> int:
+        """How many bytes a file of the baseline has."""
+        return self.objects.size(self.entries[path].id)
+
     @cached_property
     def shallow(self) -> str:
         """Contents of a ``shallow`` file: the commits whose parents are missing."""

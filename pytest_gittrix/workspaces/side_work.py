@@ -23,7 +23,6 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
-from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
@@ -37,6 +36,7 @@ _BUILDING: Final = "archive.agent.tmp"
 _INDEX: Final = re.compile(r"index|sharedindex\.[0-9a-f]+")  # a split index is in two files
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
 _SUBMODULES: Final = ".git/modules"
+_LARGEST_INDEX: Final = 256 << 20
 _LARGEST_LOG: Final = 16 << 20
 _MOST_LOGGED: Final = 1000
 
@@ -141,6 +141,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
 
     Raises:
         UnsupportedRepository: the objects are no plain directory.
+        AdapterUnavailable: the index is too large.
         WriteRejected: the index is there and cannot be read.
         OSError: the disk refused, or the agent took away the right to move them.
     """
@@ -169,11 +170,21 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
 
 
 def _keep_index(git_dir: str, target: Path) -> None:
-    """Copy the files of an agent's index into a directory, but for what is no plain file: that stages nothing."""
+    """Copy the files of an agent's index into a directory, but for what is no plain file: that stages nothing.
+
+    Raises:
+        AdapterUnavailable: one is so large that it is no index to be believed; its workspace is kept whole.
+    """
     with SafeDir.open(git_dir) as git:
         for name in filter(_INDEX.fullmatch, os.listdir(git_dir)):
-            with tolerating_shape():
-                write_file(target / name, git.read(name, max_bytes=1 << 28)[0])
+            status = git.lstat(name)
+            if status is None or not stat.S_ISREG(status.st_mode):
+                continue
+            if status.st_size > _LARGEST_INDEX:
+                raise AdapterUnavailable(
+                    f"The agent's {name} is not archived: it has {status.st_size} bytes; the limit is {_LARGEST_INDEX}."
+                )
+            write_file(target / name, git.read(name, max_bytes=_LARGEST_INDEX)[0])
 
 
 def settle_side_work(root: str, directory: Path) -> Path | None:

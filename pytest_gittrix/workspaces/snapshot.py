@@ -29,10 +29,15 @@ from pytest_gittrix.workspaces.seed import Seed
 _TRIES: Final = 5
 _DEEPEST: Final = 400  # a descriptor is open for each
 _STEP_NS: Final = 1_000_000
+_SETTLED_NS: Final = 2 * 10**9
 _UNSAFE: Final = "its name could be taken for a git directory"
 _SUBMODULE: Final = "it is a submodule; what is inside it is not looked at"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+# The ids of large files, by what the system says of them; a program that looks at many workspaces meets few.
+_HASHED: Final[dict[tuple[int, int, int, int, str], str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,11 @@ class Snapshot:
     def touched(self) -> list[str]:
         """Every path that differs from the baseline, sorted: the changes, and the files that are too large to be among them."""
         return sorted([*self.changes, *self.large])
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """A line for each file that is too large to be among the changes."""
+        return tuple(f"{path!r}: {self.refused[path]}" for path in self.large)
 
     @cached_property
     def _written(self) -> tuple[str, dict[str, bytes]]:
@@ -287,11 +297,24 @@ class _Walk:
 
     def _compare_large_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
         mode = EXECUTABLE if status.st_mode & 0o100 else FILE
-        if baseline is not None and baseline == Entry(mode, _hash_file(parent, name, status.st_size, self.seed.format, self.on_step)):
+        if baseline is not None and baseline.mode == mode and self._has_blob(parent, path, name, status, baseline):
             return
         self.refused[path] = f"it has {status.st_size} bytes; the limit is {self.limits.max_file}"
         if is_safe_path(path):
             self.large[path] = LargeFile(mode, status.st_size)
+
+    def _has_blob(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry) -> bool:
+        """Whether a large file is as in the baseline. One of another size is not; any other is hashed once for as long as it stays."""
+        if status.st_size != self.seed.size(path):
+            return False
+        known = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns, self.seed.format.name)
+        id_ = _HASHED.get(known)
+        if id_ is None:
+            id_ = _hash_file(parent, name, status.st_size, self.seed.format, self.on_step)
+            # A file that changed just now could change again without another change time.
+            if time.clock_gettime_ns(time.CLOCK_REALTIME) - status.st_ctime_ns > _SETTLED_NS:
+                _HASHED[known] = id_
+        return id_ == baseline.id
 
     def _add_deletions(self) -> None:
         if self.created.complete:

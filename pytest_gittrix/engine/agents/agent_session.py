@@ -187,6 +187,8 @@ class AgentSession:
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.
 
+        Files that are too large to be promoted are not in the commit. The ``session.commit`` event names them (``left_out``).
+
         Raises:
             InvalidInput: the message is empty, or no text.
         """
@@ -195,8 +197,10 @@ class AgentSession:
             return self._commit(state, message)
 
     def _commit(self, state: SessionState, message: str) -> str:
-        sha = self._commits(state).make(self._snapshot(state), message, self._recorder.clock.now_ns() // 10**9)
-        self._recorder.append("session.commit", {"sha": sha, "message": message[:2000]}, actor=self._actor)
+        snapshot = self._snapshot(state)
+        sha = self._commits(state).make(snapshot, message, self._recorder.clock.now_ns() // 10**9)
+        left_out = {"left_out": [*snapshot.left_out]} if snapshot.left_out else {}
+        self._recorder.append("session.commit", {"sha": sha, "message": message[:2000], **left_out}, actor=self._actor)
         return sha
 
     def _beside(self, state: SessionState, snapshot: Snapshot) -> tuple[str, ...]:

@@ -104,16 +104,16 @@ class Fork:
         if self.summary is not None:
             left_out = {"parent_session_id": self.parent.id, "to_seq": self.events[-1].seq}
             child.append("branch_summary", {"summary": self.summary, **left_out}, actor="human")
-        share(self.parent.directory, child.directory)
+        share(self.parent.directory, child.directory, sync=child.store.durability == "full")
         points.reached("fork:said")
         files = self.take()
         write_files(workspace, files)
         for path, entry in files.changes.items():
             child.append("session.write", {**path_fields(path), "op": "write" if entry is not None else "delete"}, actor="agent")
         points.reached("fork:filled")
-        if files.changes:
+        if files.changes or files.left_out:
             state = child.read()
-            save_checkpoint(child, state, snapshot_of(state, workspace, self.limits))
+            save_checkpoint(child, state, snapshot_of(state, workspace, self.limits), left_out=files.left_out)
 
     def undo(self, id_: str) -> None:
         """Nothing to undo: only the child's log has the fork."""
@@ -161,7 +161,7 @@ class Source:
     def _now(self) -> Files:
         with self.recorder.leased() as state:
             snapshot = snapshot_of(state, self.workspace(), self.limits)
-        return Files(snapshot.changes, snapshot.blobs)
+        return Files(snapshot.changes, snapshot.blobs, snapshot.left_out)
 
     def _set_aside(self, moment: Moment | None) -> Take:
         archive, ended = self.state.archive, self.state.state

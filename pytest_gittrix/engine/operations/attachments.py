@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, PathNotFound
-from pytest_gittrix.os_level.files import link_or_copy, sync_directory, write_file
+from pytest_gittrix.os_level.files import link_or_copy, sync_directory, sync_tree, write_file
 
 RESOURCES: Final = "resources"
 _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")
@@ -56,8 +56,12 @@ def attached(directory: Path, name: str) -> bytes:
     return data
 
 
-def share(source: Path, target: Path) -> None:
-    """Attach to one session what is attached to another, by hard links: attachments are never written to."""
+def share(source: Path, target: Path, *, sync: bool) -> None:
+    """Attach to one session what is attached to another, by hard links: attachments are never written to.
+
+    Raises:
+        OSError: the disk refused.
+    """
     if not (source / RESOURCES).is_dir():
         return
     (target / RESOURCES).mkdir(exist_ok=True)
@@ -66,3 +70,6 @@ def share(source: Path, target: Path) -> None:
             continue  # half an attachment, which a kill left
         with suppress(FileExistsError):
             link_or_copy(source / RESOURCES / name, target / RESOURCES / name)
+    if sync:
+        sync_tree(str(target / RESOURCES))
+        sync_directory(target)

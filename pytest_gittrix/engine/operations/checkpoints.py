@@ -44,21 +44,29 @@ class Moment:
 
 @dataclass(frozen=True)
 class Files:
-    """Files as their difference from a baseline, with the bytes of the new ones by id."""
+    """Files as their difference from a baseline, with the bytes of the new ones by id, and a line for each that is too large for it."""
 
     changes: Changes
     blobs: Mapping[str, bytes]
+    left_out: tuple[str, ...] = ()
 
 
-def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> SessionState:
+def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot, *, left_out: tuple[str, ...] = ()) -> SessionState:
     """Save the files, unless they are as in the last checkpoint. The caller holds the lease.
+
+    Args:
+        recorder: the session's record.
+        state: its state.
+        snapshot: the files.
+        left_out: a line for each file that the snapshot should have, and does not; those that are too large for it are named anyway.
 
     Raises:
         OSError: the disk refused.
     """
     began_at_baseline = state.lineage is None or state.lineage.relation == "crash"
     last = state.checkpoint or (snapshot.seed.root if began_at_baseline else None)
-    if snapshot.tree == last and not state.changed_since_checkpoint:
+    missing = [*left_out, *snapshot.left_out]
+    if snapshot.tree == last and not state.changed_since_checkpoint and not left_out:
         return state
     repository = recorder.directory.joinpath(*CHECKPOINTS)
     objects = snapshot.objects
@@ -68,7 +76,7 @@ def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot)
     open_bare(repository, snapshot.seed.format.name, snapshot.seed.objects_dir)
     if objects:
         install_pack(str(repository / "objects"), build_pack(objects, snapshot.seed.format))
-    return recorder.append("workspace.kept", {"tree": snapshot.tree})
+    return recorder.append("workspace.kept", {"tree": snapshot.tree, **({"left_out": missing} if missing else {})})
 
 
 def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:

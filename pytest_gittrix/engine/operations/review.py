@@ -214,8 +214,11 @@ def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list
 def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None) -> str:
     """The changes of a snapshot, or those of ``paths``, as a patch; before it a line, which git skips, for each that is too large."""
     selected = None if paths is None else frozenset(paths)
-    large = [path for path in snapshot.large if selected is None or path in selected]
-    notes = [f"Not in this patch: {path!r}: {snapshot.refused[path]}.\n" for path in large]
+    notes = [
+        f"Not in this patch: {line}.\n"
+        for path, line in zip(snapshot.large, snapshot.left_out, strict=True)
+        if selected is None or path in selected
+    ]
     return "".join(notes) + patch_text(file_changes(snapshot, paths))
 
 

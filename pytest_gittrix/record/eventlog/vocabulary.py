@@ -31,7 +31,9 @@ _SESSION: Mapping[str, Kind] = {
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
     "session.accessed": _kind("Somebody used the session without changing it, so its idle time starts again.", optional="op"),
     "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
-    "session.commit": _kind("The agent committed in its workspace.", "sha message"),
+    "session.commit": _kind(
+        "The agent committed in its workspace, without the files that left_out names.", "sha message", optional="left_out"
+    ),
     "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
     "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
     "promote.intent": _kind(
@@ -66,7 +68,11 @@ _SESSION: Mapping[str, Kind] = {
     "session.succeeded": _kind("A session was started to go on with this one, which had crashed.", "child"),
     "handoff.aborted": _kind("The child was not started; the session goes on.", "child reason"),
     "succession.aborted": _kind("The session that was to go on with this one never came to be.", "child reason"),
-    "workspace.kept": _kind("The files were put by as they were then, as this tree, so that a fork can begin with them.", "tree"),
+    "workspace.kept": _kind(
+        "The files, but for those that left_out names, were put by as they were then, as this tree, so that a fork can begin with them.",
+        "tree",
+        optional="left_out",
+    ),
     "workspace.removed": _kind("The workspace is gone; the record stays."),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
     "turn.ended": _kind(

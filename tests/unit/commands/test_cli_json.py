@@ -214,7 +214,7 @@ def test_ends_name_the_session(cli: Cli) -> None:
     assert cli.data("sweep") == {"evicted": [swept], "archives": {swept: []}, "postponed": []}
     assert cli.data("session", "discard", discarded) == {"discarded": discarded, "archives": []}
     assert cli.data("session", "evict", evicted) == {"evicted": evicted, "archives": []}
-    assert cli.data("sweep") == {"evicted": [], "archives": {}}
+    assert cli.data("sweep") == {"evicted": [], "archives": {}, "postponed": []}
 
 
 def test_ends_say_where_the_work_is(cli: Cli) -> None:

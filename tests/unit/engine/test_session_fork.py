@@ -253,3 +253,18 @@ def test_half_an_attachment_that_a_kill_left_stays_where_it_is(site: Site, sessi
     child = session.fork()
 
     assert os.listdir(site.directory(child) / "resources") == [name.removeprefix("sha256:")]
+
+
+@pytest.mark.parametrize(("durability", "written_through"), [("full", True), ("fast", False)])
+def test_attachments_of_a_fork_are_on_the_disk_where_that_was_asked_for(
+    site: Site, durability: str, written_through: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.another(durability=durability).start_session("look at this")
+    name = session.attach(b"a picture").removeprefix("sha256:")
+    synced: list[str] = []
+    for sync in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, sync, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+
+    resources = site.directory(session.fork()) / "resources"
+
+    assert ({str(resources), str(resources / name)} <= set(synced)) == written_through

@@ -14,6 +14,7 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.operations import archive
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
+from pytest_gittrix.workspaces import snapshot
 from pytest_gittrix.workspaces.snapshot import Limits
 
 LIMIT, SIZE = 1000, 1_500_000
@@ -62,6 +63,26 @@ class TestIsNamed:
 
         assert session.diff(["data/big"]) == note
         assert "Not in this patch" not in session.diff(["app.py"])
+
+    def test_where_the_agent_commits_and_where_its_files_are_put_by(self, site: Site, session: UserSession) -> None:
+        line = f"'data/big': {REASON}"
+        session.commit("without it")
+        forked = session.fork(files="now")
+        session.write("app.py", "more\n")
+        session.checkpoint()
+
+        assert session.history(["session.commit"])[0].data["left_out"] == [line]
+        assert session.history(["workspace.kept"])[-1].data["left_out"] == [line]
+        assert [event.data["left_out"] for event in forked.history(["workspace.kept"])] == [[line]]
+        assert (forked.read("app.py"), forked.exists("data/big")) == (b"mine\n", False)
+
+    def test_by_a_fork_that_has_nothing_else(self, site: Site, session: UserSession) -> None:
+        session.write("app.py", "print('v1')\n")
+
+        forked = session.fork(files="now")
+
+        assert forked.touched_files() == []
+        assert [event.data["left_out"] for event in forked.history(["workspace.kept"])] == [[f"'data/big': {REASON}"]]
 
     def test_by_a_review_with_the_reason(self, session: UserSession) -> None:
         review = session.review()
@@ -148,3 +169,20 @@ def test_one_that_durable_has_is_no_change_until_it_differs(tmp_path: Path) -> N
 
         shell(session, "echo more >> big; chmod +x d/big")
         assert session.touched_files() == ["big", "d/big"]
+
+
+def test_one_of_another_size_is_not_read_and_one_of_the_same_size_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_SETTLED_NS", -1)
+    hashed: list[str] = []
+    real = snapshot._hash_file
+    monkeypatch.setattr(snapshot, "_hash_file", lambda parent, name, *rest: (hashed.append(name), real(parent, name, *rest))[1])
+    with open_site(tmp_path, {"grown": b"x" * 5000, "edited": b"y" * 5000, "rewritten": b"z" * 5000}, ephemeral=SMALL) as site:
+        session = site.start()
+        shell(session, "echo more >> grown; tr y w < edited > e; cat e > edited; rm e; cp rewritten r; mv r rewritten")
+        for _ in range(3):
+            assert session.touched_files() == ["edited", "grown"]
+
+        assert sorted(hashed) == ["edited", "rewritten"]
+        shell(session, "tr w v < edited > e; cat e > edited; rm e")
+        assert session.touched_files() == ["edited", "grown"]
+        assert hashed.count("edited") == 2

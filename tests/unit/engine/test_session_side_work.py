@@ -247,6 +247,23 @@ def test_an_index_that_only_git_reads_is_kept_as_it_is(site: Site) -> None:
     assert kept(site, session, ":work.txt") == "the work"
 
 
+@pytest.mark.parametrize("name", ["index", "sharedindex.12ab"])
+def test_an_index_that_is_too_large_is_said_and_kept_with_the_workspace(site: Site, name: str) -> None:
+    session = site.start()
+    in_the_index(session)
+    assert session.workspace_path is not None
+    large = session.workspace_path / ".git" / name
+    large.touch()
+    os.truncate(large, (256 << 20) + 1)
+    assert name != "index" or "268435457 bytes" in session.info().beside[0]
+    session.discard()
+
+    assert (site.directory(session) / "archive.workspace" / ".git" / name).stat().st_size == (256 << 20) + 1
+    (event,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
+    assert name in event["reason"]
+    assert "268435457" in event["reason"]
+
+
 def test_a_name_that_is_taken_in_the_agents_repository_stops_nothing(site: Site) -> None:
     session = site.start()
     on_a_side_branch(session)

@@ -12,7 +12,7 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
-from pytest_gittrix.errors import SessionNotFound
+from pytest_gittrix.errors import GittrixError, SessionNotFound
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
@@ -47,7 +47,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     finding.add_argument("--agent", required=True, metavar="A", help="whose")
     _narrowing(finding, "rig", "since")
     finding.add_argument("-n", "--limit", type=number, default=_FOUND, metavar="N", help="how many at most (%(default)s); 0 for all")
-    finding.set_defaults(status=None, durable=None, work_unit=None, outcome=None, until=None, view="gastown")
+    finding.set_defaults(status=None, durable=None, work_unit=None, outcome=None, until=None, view="gastown", beside=False)
     add("chain", chain, "show a lineage, oldest first").add_argument(
         "of", metavar="ID", help="the id of a lineage or of one of its sessions, or a work unit"
     )
@@ -61,6 +61,7 @@ def list_arguments(verb: ArgumentParser) -> None:
     _narrowing(verb, "agent", "rig", "work-unit", "since", "until")
     verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions with this result")
     verb.add_argument("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all")
+    verb.add_argument("--beside", action="store_true", help="look into each workspace for work that is in no file, such as a stash")
     view_argument(verb)
 
 
@@ -87,18 +88,21 @@ def list_sessions(options: Namespace) -> CommandResult:
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
         lives = _lives(gittrix, found) if options.view == "gittrix" else {}
+        beside = _beside(gittrix, found) if options.beside else {}
     if not found:
         return CommandResult([], _NONE, notes_of(problems))
+    notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in beside.items() for line in lines))
     if options.view == "gastown":
         table = gastown_table(found, records, now, {})
     else:
         records = [record | {"life": _life_data(lives[record["id"]])} if record.get("id") in lives else record for record in records]
+        records = [record | {"beside": beside[record["id"]]} if record.get("id") in beside else record for record in records]
         table = (
             session_table(found, now, {id_: life.state for id_, life in lives.items()})
             if options.view == "gittrix"
             else record_table(records, options.view)
         )
-    return CommandResult(records, table, notes_of(problems))
+    return CommandResult(records, table, notes)
 
 
 def chain(options: Namespace) -> CommandResult:
@@ -160,6 +164,19 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
         found = [one for one in found if one.durable_path is not None and os.path.realpath(one.durable_path) == path]
     found = found[: options.limit or None]
     return found, [one.wire() if options.view == "gittrix" else record_in(gittrix, one.id, options.view) for one in found]
+
+
+def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, list[str]]:
+    """What the agents' own git holds that is in no touched file, a line each, by the ids of the sessions among ``found`` that live."""
+    beside: dict[str, list[str]] = {}
+    for one in found:
+        if one.state != "active":
+            continue
+        try:
+            beside[one.id] = [*gittrix.info(one.id).beside]
+        except GittrixError as problem:
+            beside[one.id] = [f"its workspace cannot be looked into: {problem.fact}"]
+    return beside
 
 
 def _lives(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, Life]:

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from support.cli import Cli
 
+from pytest_gittrix import points
+from pytest_gittrix.os_level import monotonic
+
 AGENT = ("-c", "user.name=agent", "-c", "user.email=agent@localhost")
 
 
@@ -43,6 +46,8 @@ def test_at_nine_an_agent_tidies_its_work_away_and_its_session_is_discarded(cli:
     assert cli.data("session", "touched", id_) == []
     beside = cli.data("session", "info", id_)["beside"]
     assert [line.split(" is ")[0] for line in beside] == ["branch 'feature'", "stash 0", "'staged.py'"]
+    listed = cli("session", "list", "--beside").err.splitlines()
+    assert [line.partition(" is ")[0] for line in listed] == [f"gittrix: Not part of {id_}: {line.partition(' is ')[0]}" for line in beside]
     (archive,) = discarded(cli, id_)
 
     assert not workspace.exists()
@@ -110,6 +115,28 @@ def test_at_one_a_line_of_an_ignore_file_is_made_to_stop_everything(cli: Cli) ->
     assert len(cli.data("sweep")["evicted"]) == 0
     cli.ok("promote", id_)
     cli.ok("session", "discard", other)
+
+
+def test_at_half_past_one_a_workspace_takes_an_hour_to_archive(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = cli.freeze()
+    hostile = cli.start()
+    cli.ok("session", "write", hostile, "work.txt", stdin="the work\n")
+    clock.advance(minutes=1)
+    others = [cli.start(), cli.start()]
+    clock.advance(hours=5)
+    real, late = monotonic.real_seconds, 0
+
+    def stall(point: str) -> None:
+        nonlocal late
+        late += 3600 * (point == "evict:apart" and not late)
+
+    with monkeypatch.context() as slow, points.listening(stall):
+        slow.setattr(monotonic, "real_seconds", lambda: real() + late)
+        swept = cli("sweep", "--json").envelope["data"]
+
+    assert (sorted(swept["evicted"]), swept["postponed"]) == (sorted(others), [hostile])
+    assert cli.data("session", "info", hostile)["state"] == "expired"
+    assert "the work" in (cli.home / "sessions" / hostile / "archive.patch").read_text()
 
 
 @pytest.mark.parametrize("name", [".gitmodules ", ".gitmodules.", "GITMOD~1", "gi7eba~1", ".gitmodules::$DATA", ".git\u200cmodules"])

@@ -28,6 +28,24 @@ class TestList:
         assert ids(cli.data("session", "list", "--work-unit", "td-7", "--limit", "1")) == [last]
         assert ids(cli.data("session", "list", "--limit", "0"))[0] == last
         assert ids(cli.data("session", "list"))[0] == first
+
+    def test_looks_into_live_workspaces_when_it_is_asked_to(self, cli: Cli) -> None:
+        ended, stashed, tidy, gone = (cli.start() for _ in range(4))
+        cli.ok("session", "discard", ended)
+        (cli.workspace(stashed) / "app.py").write_text("in a stash\n")
+        cli.git("-c", "user.name=agent", "-c", "user.email=a@localhost", "stash", cwd=cli.workspace(stashed))
+        cli.workspace(gone).rename(cli.root / "away")
+
+        listed = cli("session", "list", "--beside", "--json").envelope["data"]
+        notes = cli("session", "list", "--beside").err
+
+        beside = {one["id"]: one.get("beside") for one in listed}
+        assert beside[ended] is None
+        assert beside[tidy] == []
+        assert [line.partition(" is ")[0] for line in beside[stashed]] == ["stash 0"]
+        assert "cannot be looked into" in beside[gone][0]
+        assert f"Not part of {stashed}: stash 0 is " in notes
+        assert all("beside" not in one for one in cli.data("session", "list"))
         assert cli.data("session", "list", "--agent", "nobody") == []
 
     def test_since_takes_in_its_moment_and_until_does_not(self, cli: Cli) -> None:

@@ -164,6 +164,20 @@ def _a_directory_without_a_repository(bench: Bench) -> object:
     return bench.site.another(durable=str(bench.path)).start_session("fix the bug")
 
 
+@provokes("ADAPTER_UNAVAILABLE")
+def _a_durable_that_was_moved_away(bench: Bench) -> object:
+    site = bench.own()
+    session = site.start()
+    session.write("app.py", "v2\n")
+    site.durable.path.rename(bench.path / "away")
+    return session.promote()
+
+
+@provokes("ADAPTER_UNAVAILABLE")
+def _a_store_below_a_device(bench: Bench) -> object:
+    return bench.cli.error("session", "list", "--store", "/dev/null/x")["code"]
+
+
 @provokes("ADAPTER_UNAVAILABLE", "a vanished workspace")
 def _a_workspace_that_was_removed(bench: Bench) -> object:
     session = bench.session()
@@ -383,6 +397,16 @@ def _an_empty_branch(bench: Bench) -> object:
     return bench.site.start(durable_branch="")
 
 
+@provokes("INVALID_INPUT")
+def _hunks_that_are_a_text(bench: Bench) -> object:
+    return bench.session().promote(hunks="new.py:1")  # type: ignore[arg-type]
+
+
+@provokes("INVALID_INPUT")
+def _a_message_with_a_nul(bench: Bench) -> object:
+    return bench.session().promote(message="half\0a message")
+
+
 @provokes("INVALID_INPUT", "option")
 def _an_unknown_strategy(bench: Bench) -> object:
     return bench.site.another(strategy="hope")
@@ -422,6 +446,13 @@ def _a_session_after_its_end(bench: Bench) -> object:
             site.engine.get_session(session.id)
         assert caught.value.state == state
     raise caught.value
+
+
+@provokes("SESSION_EXPIRED")
+def _the_moved_references_of_a_session_after_its_end(bench: Bench) -> object:
+    session = bench.session()
+    session.discard()
+    return session.moved_refs()
 
 
 @provokes("SESSION_EXPIRED", "its time is up")

@@ -294,6 +294,17 @@ def test_after_a_kill_a_merged_request_whose_branch_is_gone_is_promoted(shop: Sh
     assert shop.data(session, "pr.observed")["state"] == "merged"
 
 
+def test_after_a_kill_a_squashed_request_whose_branch_is_gone_is_not_seen(shop: Shop) -> None:
+    session = shop.session()
+    kill_at("pr:opened", lambda: session.promote(strategy="pr"))
+    landed = shop.site.durable.changed("gittrix/fix-the-bug")
+    shop.site.durable.commit({path: shop.site.durable.read(path, "gittrix/fix-the-bug") for path in landed}, "squashed")
+    shop.site.durable.git("branch", "-D", "gittrix/fix-the-bug")
+
+    assert shop.site.another().recover().rolled_back == [session.id]
+    assert shop.site.state(session.id).state == "active"
+
+
 def test_an_interrupt_while_the_forge_is_asked_leaves_it_to_the_next_who_comes(shop: Shop) -> None:
     session = shop.session()
 

@@ -175,7 +175,12 @@ def test_one_of_another_size_is_not_read_and_one_of_the_same_size_only_once(tmp_
     monkeypatch.setattr(snapshot, "_SETTLED_NS", -1)
     hashed: list[str] = []
     real = snapshot._hash_file
-    monkeypatch.setattr(snapshot, "_hash_file", lambda parent, name, *rest: (hashed.append(name), real(parent, name, *rest))[1])
+
+    def hash_file(parent: int, name: str, *rest: Any) -> str:
+        hashed.append(name)
+        return real(parent, name, *rest)
+
+    monkeypatch.setattr(snapshot, "_hash_file", hash_file)
     with open_site(tmp_path, {"grown": b"x" * 5000, "edited": b"y" * 5000, "rewritten": b"z" * 5000}, ephemeral=SMALL) as site:
         session = site.start()
         shell(session, "echo more >> grown; tr y w < edited > e; cat e > edited; rm e; cp rewritten r; mv r rewritten")

@@ -12,14 +12,19 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.bare_repository import open_bare
+from pytest_gittrix.git.index import IndexFile
+from pytest_gittrix.git.objects import MissingObject, open_objects
+from pytest_gittrix.git.pack import store_blob
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
@@ -33,6 +38,7 @@ CONTENTS: Final = "archive.txt"
 """The file in it that says what is there."""
 
 _BUILDING: Final = "archive.agent.tmp"
+_UNKNOWN_INDEX: Final = "the index is in a format that only git reads"
 _INDEX: Final = re.compile(r"index|sharedindex\.[0-9a-f]+")  # a split index is in two files
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
 _SUBMODULES: Final = ".git/modules"
@@ -54,6 +60,43 @@ class SideWork:
     refs: Mapping[str, str]
     lines: tuple[str, ...]
     repository: AgentRepository
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWork:
+    """What is staged in a linked work tree, and in no file of it. Its objects are durable's, which forgets them some day.
+
+    Attributes:
+        git_dir: the directory in durable with the index.
+        blobs: the ids of the staged contents.
+        lines: the same for people, a line for each.
+    """
+
+    git_dir: str
+    blobs: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+def find_staged_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None]) -> StagedWork | None:
+    """Look for contents that are only staged in a linked work tree.
+
+    Args:
+        git_dir: the directory in durable with its index.
+        seed: its baseline.
+        files: what the work tree changed of the baseline, which is archived or promoted.
+
+    Raises:
+        WriteRejected: the index cannot be read.
+    """
+    try:
+        with SafeDir.open(git_dir) as git:
+            index = IndexFile(git.read("index", max_bytes=_LARGEST_INDEX)[0], seed.format)
+    except FileNotFoundError:
+        return None
+    except (UnsupportedRepository, ValueError, IndexError, struct.error):
+        return StagedWork(git_dir, (), (_UNKNOWN_INDEX,))
+    staged = _staged(index.staged(), seed, files)
+    return StagedWork(git_dir, tuple(staged.values()), _staged_lines(staged)) if staged else None
 
 
 def find_side_work(
@@ -104,8 +147,8 @@ def find_side_work(
     forgotten = [id_ for id_ in _logged(root, seed) if id_ not in known and id_ in found.objects]
     refs |= {f"refs/gittrix/agent/reflog/{number}": id_ for number, id_ in enumerate(forgotten)}
     lines += [f"commit {id_} is in the reflog" for id_ in forgotten]
-    lines += [f"{path!r} is staged with other contents" for path in _staged(found, seed, files)]
-    lines += [] if found.has_known_index else ["the index is in a format that only git reads"]
+    lines += _staged_lines(_staged(((path, id_) for path, id_ in found.staged() if id_ in found.objects), seed, files))
+    lines += [] if found.has_known_index else [_UNKNOWN_INDEX]
     return SideWork(refs, tuple(lines), found) if lines else None
 
 
@@ -148,25 +191,64 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     from_, building, target = os.path.join(root, ".git", "objects"), directory / _BUILDING, directory / REPOSITORY
     if not stat.S_ISDIR(os.lstat(from_).st_mode):
         raise UnsupportedRepository(f"{from_} is no directory.", why="It could lead anywhere.", fix="Look into it by hand.")
-    shutil.rmtree(building, ignore_errors=True)
-    open_bare(building, seed.format.name)
+    _begin(building, seed, work.lines, os.path.join(root, ".git"))
     packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(work.refs.items()))
     write_file(building / "packed-refs", f"# pack-refs with: sorted \n{packed}".encode())
-    write_file(building / CONTENTS, "".join(f"{line}\n" for line in work.lines).encode(errors="backslashreplace"))
     if work.repository.shallow:
         write_file(building / "shallow", "".join(f"{id_}\n" for id_ in work.repository.shallow).encode())
-    _keep_index(os.path.join(root, ".git"), building)
     # It may lead to other object directories; those of the agent's are of no concern here.
     with suppress(FileNotFoundError):
         os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))
     shutil.rmtree(building / "objects")
     os.rename(from_, building / "objects")
+    _finish(building, target, sync)
+    return target
+
+
+def keep_staged_work(directory: Path, seed: Seed, work: StagedWork, *, sync: bool) -> Path:
+    """Copy what is only staged in a linked work tree, with its index, into a bare repository; a killed copy begins anew.
+
+    Args:
+        directory: the session's directory.
+        seed: the baseline.
+        work: what ``find_staged_work`` found.
+        sync: write through to the disk.
+
+    Returns:
+        The bare repository.
+
+    Raises:
+        AdapterUnavailable: the index is too large, or durable's objects cannot be read.
+        OSError: the disk refused.
+    """
+    building, target = directory / _BUILDING, directory / REPOSITORY
+    _begin(building, seed, work.lines, work.git_dir)
+    objects = open_objects(Path(work.git_dir, "..", "..", "objects"), seed.format)
+    try:
+        for id_ in work.blobs:
+            with suppress(MissingObject):  # the index of an agent can name anything
+                data = objects.read(id_)[1]
+                store_blob(str(building / "objects"), len(data), partial(iter, [data]), seed.format)
+    finally:
+        objects.close()
+    _finish(building, target, sync)
+    return target
+
+
+def _begin(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:
+    """Make a bare repository with an agent's index and a list of what is in it, in place of one that a killed attempt left."""
+    shutil.rmtree(building, ignore_errors=True)
+    open_bare(building, seed.format.name)
+    write_file(building / CONTENTS, "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    _keep_index(git_dir, building)
+
+
+def _finish(building: Path, target: Path, sync: bool) -> None:
     if sync:
         sync_tree(str(building))
     os.rename(building, target)
     if sync:
-        sync_directory(str(directory))
-    return target
+        sync_directory(str(target.parent))
 
 
 def _keep_index(git_dir: str, target: Path) -> None:
@@ -190,7 +272,8 @@ def _keep_index(git_dir: str, target: Path) -> None:
 def settle_side_work(root: str, directory: Path) -> Path | None:
     """The repository that ``keep_side_work`` made, or was about to name when it was killed; None if there is none."""
     building, target = directory / _BUILDING, directory / REPOSITORY
-    if (building / "objects").is_dir() and not os.path.lexists(os.path.join(root, ".git", "objects")):
+    git_dir = os.path.join(root, ".git")  # a file, in a linked work tree
+    if os.path.isdir(git_dir) and (building / "objects").is_dir() and not os.path.lexists(os.path.join(git_dir, "objects")):
         os.rename(building, target)
     return target if target.is_dir() else None
 
@@ -233,11 +316,11 @@ def _logged(root: str, seed: Seed) -> list[str]:
     return [*dict.fromkeys(reversed(ids))][:_MOST_LOGGED]
 
 
-def _staged(found: AgentRepository, seed: Seed, files: Mapping[str, Entry | None]) -> list[str]:
-    """The paths whose staged contents are in the agent's own objects, and neither in the baseline nor in the work tree."""
+def _staged(staged: Iterable[tuple[str, str]], seed: Seed, files: Mapping[str, Entry | None]) -> dict[str, str]:
+    """The staged contents that are neither in the baseline nor in the work tree, by path."""
     kept = {entry.id for entry in files.values() if entry is not None}
-    return [
-        path
-        for path, id_ in found.staged()
-        if id_ in found.objects and id_ not in kept and (path not in seed.entries or seed.entries[path].id != id_)
-    ]
+    return {path: id_ for path, id_ in staged if id_ not in kept and (path not in seed.entries or seed.entries[path].id != id_)}
+
+
+def _staged_lines(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{path!r} is staged with other contents" for path in paths)

@@ -122,6 +122,11 @@ class Workspace:
         return CAPABILITIES[self.kind]
 
     @property
+    def linked_git_dir(self) -> str | None:
+        """The directory in durable that holds the HEAD and the index of a ``worktree``; None for the other kinds."""
+        return self._admin
+
+    @property
     def files(self) -> SafeDir:
         """Its files, through descriptors that no link leads outside. A directory that was replaced since is opened anew.
 

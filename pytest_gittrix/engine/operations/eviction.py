@@ -29,7 +29,14 @@ from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
-from pytest_gittrix.workspaces.side_work import CONTENTS, keep_side_work, nested_repositories, settle_side_work
+from pytest_gittrix.workspaces.side_work import (
+    CONTENTS,
+    StagedWork,
+    keep_side_work,
+    keep_staged_work,
+    nested_repositories,
+    settle_side_work,
+)
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
@@ -239,7 +246,8 @@ class Evictor:
         except GittrixError as problem:
             return problem
         except OSError as problem:
-            if not os.path.lexists(os.path.join(workspace.path, ".git", "objects")):
+            git_dir = os.path.join(workspace.path, ".git")
+            if os.path.isdir(git_dir) and not os.path.lexists(os.path.join(git_dir, "objects")):
                 raise  # they are on their way into the archive: a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
         if kept is not None:
@@ -258,6 +266,8 @@ class Evictor:
             return kept
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
         work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
+        if isinstance(work, StagedWork):
+            return keep_staged_work(recorder.directory, workspace.seed, work, sync=sync)
         return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site, shell
+from support.engine import Site, kill_at, open_site, shell
+from support.git import FORMATS
 from support.refusals import refuse_to_open
 
 from pytest_gittrix.engine.user_session import UserSession
@@ -106,6 +107,49 @@ def test_what_is_in_no_file_is_kept_whole(site: Site, deed: str, end: str) -> No
     assert event.data["reason"].startswith("beside the work tree: ")
     assert (site.directory(session) / "archive.agent.git" / "archive.txt").read_text().splitlines() != []
     assert not (site.directory(session) / "workspace").exists()
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_only_staged_in_a_linked_work_tree_is_kept(site: Site, end: str) -> None:
+    session = site.start(workspace="worktree")
+    in_the_index(session)
+    git(session, "add", "--all")
+    in_the_index(session)
+    assert session.touched_files() == []
+    assert session.info().beside == session.review().beside == ("'work.txt' is staged with other contents",)
+
+    ENDS[end](site, session)
+    site.durable.git("gc", "-q", "--prune=now")
+
+    assert kept(site, session, ":work.txt") == "the work"
+    assert (site.directory(session) / "archive.agent.git" / "archive.txt").read_text() == "'work.txt' is staged with other contents\n"
+    assert not (site.durable.git_dir / "worktrees" / session.id).exists()
+
+
+@pytest.mark.parametrize("object_format", FORMATS)
+def test_a_linked_work_tree_whose_end_is_killed_keeps_it_too(tmp_path: Path, object_format: str) -> None:
+    with open_site(tmp_path, object_format=object_format) as site:
+        session, plain = site.start(workspace="worktree"), site.start(workspace="worktree")
+        in_the_index(session)
+        (site.directory(session) / "archive.agent.tmp" / "objects").mkdir(parents=True)  # of an attempt that was killed
+        kill_at("evict:apart", session.discard)
+        site.another().init()
+        plain.discard()
+
+        assert kept(site, session, ":work.txt") == "the work"
+        assert not (site.directory(plain) / "archive.agent.git").exists()
+
+
+def test_an_index_of_a_linked_work_tree_that_is_gone_or_no_index_ends_no_session_badly(site: Site) -> None:
+    gone, odd = site.start(workspace="worktree"), site.start(workspace="worktree")
+    for session, spoil in ((gone, lambda index: index.unlink()), (odd, lambda index: index.write_bytes(b"no index"))):
+        in_the_index(session)
+        spoil(next((site.durable.git_dir / "worktrees").glob(f"*{session.id}*")) / "index")
+        session.discard()
+
+    assert not (site.directory(gone) / "archive.agent.git").exists()
+    assert (site.directory(odd) / "archive.agent.git" / "index").read_bytes() == b"no index"
+    assert "only git reads" in (site.directory(odd) / "archive.agent.git" / "archive.txt").read_text()
 
 
 def test_the_archive_is_a_sound_repository_without_anything_of_the_agents_configuration(site: Site) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
+from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import Permit, create_whole, make_directories, read_text, sync_directory
@@ -118,8 +118,14 @@ class References:
     def _files(self, directory: str) -> Iterator[str]:
         try:
             entries = os.scandir(os.path.join(self._directory, directory))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as problem:
+            raise AdapterUnavailable(
+                f"{os.path.join(self._directory, directory)} cannot be listed: {problem.strerror}.",
+                why="A branch that cannot be seen would be taken for one that was deleted.",
+                fix="Mend the cause, then try again.",
+            ) from problem
         with entries:
             for entry in entries:
                 name = f"{directory}/{entry.name}"

@@ -290,14 +290,20 @@ def _settle_worktree(admin: str, path: str) -> None:
     """See that durable's entry for a linked work tree is for this directory; if the directory moved, the entry follows it.
 
     Raises:
-        AdapterUnavailable: the entry is another directory's, which this one is a copy of.
+        AdapterUnavailable: the entry is another directory's, which this one is a copy of; or the system refuses to show it.
     """
     file = os.path.join(admin, "gitdir")
     try:
         with open(file, "rb") as entry:
             linked = os.fsdecode(entry.read().rstrip(b"\n"))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return  # without an entry there is nothing to be mistaken for
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{file} cannot be read: {problem.strerror}.",
+            why="It says whose entry in durable this is; in a copy, work would change the original.",
+            fix="Mend the cause, then try again.",
+        ) from problem
     here = os.path.join(path, ".git")
     if os.path.realpath(linked) == os.path.realpath(here) or not os.path.lexists(here):
         return

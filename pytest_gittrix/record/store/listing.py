@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Container
 from pathlib import Path
+from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.record.store.store import ID, LOG, METADATA
 
 Signature = tuple[int, int, int]
 """Size, time of the last change and inode of a file: another one means other contents."""
+
+_UNREADABLE: Final[Signature] = (-1, 0, 0)  # a session is there, whatever it is: who reads it finds the reason
 
 
 def names_of(root: Path) -> list[str]:
@@ -39,12 +42,18 @@ def signatures(root: Path, known: Container[str] = (), *, names: Collection[str]
             # In line, because this loop is nearly the whole cost of an index with nothing to do.
             try:
                 stat = os.stat(f"{name}/{LOG}", dir_fd=directory)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 stat = None
+            except OSError:
+                found[name] = _UNREADABLE
+                continue
             if stat is None or not stat.st_size:
                 try:
                     stat = os.stat(f"{name}/{METADATA}", dir_fd=directory)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
                 except OSError:
+                    found[name] = _UNREADABLE
                     continue
             found[name] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
         return found

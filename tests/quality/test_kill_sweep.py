@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -74,6 +75,13 @@ def run_a_sweep(scene: Scene) -> None:
         engine.sweep()
 
 
+def run_impatient_sweeps(scene: Scene) -> None:
+    """Postpone what is overdue, then keep it whole."""
+    with scene.engine(init=False, budget=timedelta(0)) as engine:
+        engine.sweep()
+        engine.sweep()
+
+
 def recover(scene: Scene) -> None:
     with scene.engine(init=False) as engine:
         engine.recover()
@@ -96,6 +104,18 @@ def with_a_side_branch(scene: Scene) -> None:
     date = {"GIT_AUTHOR_DATE": "@1 +0000", "GIT_COMMITTER_DATE": "@1 +0000"}
     for arguments in (["checkout", "-q", "-b", "aside"], ["commit", "-q", "--allow-empty", "-m", "aside"], ["checkout", "-q", "main"]):
         run_git(arguments, cwd=space, env=hermetic_env(scene.root / "nobody") | who | date)
+
+
+def with_staged_work(scene: Scene) -> None:
+    """A linked work tree in which a file is staged and gone."""
+    with scene.engine() as engine:
+        session = engine.start_session("do it", workspace="worktree")
+        do(session)
+        space = session.workspace_path
+    assert space is not None
+    (space / "staged.txt").write_text("staged\n")
+    run_git(["add", "staged.txt"], cwd=space, env=hermetic_env(scene.root / "nobody"))
+    (space / "staged.txt").unlink()
 
 
 def drifted(scene: Scene) -> None:
@@ -174,6 +194,18 @@ def judge_evict_with_a_side_branch(scene: Scene, run: SupervisedRun) -> str:
     return state
 
 
+def judge_evict_with_staged_work(scene: Scene, _run: SupervisedRun) -> str:
+    with scene.engine() as engine:
+        state = engine.info(FIRST).state
+        if state == "active":
+            assert engine.info(FIRST).beside == ("'staged.txt' is staged with other contents",)
+            return state
+    kept = scene.home / "sessions" / FIRST / "archive.agent.git"
+    assert run_git(["--git-dir", str(kept), "cat-file", "blob", ":staged.txt"], env=hermetic_env(scene.root / "nobody")) == b"staged\n"
+    judge_ended(scene, FIRST)
+    return state
+
+
 def judge_ended(scene: Scene, session: str) -> None:
     directory = scene.home / "sessions" / session
     assert not (directory / "workspace").exists()
@@ -209,7 +241,9 @@ OPERATIONS = {
     "promote-conflict": Operation(drifted, promote, judge_conflict),
     "evict": Operation(one_session, evict, judge_evict),
     "evict-side-work": Operation(with_a_side_branch, evict, judge_evict_with_a_side_branch),
+    "evict-staged-work": Operation(with_staged_work, evict, judge_evict_with_staged_work),
     "sweep": Operation(overdue, run_a_sweep, judge_sweep),
+    "sweep-postponed": Operation(overdue, run_impatient_sweeps, judge_sweep),
     "append": Operation(one_session, append, judge_append),
 }
 
@@ -258,7 +292,7 @@ def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "sticky ENOSPC"])
-@pytest.mark.parametrize("name", ["start", "evict", "evict-side-work", "append"])
+@pytest.mark.parametrize("name", ["start", "evict", "evict-side-work", "evict-staged-work", "append"])
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str) -> None:
     operation = OPERATIONS[name]
 

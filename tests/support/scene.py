@@ -93,14 +93,15 @@ class Scene:
         return os.fsdecode(done.stdout).rstrip("\n")
 
     @contextmanager
-    def engine(self, *, init: bool = True) -> Iterator[GitTrix]:
-        """A new engine, as a new process would have one."""
+    def engine(self, *, init: bool = True, budget: timedelta | None = None) -> Iterator[GitTrix]:
+        """A new engine, as a new process would have one; ``budget`` is what one session may take in a sweep."""
         engine = GitTrix(
             self.durable,
             home=self.home,
             clock=self.clock,
             eviction=EvictionPolicy(ttl_idle=TTL),
             sweep_interval=None,
+            sweep_budget=budget,
             durability=self.durability,
             strategy="commit",
             ids=lambda: f"session-{next(self._ids)}",

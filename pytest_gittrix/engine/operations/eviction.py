@@ -246,9 +246,8 @@ class Evictor:
         except GittrixError as problem:
             return problem
         except OSError as problem:
-            git_dir = os.path.join(workspace.path, ".git")
-            if os.path.isdir(git_dir) and not os.path.lexists(os.path.join(git_dir, "objects")):
-                raise  # they are on their way into the archive: a recovery goes on
+            if workspace.linked_git_dir is not None or not os.path.lexists(os.path.join(workspace.path, ".git", "objects")):
+                raise  # they are durable's, or on their way into the archive: a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
         if kept is not None:
             lines = (kept / CONTENTS).read_text("utf-8").splitlines()

@@ -11,7 +11,7 @@ import re
 import stat
 import zlib
 from base64 import b85encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,7 +55,7 @@ class FileChange:
     new: Side | None
 
 
-def patch_bytes(changes: Iterable[FileChange], *, context: int = CONTEXT) -> bytes:
+def patch_bytes(changes: Iterable[FileChange], *, context: int = CONTEXT, on_step: Callable[[], object] = lambda: None) -> bytes:
     """A patch of these changes, sorted by the bytes of their paths, from which ``git apply`` produces exactly their new sides.
 
     A change of kind (file, symlink, submodule) is written as a deletion and a creation, as git does. A change with equal sides is left
@@ -64,14 +64,18 @@ def patch_bytes(changes: Iterable[FileChange], *, context: int = CONTEXT) -> byt
     Args:
         changes: one change per path, in any order.
         context: unchanged lines around each change of text; ``git apply`` accepts 0 only with ``--unidiff-zero``.
+        on_step: called for each change; may raise to end the work.
     """
-    ordered = sorted(changes, key=lambda change: os.fsencode(change.path))
-    return b"".join(part for change in ordered for part in _file_patch(change, context))
+    parts: list[bytes] = []
+    for change in sorted(changes, key=lambda change: os.fsencode(change.path)):
+        on_step()
+        parts += _file_patch(change, context)
+    return b"".join(parts)
 
 
-def patch_text(changes: Iterable[FileChange], *, context: int = CONTEXT) -> str:
+def patch_text(changes: Iterable[FileChange], *, context: int = CONTEXT, on_step: Callable[[], object] = lambda: None) -> str:
     """The patch as text; bytes that are not UTF-8 are decoded by surrogateescape, so that encoding the text restores the patch."""
-    return patch_bytes(changes, context=context).decode("utf-8", "surrogateescape")
+    return patch_bytes(changes, context=context, on_step=on_step).decode("utf-8", "surrogateescape")
 
 
 def _file_patch(change: FileChange, context: int) -> Iterator[bytes]:

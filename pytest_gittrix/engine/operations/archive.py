@@ -133,6 +133,7 @@ def write_archive(
     large: Mapping[str, Entry],
     seconds: int,
     sync: bool,
+    on_step: Callable[[], object] = lambda: None,
 ) -> Archive:
     """Set changes aside in a session's directory; an earlier archive is replaced.
 
@@ -147,14 +148,16 @@ def write_archive(
         large: what ``store_large_files`` gave.
         seconds: date of the commit, since 1970.
         sync: write through to the disk.
+        on_step: called at each step; may raise to end the work, which begins anew another time.
 
     Raises:
         OSError: the disk refused.
     """
     seed = snapshot.seed
     patch = directory / _PATCH
-    text = patch_of(snapshot, [*changes, *large])
+    text = patch_of(snapshot, [*changes, *large], on_step)
     write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
+    on_step()
     built = build_commit(
         seed.trees.read,
         seed.root,

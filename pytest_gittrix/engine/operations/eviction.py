@@ -117,10 +117,16 @@ class Evictor:
         """
         snapshot = snapshot_of(state, workspace, self.limits)
         large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
-        return self._archive(recorder, state, snapshot, None, large)
+        return self._archive(recorder, state, snapshot, None, large, TimeLimit(None))
 
     def _archive(
-        self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None, large: Mapping[str, Entry]
+        self,
+        recorder: Recorder,
+        state: SessionState,
+        snapshot: Snapshot,
+        promoted: Changes | None,
+        large: Mapping[str, Entry],
+        time: TimeLimit,
     ) -> Archive | None:
         left = unpromoted(snapshot, promoted)
         if not left and not large:
@@ -134,6 +140,7 @@ class Evictor:
             large=large,
             seconds=(state.ended_ns if state.ended_ns is not None else recorder.clock.now_ns()) // 10**9,
             sync=recorder.store.durability == "full",
+            on_step=time.check,
         )
         _note(recorder, {"touched": len(archive.touched), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref})
         points.reached("evict:archived")
@@ -228,7 +235,7 @@ class Evictor:
             left_out = problem
         if left_out is None:  # the last step, since it takes the objects out of the agent's repository
             left_out = self._archive_side_work(recorder, state, workspace, snapshot, promoted, time)
-        self._archive(recorder, state, snapshot, promoted, large)
+        self._archive(recorder, state, snapshot, promoted, large, time)
         return left_out
 
     def _archive_side_work(

@@ -211,15 +211,18 @@ def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list
     ]
 
 
-def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None) -> str:
-    """The changes of a snapshot, or those of ``paths``, as a patch; before it a line, which git skips, for each that is too large."""
+def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None, on_step: Callable[[], object] = lambda: None) -> str:
+    """The changes of a snapshot, or those of ``paths``, as a patch; before it a line, which git skips, for each that is too large.
+
+    ``on_step`` is called for each change, and may raise to end the work.
+    """
     selected = None if paths is None else frozenset(paths)
     notes = [
         f"Not in this patch: {line}.\n"
         for path, line in zip(snapshot.large, snapshot.left_out, strict=True)
         if selected is None or path in selected
     ]
-    return "".join(notes) + patch_text(file_changes(snapshot, paths))
+    return "".join(notes) + patch_text(file_changes(snapshot, paths), on_step=on_step)
 
 
 def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[Suspect]:

@@ -264,3 +264,34 @@ def test_nobody_is_asked_without_a_terminal(cli: Cli) -> None:
     cli.ok("session", "write", id_, "app.py", stdin="one\n")
 
     assert cli.ok("promote", id_).text.split()[1] == "gittrix/say-hello"
+
+
+class TestASweep:
+    def test_postpones_what_takes_too_long_and_says_so(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = cli.freeze()
+        id_ = cli.start()
+        cli.ok("session", "write", id_, "app.py", stdin="the work\n")
+        clock.advance(hours=5)
+        monkeypatch.setenv("GITTRIX_SWEEP_BUDGET", "0s")
+
+        ran = cli("sweep")
+
+        assert (ran.status, ran.lines) == (0, [])
+        assert ran.err == f"gittrix: Session {id_} is postponed: to archive its work takes longer than one session may take.\n"
+        assert cli.data("recover")["postponed"] == [id_]
+        assert cli.ok("recover").lines == [f"postponed       {id_}"]
+        monkeypatch.setenv("GITTRIX_SWEEP_BUDGET", "none")
+        assert cli.data("sweep") == {
+            "evicted": [id_],
+            "archives": {id_: [str(cli.home / "sessions" / id_ / name) for name in ("archive.patch", "archive.git")]},
+            "postponed": [],
+        }
+
+    @pytest.mark.parametrize("budget", ["30", "soon", "-1s"])
+    def test_refuses_a_budget_that_is_no_time(self, cli: Cli, budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GITTRIX_SWEEP_BUDGET", budget)
+
+        error = cli.error("sweep")
+
+        assert error["code"] == "INVALID_INPUT"
+        assert error["message"].startswith(f"GITTRIX_SWEEP_BUDGET: {budget!r} is not a duration.")

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site, passed
+from support.engine import Site, open_site, passed, shell
 
-from pytest_gittrix import points
+from pytest_gittrix import LocalEphemeral, points
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level import monotonic
+from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
+from pytest_gittrix.workspaces.snapshot import Limits
 
 NOTHING = timedelta(0)
 
@@ -127,3 +129,32 @@ def test_a_sweep_without_a_limit_passes_the_same_points(site: Site) -> None:
     limited = passed(lambda: site.engine.evict(first.id))
 
     assert limited == passed(lambda: site.another(sweep_budget=None).evict(second.id))
+
+
+@pytest.mark.parametrize("kind", ["clone", "lazy", "copy", "worktree"])
+def test_time_that_runs_out_at_any_step_costs_no_work(tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the first sweep is over at its first step, at its second one, and so on."""
+    at, steps = 0, 1
+    with open_site(tmp_path, ephemeral=LocalEphemeral(kind=kind, limits=Limits(max_file=100))) as site:
+        while steps >= at:
+            at += 1
+            session = expired(site)
+            if session.workspace_path is not None:
+                shell(session, "mkdir d; echo more > d/more; head -c 200 /dev/zero > large")
+                site.clock.advance(hours=5)
+            steps = 0
+
+            def check(_: TimeLimit, at: int = at) -> None:
+                nonlocal steps
+                steps += 1
+                if steps == at:
+                    raise OutOfTime
+
+            with monkeypatch.context() as patch:
+                patch.setattr(TimeLimit, "check", check)
+                swept = site.engine.sweep()
+            assert [*swept, *site.engine.sweep()] == [session.id]
+            assert "the work" in archived_text(site, session)
+            assert session.id not in site.engine.postponed()
+            assert not (site.directory(session) / "leaving").exists()
+    assert at > 3

@@ -13,8 +13,8 @@ import secrets
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,13 @@ from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.bare_repository import open_bare
+from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.index import IndexFile
-from pytest_gittrix.git.objects import MissingObject, open_objects
-from pytest_gittrix.git.pack import store_blob
+from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
+from pytest_gittrix.git.pack import store_object
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
+from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
+from pytest_gittrix.os_level.files import link_or_copy, names_in, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
@@ -63,40 +64,80 @@ class SideWork:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedWork:
-    """What is staged in a linked work tree, and in no file of it. Its objects are durable's, which forgets them some day.
+class LinkedWork:
+    """What is staged or committed in a linked work tree, and in no file of it. Its objects are durable's, which forgets them some day.
 
     Attributes:
-        git_dir: the directory in durable with the index.
-        blobs: the ids of the staged contents.
+        git_dir: the directory in durable with its HEAD and its index.
+        commits: those on its detached HEAD since the baseline, newest first.
+        blobs: the ids of staged contents.
         lines: the same for people, a line for each.
     """
 
     git_dir: str
+    commits: tuple[str, ...]
     blobs: tuple[str, ...]
     lines: tuple[str, ...]
 
 
-def find_staged_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None]) -> StagedWork | None:
-    """Look for contents that are only staged in a linked work tree.
+def find_linked_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None], *, promoted: bool) -> LinkedWork | None:
+    """Look for work of a linked work tree that goes with it: commits on no branch, and contents that are only staged.
 
     Args:
-        git_dir: the directory in durable with its index.
+        git_dir: the directory in durable with its HEAD and its index.
         seed: its baseline.
         files: what the work tree changed of the baseline, which is archived or promoted.
+        promoted: whether that was promoted, so that its commits are no side work.
 
     Raises:
-        WriteRejected: the index cannot be read.
+        WriteRejected: the index or HEAD cannot be read.
+        AdapterUnavailable: durable's objects cannot be read.
     """
     try:
         with SafeDir.open(git_dir) as git:
-            index = IndexFile(git.read("index", max_bytes=_LARGEST_INDEX)[0], seed.format)
+            head = os.fsdecode(git.read("HEAD", max_bytes=_LARGEST_LOG)[0]).strip()
+            data = git.read("index", max_bytes=_LARGEST_INDEX)[0] if git.exists("index") else b""
     except FileNotFoundError:
         return None
+    staged: dict[str, str] = {}
+    lines: list[str] = []
+    try:
+        staged = _staged(IndexFile(data, seed.format).staged(), seed, files)
+        lines += _staged_lines(staged)
     except (UnsupportedRepository, ValueError, IndexError, struct.error):
-        return StagedWork(git_dir, (), (_UNKNOWN_INDEX,))
-    staged = _staged(index.staged(), seed, files)
-    return StagedWork(git_dir, tuple(staged.values()), _staged_lines(staged)) if staged else None
+        lines.append(_UNKNOWN_INDEX)
+    commits: tuple[str, ...] = ()
+    if not promoted and re.fullmatch(rf"[0-9a-f]{{{seed.format.hex_size}}}", head) and head != seed.commit:
+        commits = _commits_since(git_dir, seed, head)
+        lines.append(f"a detached HEAD is at {head}{'' if commits else ', which is in durable alone'}")
+    return LinkedWork(git_dir, commits, tuple(staged.values()), tuple(lines)) if lines else None
+
+
+@contextmanager
+def _objects_of_durable(git_dir: str, seed: Seed) -> Iterator[Objects]:
+    objects = open_objects(Path(git_dir, "..", "..", "objects"), seed.format)
+    try:
+        yield objects
+    finally:
+        objects.close()
+
+
+def _commits_since(git_dir: str, seed: Seed, head: str) -> tuple[str, ...]:
+    """The commits from the baseline to ``head``, newest first; none if they do not lead to the baseline."""
+    found: dict[str, None] = {}
+    pending, descends = [head], False
+    with _objects_of_durable(git_dir, seed) as objects:
+        while pending and len(found) < _MOST_LOGGED:
+            id_ = pending.pop()
+            descends = descends or id_ == seed.commit
+            if id_ in found or id_ == seed.commit:
+                continue
+            try:
+                pending += parse_commit(id_, objects.read(id_)[1]).parents
+            except (MissingObject, ValueError, LookupError, OverflowError):
+                return ()
+            found[id_] = None
+    return tuple(found) if descends and not pending else ()
 
 
 def find_side_work(
@@ -205,17 +246,17 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     return target
 
 
-def keep_staged_work(directory: Path, seed: Seed, work: StagedWork, *, sync: bool) -> Path:
-    """Copy what is only staged in a linked work tree, with its index, into a bare repository; a killed copy begins anew.
+def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: bool) -> Path:
+    """Copy what only a linked work tree leads to, with its index, into a bare repository; a killed copy begins anew.
 
     Args:
         directory: the session's directory.
         seed: the baseline.
-        work: what ``find_staged_work`` found.
+        work: what ``find_linked_work`` found.
         sync: write through to the disk.
 
     Returns:
-        The bare repository.
+        The bare repository, which is whole in itself if it holds commits.
 
     Raises:
         AdapterUnavailable: the index is too large, or durable's objects cannot be read.
@@ -223,16 +264,38 @@ def keep_staged_work(directory: Path, seed: Seed, work: StagedWork, *, sync: boo
     """
     building, target = directory / _BUILDING, directory / REPOSITORY
     _begin(building, seed, work.lines, work.git_dir)
-    objects = open_objects(Path(work.git_dir, "..", "..", "objects"), seed.format)
-    try:
-        for id_ in work.blobs:
-            with suppress(MissingObject):  # the index of an agent can name anything
-                data = objects.read(id_)[1]
-                store_blob(str(building / "objects"), len(data), partial(iter, [data]), seed.format)
-    finally:
-        objects.close()
+    with _objects_of_durable(work.git_dir, seed) as objects:
+        for kind, data in _objects_to_keep(objects, seed, work):
+            store_object(str(building / "objects"), len(data), partial(iter, [data]), seed.format, kind=kind)
+    if work.commits:
+        (building / "objects" / "pack").mkdir()
+        for name in seed.packs:
+            link_or_copy(os.path.join(seed.objects_dir, "pack", name), building / "objects" / "pack" / name)
+        if seed.shallow:
+            write_file(building / "shallow", seed.shallow.encode())
+        write_file(building / "packed-refs", f"# pack-refs with: sorted \n{work.commits[0]} refs/gittrix/agent/HEAD\n".encode())
     _finish(building, target, sync)
     return target
+
+
+def _objects_to_keep(objects: Objects, seed: Seed, work: LinkedWork) -> Iterator[tuple[str, bytes]]:
+    """Kind and data of every object that the commits and the index name, and the baseline does not have."""
+    known = {entry.id for entry in seed.entries.values()}
+    pending = [*work.commits, *work.blobs]
+    while pending:
+        id_ = pending.pop()
+        if id_ in known:
+            continue
+        known.add(id_)
+        try:
+            kind, data = objects.read(id_)
+        except MissingObject:
+            continue  # the index of an agent can name anything
+        yield kind, data
+        if kind == "commit":
+            pending.append(parse_commit(id_, data).tree)
+        elif kind == "tree":
+            pending += [item for mode, item in parse_tree(data, seed.format.size).values() if mode != SUBMODULE]
 
 
 def _begin(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:

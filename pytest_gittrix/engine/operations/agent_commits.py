@@ -27,7 +27,7 @@ from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.side_work import SideWork, StagedWork, find_side_work, find_staged_work
+from pytest_gittrix.workspaces.side_work import LinkedWork, SideWork, find_linked_work, find_side_work
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -156,8 +156,8 @@ class AgentCommits:
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
 
-    def beside(self, files: Changes, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | StagedWork | None:
-        """What the agent's repository holds beside its files; see ``find_side_work``, and ``find_staged_work`` for a linked work tree.
+    def beside(self, files: Changes, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | LinkedWork | None:
+        """What the agent's repository holds beside its files; see ``find_side_work``, and ``find_linked_work`` for a linked work tree.
 
         Args:
             files: what the work tree changed of the baseline.
@@ -168,7 +168,7 @@ class AgentCommits:
             UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
         """
         if self._workspace.linked_git_dir is not None:
-            return find_staged_work(self._workspace.linked_git_dir, self._seed, files)
+            return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted)
         if self._workspace.kind != "clone":
             return None
         return find_side_work(

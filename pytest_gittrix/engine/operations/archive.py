@@ -18,7 +18,7 @@ from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.pack import install_pack, store_blob
+from pytest_gittrix.git.pack import install_pack, store_object
 from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
@@ -118,7 +118,7 @@ def store_large_files(
             yield piece
 
     return {
-        path: Entry(large.mode, store_blob(str(repository / "objects"), large.size, partial(pieces, path), format_, sync=sync))
+        path: Entry(large.mode, store_object(str(repository / "objects"), large.size, partial(pieces, path), format_, sync=sync))
         for path, large in snapshot.large.items()
     }
 

@@ -31,9 +31,9 @@ from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
 from pytest_gittrix.workspaces.side_work import (
     CONTENTS,
-    StagedWork,
+    LinkedWork,
+    keep_linked_work,
     keep_side_work,
-    keep_staged_work,
     nested_repositories,
     settle_side_work,
 )
@@ -272,8 +272,8 @@ class Evictor:
             return kept
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
         work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
-        if isinstance(work, StagedWork):
-            return keep_staged_work(recorder.directory, workspace.seed, work, sync=sync)
+        if isinstance(work, LinkedWork):
+            return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync)
         return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:

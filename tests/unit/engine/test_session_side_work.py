@@ -127,6 +127,37 @@ def test_what_is_only_staged_in_a_linked_work_tree_is_kept(site: Site, end: str)
 
 
 @pytest.mark.parametrize("object_format", FORMATS)
+def test_commits_on_the_detached_head_of_a_linked_work_tree_are_kept_unless_they_were_promoted(tmp_path: Path, object_format: str) -> None:
+    with open_site(tmp_path, object_format=object_format) as site:
+        discarded, promoted = site.start(workspace="worktree"), site.start(workspace="worktree")
+        first = commit(discarded, "one")
+        commit(discarded, "two")
+        commit(promoted, "one")
+        assert promoted.review().beside == ()
+
+        discarded.discard()
+        promoted.promote()
+        site.durable.git("gc", "-q", "--prune=now")
+
+        assert kept(site, discarded, "refs/gittrix/agent/HEAD:work.txt") == "two"
+        assert kept(site, discarded, f"{first}:work.txt") == "one"
+        archive = str(site.directory(discarded) / "archive.agent.git")
+        assert run_git(["--git-dir", archive, "fsck", "--strict", "--no-dangling"]) == b""
+        assert not (site.directory(promoted) / "archive.agent.git").exists()
+
+
+def test_a_linked_work_tree_that_is_elsewhere_in_durable_says_where(site: Site) -> None:
+    site.durable.commit({"old.txt": "old\n"})
+    old = site.durable.git("rev-parse", "HEAD~1")
+    session = site.start(workspace="worktree")
+    git(session, "checkout", "-q", "--detach", old)
+    session.discard()
+
+    contents = (site.directory(session) / "archive.agent.git" / "archive.txt").read_text()
+    assert contents == f"a detached HEAD is at {old}, which is in durable alone\n"
+
+
+@pytest.mark.parametrize("object_format", FORMATS)
 def test_a_linked_work_tree_whose_end_is_killed_keeps_it_too(tmp_path: Path, object_format: str) -> None:
     with open_site(tmp_path, object_format=object_format) as site:
         session, plain = site.start(workspace="worktree"), site.start(workspace="worktree")

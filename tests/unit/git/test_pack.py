@@ -13,7 +13,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.objects import FORMATS, SHA1, ObjectFormat
-from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack, release_pack, store_blob
+from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack, release_pack, store_object
 from pytest_gittrix.git.tree import FILE, Entry, write_trees
 
 formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
@@ -175,7 +175,7 @@ def test_a_blob_of_any_size_is_stored_piece_by_piece(tmp_path: Path, format_: Ob
     pieces = [b"first\n" * 1000, b"", b"\0\xff" * 70_000]
     size = sum(map(len, pieces))
 
-    stored = [store_blob(str(repo.git_dir / "objects"), size, lambda: pieces, format_, sync=sync) for sync in (True, False)]
+    stored = [store_object(str(repo.git_dir / "objects"), size, lambda: pieces, format_, sync=sync) for sync in (True, False)]
 
     assert stored == [format_.hash_object("blob", b"".join(pieces))] * 2
     assert repo.git("cat-file", "blob", stored[0]) == b"".join(pieces)
@@ -187,7 +187,7 @@ def test_a_blob_that_changes_while_it_is_stored_is_not_stored(tmp_path: Path, se
     states = iter([b"12345" if second != b"12345" else b"1234", second])
 
     with pytest.raises(AdapterUnavailable, match="changed while it was read"):
-        store_blob(str(tmp_path), 5, lambda: [next(states)], SHA1)
+        store_object(str(tmp_path), 5, lambda: [next(states)], SHA1)
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -70,8 +70,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _storeys() -> Mapping[str, Sequence[str]]:
-    sys.path.insert(0, str(ROOT))
-    from tests.quality.house import STOREYS
+    sys.path.insert(0, str(ROOT / "tests"))
+    from quality.house import STOREYS
 
     return STOREYS
 

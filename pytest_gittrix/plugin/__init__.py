@@ -116,12 +116,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failing test up to the user's line, and its world once; after the test, keep its worlds or remove them."""
-    by_message = False
-    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
-        from pytest_gittrix.plugin.tracebacks import hide_frames
-
-        by_message = hide_frames(call.excinfo.value, getattr(item, "module", None))
+    failure = call.excinfo
+    by_message = _hide_frames(item, failure)
     report = yield
+    if call.excinfo is not failure and call.excinfo is not None and report.failed:  # a unittest.TestCase hands its failure over late
+        by_message = _hide_frames(item, call.excinfo)
+        report.longrepr = item.repr_failure(call.excinfo)
     if by_message and report.failed and call.excinfo is not None:
         report.longrepr = call.excinfo.getrepr(style="value", chain=False)
     worlds = item.config.stash.get(_WORLDS, None)
@@ -449,6 +449,15 @@ def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
     from pytest_gittrix.clock.freeze import process_freeze
 
     return process_freeze(world.clock, mode)
+
+
+def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException] | None) -> bool:
+    """Hide the frames of the package in a failure; returns whether it has no other, so that its message is all there is to show."""
+    if failure is None or item.config.getoption("fulltrace", False):
+        return False
+    from pytest_gittrix.plugin.tracebacks import hide_frames
+
+    return hide_frames(failure.value, getattr(item, "module", None))
 
 
 def _remember_leaked(config: pytest.Config, names: Any) -> None:

@@ -459,4 +459,5 @@ def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
 
 def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:
     path, line, _ = item.location
-    pytest.fail(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False)
+    # The message has all that the error said, so it is not shown a second time as the context.
+    raise pytest.fail.Exception(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False) from None

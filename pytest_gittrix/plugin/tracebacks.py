@@ -18,7 +18,7 @@ from pytest_gittrix.errors import GittrixError
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _CLAUSES: Final = f"{_PACKAGE}.conformance"
-_LIBRARIES: Final = sys.stdlib_module_names | {"hypothesis"}
+_LIBRARIES: Final = sys.stdlib_module_names | {"hypothesis", "_hypothesis_pytestplugin"}
 
 
 def hide_frames(failure: BaseException, test: ModuleType | None = None) -> bool:

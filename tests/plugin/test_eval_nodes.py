@@ -227,6 +227,7 @@ def test_a_wrong_marker_points_at_the_test(arguments: str, said: str, evals: Eva
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["test_it.py:2: the gittrix_eval marker of test_it *"])
     result.stdout.fnmatch_lines([said if said.startswith("*") else f"*{said}"])
+    result.stdout.no_fnmatch_line("During handling of*")
 
 
 # What is run, and where it is kept -------------------------------------------------------------------------------------------------

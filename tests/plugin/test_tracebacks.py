@@ -10,7 +10,11 @@ import pytest
 Run = Callable[..., pytest.RunResult]
 
 TESTS = """
+    import unittest
+
     import pytest
+
+    from pytest_gittrix import World
 
     def test_refusal(gittrix_session):
         gittrix_session.write("../x", "agent")
@@ -37,6 +41,11 @@ TESTS = """
         monkeypatch.setattr("pytest_gittrix.engine.user_session.check_ttl", None)
         gittrix_session.extend("4h")
 
+    class TestCase(unittest.TestCase):
+        def test_of_unittest(self):
+            with World.open() as world:
+                world.start().write("../x", "agent")
+
     def test_a_skip(gittrix_durable):
         pytest.skip("on purpose")
 """
@@ -44,7 +53,7 @@ TESTS = """
 
 def failures(result: pytest.RunResult) -> dict[str, str]:
     """What is shown of each failed test above the sections of its world, by name."""
-    _, *parts = re.split(r"^_{3,} (?:ERROR at (?:setup|teardown) of )?(\w+) _{3,}$", result.stdout.str(), flags=re.MULTILINE)
+    _, *parts = re.split(r"^_{3,} (?:ERROR at (?:setup|teardown) of )?([\w.]+) _{3,}$", result.stdout.str(), flags=re.MULTILINE)
     above = [re.split(r"^-+ gittrix |^=+ ", shown, flags=re.MULTILINE)[0] for shown in parts[1::2]]
     return dict(zip(parts[::2], above, strict=True))
 
@@ -57,11 +66,12 @@ def frames(shown: str) -> list[str]:
 def test_a_failure_is_shown_up_to_the_users_line(run: Run) -> None:
     result = run(TESTS, "--gittrix-keep=none")
 
-    result.assert_outcomes(failed=5, passed=1, errors=1, skipped=1)
+    result.assert_outcomes(failed=6, passed=1, errors=1, skipped=1)
     shown = failures(result)
     assert frames(shown["test_refusal"]) == ["test_it.py"]
     assert "WriteRejected: path '../x' may not be written" in shown["test_refusal"]
     assert "Use a relative path of ordinary components" in shown["test_refusal"]
+    assert frames(shown["TestCase.test_of_unittest"]) == ["test_it.py"]
     assert frames(shown["test_context_manager"]) == ["test_it.py"]
     assert frames(shown["test_users_own_function_within_the_engine"]) == ["test_it.py", "test_it.py"]
     assert frames(shown["test_with_a_cause"]) == ["test_it.py"]

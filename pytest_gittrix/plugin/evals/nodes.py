@@ -185,4 +185,5 @@ def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
 def _refuse(metafunc: pytest.Metafunc, fact: str) -> NoReturn:
     definition = metafunc.definition
     path, line, _ = definition.location
-    pytest.fail(f"{path}:{(line or 0) + 1}: the {MARKER} marker of {definition.name} {fact}", pytrace=False)
+    # The message has all that the error said, so it is not shown a second time as the context.
+    raise pytest.fail.Exception(f"{path}:{(line or 0) + 1}: the {MARKER} marker of {definition.name} {fact}", pytrace=False) from None

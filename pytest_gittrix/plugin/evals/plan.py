@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -179,7 +180,9 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
     unknown = [name for name in arguments if name not in ARGUMENTS]
     missing = [name for name in ("suite", "agent") if arguments.get(name) is None]
     if unknown:
-        raise InvalidInput(f"There is no argument {unknown[0]!r}.", fix=f"Arguments: {', '.join(ARGUMENTS)}.")
+        near = get_close_matches(unknown[0], ARGUMENTS, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise InvalidInput(f"There is no argument {unknown[0]!r}.", fix=f"{hint}Arguments: {', '.join(ARGUMENTS)}.")
     if missing:
         raise InvalidInput(f"{missing[0]} is missing.", fix=f"Give {missing[0]}=: {ARGUMENTS[missing[0]]}.")
 

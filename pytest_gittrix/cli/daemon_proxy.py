@@ -11,7 +11,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.output import CommandResult, put_error
@@ -98,13 +97,15 @@ def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | No
     """The daemon that is to run a command, if any."""
     if options.command_name.partition(" ")[0] not in DAEMON_COMMANDS or options.direct or os.environ.get(SWITCH) == "0":
         return None
-    store = Path(options.store).absolute() if options.store else _home() / "sessions"
-    home = store.parent
-    if not (home / "daemon.json").exists() or _is_personal(options) or not all(map(_is_text, arguments)):
+    store = os.path.abspath(options.store) if options.store else os.path.join(_home(), "sessions")
+    home = os.path.dirname(store)
+    if not os.path.exists(os.path.join(home, "daemon.json")) or _is_personal(options) or not all(map(_is_text, arguments)):
         return None
+    from pathlib import Path
+
     from pytest_gittrix.server.daemon_file import found
 
-    daemon = found(home)
+    daemon = found(Path(home))
     if daemon is None or os.path.realpath(daemon.store) != os.path.realpath(store) or daemon.clock != _clock():
         return None
     return daemon
@@ -141,9 +142,9 @@ def _directory() -> str | None:
     return directory if _is_text(directory) else None
 
 
-def _home() -> Path:
+def _home() -> str:
     home = os.environ.get("GITTRIX_HOME")
-    return Path(home).absolute() if home else Path("~/.gittrix").expanduser()
+    return os.path.abspath(home) if home else os.path.expanduser("~/.gittrix")
 
 
 def _clock() -> str | None:

@@ -9,10 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_gittrix.cli import daemon_proxy
-from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.cli.quick_look import quick_look
 from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, message_of, print_result, put_error, put_json
-from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.errors import GittrixError
 
 MISUSED, INTERRUPTED = 2, 130
@@ -40,6 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if (seen := quick_look(arguments)) is not None:
+        result, as_json = seen
+        print_result(result, as_json=as_json)
+        return result.status
+    from pytest_gittrix.cli import daemon_proxy
+    from pytest_gittrix.cli.verbs import command_line
+    from pytest_gittrix.commands.parser import Misuse
+
     try:
         options = command_line(arguments).parse_args(arguments or ["--help"])
         result = daemon_proxy.run(options, arguments)
@@ -66,7 +72,9 @@ def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
             return status
         except OutputLost as lost:
             error = lost
-    put_error(error.text if isinstance(error, daemon_proxy.RemoteError) else message_of(error))
+    # An error that a daemon reported has the text that the daemon would have printed.
+    reported = getattr(error, "text", None) if isinstance(error, GittrixError) else None
+    put_error(reported or message_of(error))
     return status
 
 

@@ -12,14 +12,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.commands.team_file import Team
     from pytest_gittrix.engine.engine import GitTrix
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "sess_"
 
 
-@dataclass(frozen=True)
-class RemoteCaller:
+class RemoteCaller(NamedTuple):
     """The process for which a daemon runs a command, and what the daemon lends to the command.
 
     Attributes:
@@ -106,6 +105,8 @@ def store_of(options: Namespace) -> Path | None:
     """The store that was named; None for the default one. Raises InvalidInput if it cannot be a directory, because a file is in the way."""
     if not options.store:
         return None
+    from pathlib import Path
+
     store = Path(options.store).absolute()
     there = next(path for path in (store, *store.parents) if os.path.lexists(path))
     if not there.is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +87,9 @@ def list_sessions(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
-        lives = _lives(gittrix, found) if options.view == "gittrix" else {}
+        lives = _lives(gittrix, records) if options.view == "gittrix" else {}
         beside = _beside(gittrix, found) if options.beside else {}
-    if not found:
+    if not records:
         return CommandResult([], _NONE, notes_of(problems))
     notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in beside.items() for line in lines))
     if options.view == "gastown":
@@ -98,7 +98,7 @@ def list_sessions(options: Namespace) -> CommandResult:
         records = [record | {"life": _life_data(lives[record["id"]])} if record.get("id") in lives else record for record in records]
         records = [record | {"beside": beside[record["id"]]} if record.get("id") in beside else record for record in records]
         table = (
-            session_table(found, now, {id_: life.state for id_, life in lives.items()})
+            session_table(records, now, {id_: life.state for id_, life in lives.items()})
             if options.view == "gittrix"
             else record_table(records, options.view)
         )
@@ -143,9 +143,12 @@ def before(now: datetime, then: timedelta | datetime) -> datetime:
 
 
 def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata], list[dict[str, Any]]]:
+    """The sessions, and the record of each in the terms that were asked for; the records alone where nothing else is needed."""
     state = None if options.status in (None, "all") else options.status
     exact = state is None and options.durable is None
     if all(getattr(options, name) is None for name in _QUERY_OPTIONS):
+        if options.durable is None and options.view == "gittrix":
+            return [], gittrix.records.documents(state)
         found = gittrix.list_sessions(state)
     else:
         now = gittrix.clock.now()
@@ -179,12 +182,12 @@ def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, lis
     return beside
 
 
-def _lives(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, Life]:
-    """The lifecycles of the members' sessions among ``found``, by id."""
+def _lives(gittrix: GitTrix, records: Sequence[Mapping[str, Any]]) -> dict[str, Life]:
+    """The lifecycles of the members' sessions among some, by id."""
     from pytest_gittrix.record.state.lifecycle import life_of
 
     members = set(gittrix.records.index.lives())
-    lives = ((one.id, life_of(gittrix.store.log(one.id).read())) for one in found if one.id in members)
+    lives = ((id_, life_of(gittrix.store.log(id_).read())) for one in records if (id_ := one["id"]) in members)
     return {id_: life for id_, life in lives if life is not None}
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge
@@ -37,19 +35,17 @@ def arguments(verb: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
 class ForgeSettings:
     """The settings of the forge.
 
-    Attributes:
+    Args:
         repo: ``owner/name``; None if there is no forge.
         url: the address of its API.
         token: for the API, and for git where the durable repository is the same one.
     """
 
-    repo: str | None
-    url: str
-    token: str | None = field(repr=False)
+    def __init__(self, repo: str | None, url: str, token: str | None) -> None:
+        self.repo, self.url, self.token = repo, url, token
 
     @classmethod
     def of(cls, options: Namespace, environment: Mapping[str, str]) -> ForgeSettings:
@@ -73,6 +69,8 @@ class ForgeSettings:
 
     def credentials(self, address: str) -> tuple[str, str] | None:
         """User and token for git, if the address is that of the forge's repository; the token is sent nowhere else."""
+        from urllib.parse import urlsplit
+
         remote, api = urlsplit(address), urlsplit(self.url)
         same_host = remote.scheme == api.scheme and api.netloc in (remote.netloc, f"api.{remote.netloc}")
         if self.token is None or self.repo is None or not same_host or _name_in(remote.path) != self.repo.lower():

@@ -72,8 +72,8 @@ def show(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         id_ = _own_id(gittrix) if options.id is None else context.full_id(gittrix, options.id)
         if options.view == "gittrix":
-            one = gittrix.info(id_)
-            return CommandResult(info_data(one), facts_text(info_facts(one, gittrix.clock.now())))
+            wire = gittrix.info(id_).to_wire()
+            return CommandResult(info_data(wire), facts_text(info_facts(wire, gittrix.clock.now())))
         record = record_in(gittrix, id_, options.view)
     return CommandResult(record, facts_text(record.items()))
 
@@ -101,12 +101,12 @@ def identify(options: Namespace) -> CommandResult:
     with context.session(options) as session:
         session.identify(**facts)
         one = session.info()
-    return CommandResult(info_data(one), facts_text((name.replace("_", " "), value) for name, value in one.identity.items()))
+    return CommandResult(info_data(one.to_wire()), facts_text((name.replace("_", " "), value) for name, value in one.identity.items()))
 
 
 def started(one: SessionInfo) -> CommandResult:
     """The result of starting a session; people get its id and its workspace, a line each, for a shell to split."""
-    return CommandResult(info_data(one), text_of([one.session_id, one.workspace_path or ""]))
+    return CommandResult(info_data(one.to_wire()), text_of([one.session_id, one.workspace_path or ""]))
 
 
 def _own_id(gittrix: GitTrix) -> str:

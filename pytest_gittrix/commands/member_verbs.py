@@ -15,7 +15,6 @@ from pytest_gittrix.commands.find_verbs import before
 from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
-from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
@@ -111,6 +110,7 @@ def _team(verb: ArgumentParser) -> None:
 def start(options: Namespace) -> CommandResult:
     """Start a session of a member; people get its id and its workspace, a line each."""
     from pytest_gittrix.commands.managers import start_member
+    from pytest_gittrix.confine.limits import check_limits
 
     with working("Starting a session"), context.engine(options) as gittrix:
         life = start_member(

@@ -10,7 +10,6 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import archive_notes, confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
-from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ def _team(verb: ArgumentParser) -> None:
 
 def spawn(options: Namespace) -> CommandResult:
     """Start a session of a project; people get its id and its workspace, a line each."""
+    from pytest_gittrix.confine.limits import check_limits
     from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
 
     config = SpawnConfig(

@@ -214,11 +214,9 @@ def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
     """A table as text. It is drawn here, with rich's widths of characters: rich's own table takes a second for some thousand rows."""
     import shutil
 
-    from rich.cells import cell_len
-
     headings = tuple(heading.upper() for heading in table.headings)
     rows = [headings, *(tuple(cell.translate(_ONE_LINE) for cell in row) for row in table.rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_cells, column)) for column in zip(*rows, strict=True)]
     if terminal:  # a pipe gets whole lines
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns
         elastic = table.headings.index(table.elastic)
@@ -233,17 +231,26 @@ def _line(row: Iterable[str], widths: Iterable[int], styles: Mapping[str, int]) 
     return _GAP.join(_styled(text, styles[cell]) if cell in styles else text for cell, text in fitted).rstrip() + "\n"
 
 
-def _fitted(cell: str, width: int) -> str:
-    from rich.cells import set_cell_size
+def _cells(text: str) -> int:
+    """The columns that a text takes on a terminal. rich, which knows the wide characters, is loaded for a text that may have some."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
 
-    return set_cell_size(_cut(cell, width), width)
+    return cell_len(text)
+
+
+def _fitted(cell: str, width: int) -> str:
+    return _cut(cell, width) + " " * (width - _cells(cell))
 
 
 def _cut(cell: str, width: int) -> str:
     """A cell cut to ``width``. A shorter one is not padded: one long cell must not make every row as long."""
-    from rich.cells import cell_len, set_cell_size
+    if _cells(cell) <= width:
+        return cell
+    from rich.cells import set_cell_size
 
-    return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+    return set_cell_size(cell, width - 1) + "…"
 
 
 def _styled(text: str, code: int) -> str:

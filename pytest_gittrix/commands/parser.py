@@ -376,14 +376,14 @@ def add_group(areas: Any, name: str, what: str, *aliases: str, groups: Mapping[s
 
 
 def add_command(
-    verbs: Any, name: str, run: Run, what: str, *aliases: str, examples: Sequence[str] | None = None, of_session: bool = False
+    verbs: Any, name: str, run: Run | None, what: str, *aliases: str, examples: Sequence[str] | None = None, of_session: bool = False
 ) -> Parser:
     """Add a command.
 
     Args:
         verbs: the subparsers that it is added to.
         name: the word that is typed.
-        run: the function that runs it.
+        run: the function that runs it; None for a command that the line does not name.
         what: what it does, for the help.
         aliases: further words for it.
         examples: command lines for the help.

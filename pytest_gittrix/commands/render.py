@@ -11,7 +11,6 @@ from pytest_gittrix.commands.output import Table, visible
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from pytest_gittrix.engine.user_session import SessionInfo
     from pytest_gittrix.record.eventlog.events import Event
     from pytest_gittrix.record.state.records import SessionMetadata
     from pytest_gittrix.record.store.store import Problem
@@ -82,9 +81,9 @@ def notes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
     return tuple(f"{problem.id}: {first_line(problem.message)}" for problem in problems)
 
 
-def info_data(one: SessionInfo) -> dict[str, Any]:
-    """A session for programs, under both names of its id."""
-    return {"id": one.session_id, **one.to_wire()}
+def info_data(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """A session for programs, under both names of its id; ``wire`` is ``SessionInfo.to_wire()``."""
+    return {"id": wire["sessionId"], **wire}
 
 
 def event_data(event: Event) -> dict[str, Any]:
@@ -103,34 +102,37 @@ def facts_text(facts: Iterable[tuple[str, object]]) -> str:
     return text_of(f"{name:<{width}}  {visible(text).replace(chr(10), below)}" for name, text in texts)
 
 
-def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
-    """A session for people."""
+def info_facts(wire: Mapping[str, Any], now: datetime) -> list[tuple[str, object]]:
+    """A session for people; ``wire`` is ``SessionInfo.to_wire()``."""
+    from pytest_gittrix.durations import parse_instant
+
+    id_, known = wire["sessionId"], wire.get
     identity = {"branch": "its branch"}  # the branch of the identity; "branch" is the durable branch
     return [
-        ("id", one.session_id),
-        ("task", one.task),
-        ("state", one.state),
-        ("outcome", one.outcome),
-        *((identity.get(name, name.replace("_", " ")), value) for name, value in one.identity.items()),
-        ("parent", one.parent and f"{one.parent} ({one.relation})"),
-        ("successor", one.successor),
-        ("chain", one.chain if one.chain != one.session_id or one.successor else None),
-        ("fork root", one.fork_root if one.fork_root != one.session_id else None),
-        ("turn", one.turn),
-        ("durable", one.durable_path or one.durable_ref),
-        ("branch", one.durable_branch),
-        ("baseline", one.baseline_sha),
-        ("workspace", one.workspace_path and f"{one.workspace_path} ({one.workspace_kind})"),
-        ("age", brief(now - one.created_at)),
-        ("expires in", until(one.deadline, now) if one.deadline else None),
-        ("touched", one.touched_files),
-        ("not part of this", one.beside),
+        ("id", id_),
+        ("task", wire["task"]),
+        ("state", wire["state"]),
+        ("outcome", known("outcome")),
+        *((identity.get(name, name.replace("_", " ")), value) for name, value in wire["identity"].items()),
+        ("parent", ("parent" in wire and f"{wire['parent']} ({known('relation')})") or None),
+        ("successor", known("successor")),
+        ("chain", wire["chain"] if wire["chain"] != id_ or "successor" in wire else None),
+        ("fork root", wire["forkRoot"] if wire["forkRoot"] != id_ else None),
+        ("turn", known("turn")),
+        ("durable", known("durablePath") or wire["durableRef"]),
+        ("branch", known("durableBranch")),
+        ("baseline", wire["baselineSha"]),
+        ("workspace", ("workspacePath" in wire and f"{wire['workspacePath']} ({known('workspaceKind')})") or None),
+        ("age", brief(now - parse_instant(wire["createdAt"]))),
+        ("expires in", until(parse_instant(wire["deadline"]), now) if "deadline" in wire else None),
+        ("touched", wire["touchedFiles"]),
+        ("not part of this", wire["beside"]),
     ]
 
 
-def session_table(found: Sequence[SessionMetadata], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
-    """Sessions, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id."""
-    return Table(_HEADINGS, [_row(one, now, lives or {}) for one in found], elastic="task", styles=_STYLES)
+def session_table(records: Sequence[Mapping[str, Any]], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
+    """Sessions by their version-1 records, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id."""
+    return Table(_HEADINGS, [_row(one, now, lives or {}) for one in records], elastic="task", styles=_STYLES)
 
 
 def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:
@@ -179,14 +181,22 @@ def brief(span: timedelta) -> str:
     return format_duration(timedelta(seconds=round(seconds / unit) * unit))
 
 
-def _row(one: SessionMetadata, now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:
-    from pytest_gittrix.durations import instant_at
-    from pytest_gittrix.record.state.fold import deadline_ns, state_from_metadata
+def _row(one: Mapping[str, Any], now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:
+    from pytest_gittrix.durations import parse_instant
 
-    deadline = deadline_ns(state_from_metadata(one.wire())) if one.state == "active" else None
-    left = "" if deadline is None else until(instant_at(deadline), now)
-    state = lives.get(one.id, one.state)
-    return one.id, state, one.task, one.durable_branch or "", brief(now - one.created_at), left, str(len(one.touched_files))
+    id_, branch, age = one["id"], one.get("durableBranch") or "", brief(now - parse_instant(one["createdAt"]))
+    return id_, lives.get(id_, one["state"]), one["task"], branch, age, _time_left(one, now), str(len(one["touchedFiles"]))
+
+
+def _time_left(one: Mapping[str, Any], now: datetime) -> str:
+    from pytest_gittrix.durations import instant_at, ns_of, parse_instant
+
+    policy = one["evictionPolicy"]
+    if one["state"] != "active" or policy["manual"]:
+        return ""
+    limits = ((one["lastAccessAt"], policy["ttlIdleMs"]), (one["createdAt"], policy["ttlAbsoluteMs"]))
+    ends = [ns_of(parse_instant(since)) + round(ms * 1_000_000) for since, ms in limits if ms is not None]
+    return until(instant_at(min(ends)), now) if ends else ""
 
 
 def _activity(one: SessionMetadata, now: datetime) -> str:

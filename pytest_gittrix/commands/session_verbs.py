@@ -47,11 +47,12 @@ def start(options: Namespace) -> CommandResult:
 def info(options: Namespace) -> CommandResult:
     """The state of a session, also after its end; with ``--events`` also its events, in order."""
     with context.engine(options) as gittrix:
-        one = gittrix.info(context.full_id(gittrix, options.id))
-        events = [event_data(event) for event in gittrix.store.log(one.session_id).read()] if options.events else None
+        id_ = context.full_id(gittrix, options.id)
+        wire = gittrix.info(id_).to_wire()
+        events = [event_data(event) for event in gittrix.store.log(id_).read()] if options.events else None
         now = gittrix.clock.now()
     rows = [f"{event['seq']:>10}  {event['ts']}  {event['actor']:<6}  {event['type']}" for event in events or []]
-    return CommandResult(info_data(one) | _known({"events": events}), facts_text(info_facts(one, now)) + text_of(rows))
+    return CommandResult(info_data(wire) | _known({"events": events}), facts_text(info_facts(wire, now)) + text_of(rows))
 
 
 def read(options: Namespace) -> CommandResult:
@@ -159,7 +160,7 @@ def extend(options: Namespace) -> CommandResult:
     with context.session(options) as session:
         session.extend(options.ttl)
         extended = session.info()
-    return CommandResult(info_data(extended), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
+    return CommandResult(info_data(extended.to_wire()), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
 
 
 def evict(options: Namespace) -> CommandResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ def encode_result(result: CommandResult) -> dict[str, Any]:
     """A result as JSON, from which :func:`decode_result` makes the same result."""
     match result.output:
         case bytes(raw):
-            output: dict[str, Any] = {"bytes": base64.b64encode(raw).decode("ascii")}
+            output: dict[str, Any] = {"bytes": binascii.b2a_base64(raw, newline=False).decode("ascii")}
         case Table() as table:
             output = {"table": table._asdict()}
         case Diff(text):
@@ -31,7 +31,7 @@ def decode_result(encoded: Mapping[str, Any], status: int) -> CommandResult:
     output: str | bytes | Table | Diff
     match encoded["shown"]:
         case {"bytes": text}:
-            output = base64.b64decode(text)
+            output = binascii.a2b_base64(text)
         case {"table": table}:
             rows = [tuple(row) for row in table["rows"]]
             output = Table(tuple(table["headings"]), rows, table["elastic"], table["styles"])

@@ -40,6 +40,7 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
+from pytest_gittrix.record.store.at_rest import store_at_rest
 from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
@@ -135,12 +136,18 @@ class GitTrix:
         self.close()
 
     def init(self) -> GitTrix:
-        """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
+        """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more.
+
+        Where the index says that there is nothing to recover or to sweep, no session is looked at.
+        """
         with convert_os_errors():
             # Any other directory that is there may be there for more than sessions: it keeps its mode.
             private_directory(self.store.root, close=self.store.root == default_store())
-        self.recover()
-        self.sweep()
+        with store_at_rest(str(self.store.root), self.clock.now_ns()) as index:
+            rests = index is not None
+        if not rests:
+            self.recover()
+            self.sweep()
         if self._timer is None and self._sweep_interval is not None:
             self._timer = self.clock.every(self._sweep_interval, _sweeping(self.services))
         return self

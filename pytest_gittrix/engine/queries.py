@@ -80,6 +80,11 @@ class Records:
         self.index.sync()
         return _read(self.index.rows(state=state))
 
+    def documents(self, state: StateName | None = None) -> list[dict[str, Any]]:
+        """What ``SessionMetadata.wire`` gives for every session of :meth:`every`, without the cost of loading pydantic."""
+        self.index.sync()
+        return [json.loads(row.metadata) for row in self.index.rows(state=state)]
+
     def problems(self) -> list[Problem]:
         """The records that cannot be read."""
         self.index.sync()

@@ -20,7 +20,7 @@ from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown import files
-from pytest_gittrix.record.store.index import FILE
+from pytest_gittrix.record.store.index_tables import FILE
 from pytest_gittrix.views import gastown, state_in
 
 

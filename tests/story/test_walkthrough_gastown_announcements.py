@@ -25,8 +25,8 @@ from pytest_gittrix.engine.event_stream import follow
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.gastown.files import export, read_town_events
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.record.store.index import FILE as INDEX
 from pytest_gittrix.record.store.index import SMALL
+from pytest_gittrix.record.store.index_tables import FILE as INDEX
 from pytest_gittrix.views import gastown
 from pytest_gittrix.views.gastown_names import address_of, name_of
 

@@ -22,7 +22,7 @@ from pytest_gittrix.engine.engine import GitTrix, RecoveryReport
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.record.store.index import Index, Row, unsettled
-from pytest_gittrix.record.store.store import is_temporary
+from pytest_gittrix.record.store.listing import is_temporary
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds

@@ -26,7 +26,8 @@ from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.os_level.files import names_in, remove_left
 from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
-from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store, is_temporary
+from pytest_gittrix.record.store.listing import ID, LOG, is_temporary
+from pytest_gittrix.record.store.store import LOCK, Problem, Store
 
 _STILLBORN: Final = (LOCK, LOG)
 

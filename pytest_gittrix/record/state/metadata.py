@@ -21,6 +21,7 @@ _RECORD_KEYS = frozenset({
     "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
 })
 # fmt: on
+_ADDITIONS = frozenset({"identity", "lineage", "outcome", "successor", "life"})
 
 
 def metadata_of(state: SessionState) -> dict[str, Any]:
@@ -61,6 +62,12 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
         "life": _life(state),
     }
     return {**state.extra, **_known(record)}
+
+
+def document_of(record: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`metadata_of` gave, with the keys that this engine does not know behind the others."""
+    extra = [key for key in record if key not in _RECORD_KEYS and key not in _ADDITIONS]
+    return record if not extra else {key: record[key] for key in record if key not in extra} | {key: record[key] for key in extra}
 
 
 def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> SessionState:

@@ -22,11 +22,11 @@ from typing import Any, ClassVar, TypeVar
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.change_feed import LARGEST, ChangeFeed, Mark
 from pytest_gittrix.record.state.fold import SessionState, StateName, deadline_ns, metadata_of
-from pytest_gittrix.record.store.index_tables import EVICTABLE, WIDTH, earlier, in_memory, on_disk, set_mark
+from pytest_gittrix.record.state.metadata import document_of
+from pytest_gittrix.record.store.index_tables import EVICTABLE, FILE, WIDTH, earlier, in_memory, on_disk, set_mark
 from pytest_gittrix.record.store.listing import Signature, names_of, signatures
 from pytest_gittrix.record.store.store import LOG, Problem, Store
 
-FILE = "index.sqlite"
 SMALL = 64
 LARGE = 4096
 
@@ -56,7 +56,7 @@ class Row:
         id, state, created_ns, updated_ns, last_access_ns, seq, workspace_present, legacy: as in ``SessionState``.
         deadline_ns: the end of its TTL, rounded up to a microsecond; None for no limit.
         log_size: bytes of its log; of its record, when there is no log.
-        metadata: the version-1 record, as JSON text (``SessionMetadata.model_validate_json`` reads it).
+        metadata: the version-1 record, as JSON text: what ``SessionMetadata.wire`` gives.
     """
 
     id: str
@@ -353,7 +353,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         state.workspace_present,
         state.legacy,
         _blob(state.durable_path),
-        json.dumps(metadata_of(state)),
+        json.dumps(document_of(metadata_of(state))),
         unsettled(state),
         *(state.identity.get(name) for name in ("agent", "rig", "work_unit")),
         state.chain,
@@ -361,6 +361,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         state.lineage.parent if state.lineage is not None else None,
         None if state.life == "creating" and state.ended else state.life,
         state.member,
+        state.turn,
     )
 
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.os_level.files import OWNERS
-from pytest_gittrix.record.eventlog.change_feed import Mark
 
-VERSION: Final = 7
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gittrix.record.eventlog.change_feed import Mark
+
+FILE: Final = "index.sqlite"
+"""The name of an index in the directory of its store."""
+VERSION: Final = 8
 """Of the tables; a file of another one is made anew."""
 
 # Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
@@ -22,7 +27,7 @@ COLUMNS: Final = (
     "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
     "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
     "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
-    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT"
+    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT, turn TEXT"
 )
 WIDTH: Final = COLUMNS.count(",") + 1
 """The number of values of a row."""
@@ -31,6 +36,8 @@ WIDTH: Final = COLUMNS.count(",") + 1
 _FACTS: Final = "created_us DESC, id, problem, rig, outcome, agent, work_unit"
 EVICTABLE: Final = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
 """Which sessions a sweep may end."""
+OPEN: Final = "(state = 'active' OR workspace_present OR unsettled OR legacy OR problem IS NOT NULL OR life IS NOT NULL)"
+"""Which sessions a recovery or a sweep may have to look at. All others have ended for good."""
 
 _SCHEMA: Final = (
     f"CREATE TABLE session ({COLUMNS})",
@@ -43,6 +50,8 @@ _SCHEMA: Final = (
     "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
     "CREATE INDEX session_foreign ON session (id) WHERE legacy OR problem IS NOT NULL",
     "CREATE INDEX session_life ON session (life, member, created_us) WHERE life IS NOT NULL",
+    f"CREATE INDEX session_open ON session (id) WHERE {OPEN}",
+    "CREATE INDEX session_unsettled ON session (id) WHERE unsettled",
     "CREATE TABLE mark (stamp TEXT, offset INTEGER)",
     f"PRAGMA user_version = {VERSION}",
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,20 +21,18 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
 from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState, fold, metadata_of, state_from_metadata
+from pytest_gittrix.record.store.listing import ID as ID
+from pytest_gittrix.record.store.listing import LOG as LOG
+from pytest_gittrix.record.store.listing import METADATA as METADATA
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import SessionMetadata
 
-LOG = "events.jsonl"
-METADATA = "metadata.json"
 WORKSPACE = "workspace"
 _DERIVED: Final = {"log": LOG}
 """An addition to ``metadata.json`` that the TypeScript GitTrix does not write: without this log, the record says nothing."""
 LOCK = ".lock"
 TURN = ".turn"
-_TEMPORARY: Final = re.compile(rf"\.{re.escape(METADATA)}\.[0-9]+-[0-9]+\.tmp|{re.escape(LOG)}\.[0-9]+\.tmp|tmp_[0-9a-f]{{16}}")
-# What can name a session, and so never a path.
-ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +41,6 @@ class Problem:
 
     id: str
     message: str
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a name in a session's directory is that of a file on its way to its own name, which a killed writer leaves."""
-    return _TEMPORARY.fullmatch(name) is not None
 
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:

@@ -1,0 +1,155 @@
+"""``session list`` and ``session info`` of a store at rest, answered from its index.
+
+The engine, and the parser of all verbs, take several times as long to load as the answer takes to find. So the two commands that people and
+scripts type most are tried here first: without further flags, where no daemon runs, and where nothing needs to be recovered or swept. In
+every other case the ordinary command runs, and gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from pytest_gittrix.commands.output import CommandResult
+
+_SESSION: Final = ("session", "s")
+_LIST: Final = ("list", "ls")
+_CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
+_RECORDS: Final = "SELECT id, size, mtime_ns, inode, metadata FROM session ORDER BY created_us, id"
+_RECORD: Final = "SELECT size, mtime_ns, inode, metadata, seq, chain, turn FROM session WHERE id = ? AND state != 'active'"
+
+_ENDED_CAPABILITIES: Final = {
+    "filesystem": False,
+    "apiReadWrite": False,
+    "git": False,
+    "shell": False,
+    "isolated": True,
+    "patchImport": False,
+    "patchExport": True,
+    "promote": False,
+}
+
+
+def quick_look(arguments: Sequence[str]) -> tuple[CommandResult, bool] | None:
+    """Answer a command line from the index of its store.
+
+    Args:
+        arguments: the command line, without the program's name.
+
+    Returns:
+        The result and whether it is to be printed as JSON; None if the ordinary command has to run.
+    """
+    line = _read(arguments)
+    if line is None or os.environ.get(_CLOCK):
+        return None
+    id, as_json, root = line
+    if _may_change_mode(root):
+        return None
+    from pytest_gittrix.record.store.at_rest import store_at_rest
+
+    now_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
+    with store_at_rest(root, now_ns) as index:
+        if index is None:
+            return None
+        now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_ns // 1000)
+        found = _listed(index, root, now) if id is None else _info(index, root, id, now)
+    return None if found is None else (found, as_json)
+
+
+def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
+    """The session that is asked for (None for all), whether JSON is, and the store; None for a line that is not for here."""
+    words, as_json, direct, store = [], False, os.environ.get("GITTRIX_DAEMON") == "0", None
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--json", "-j"):
+            as_json = True
+        elif argument == "--no-daemon":
+            direct = True
+        elif argument == "--store":
+            store = next(rest, None)
+            if store is None or store.startswith("-"):
+                return None
+        elif argument.startswith("-"):
+            return None
+        else:
+            words.append(argument)
+    root = os.path.abspath(store) if store else os.path.join(_home(), "sessions")
+    if not direct and os.path.exists(os.path.join(os.path.dirname(root), "daemon.json")):
+        return None
+    match words:
+        case [area, verb] if area in _SESSION and verb in _LIST:
+            return None, as_json, root
+        case [area, "info", id] if area in _SESSION:
+            return id, as_json, root
+    return None
+
+
+def _home() -> str:
+    home = os.environ.get("GITTRIX_HOME")
+    return os.path.abspath(home) if home else os.path.expanduser("~/.gittrix")
+
+
+def _may_change_mode(root: str) -> bool:
+    """Whether an engine would close the directory of sessions to other users, or complain that there is none."""
+    try:
+        return bool(os.stat(root).st_mode & 0o077) and root == os.path.join(_home(), "sessions")
+    except OSError:
+        return True
+
+
+def _listed(index: Connection, root: str, now: datetime) -> CommandResult | None:
+    import json
+
+    from pytest_gittrix.commands.output import CommandResult
+    from pytest_gittrix.commands.render import session_table
+    from pytest_gittrix.record.store.listing import signatures
+
+    rows = index.execute(_RECORDS).fetchall()
+    if not rows or signatures(root, names=[row[0] for row in rows]) != {row[0]: row[1:4] for row in rows}:
+        return None
+    records = [json.loads(row[4]) for row in rows]
+    return CommandResult(records, session_table(records, now))
+
+
+def _info(index: Connection, root: str, id: str, now: datetime) -> CommandResult | None:
+    """The answer for a session that has ended; one that goes on is looked at in its workspace."""
+    import json
+
+    from pytest_gittrix.commands.output import CommandResult
+    from pytest_gittrix.commands.render import facts_text, info_data, info_facts
+    from pytest_gittrix.record.store.listing import signatures
+
+    row = index.execute(_RECORD, (id,)).fetchone()
+    if row is None or signatures(root, names=[id]).get(id) != row[:3]:
+        return None
+    wire = _ended(json.loads(row[3]), *row[4:])
+    return CommandResult(info_data(wire), facts_text(info_facts(wire, now)))
+
+
+def _ended(record: Mapping[str, Any], seq: int, chain: str, turn: str | None) -> dict[str, Any]:
+    """What ``SessionInfo.to_wire`` gives for a session that has ended."""
+    lineage = record.get("lineage") or {}
+    copied = ("task", "state", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "workspaceKind", "baselineSha")
+    wire = {
+        "sessionId": record["id"],
+        **{key: record.get(key) for key in copied},
+        **{key: record[key] for key in ("touchedFiles", "createdAt", "updatedAt", "lastAccessAt")},
+        "capabilities": _ENDED_CAPABILITIES,
+        "nextSeq": seq + 1,
+        "turn": turn,
+        "identity": record.get("identity") or {},
+        "chain": chain,
+        "parent": lineage.get("parent"),
+        "relation": lineage.get("relation"),
+        "forkRoot": lineage.get("root", record["id"]),
+        "successor": record.get("successor"),
+        "outcome": record.get("outcome"),
+        "beside": [],
+    }
+    return {key: value for key, value in wire.items() if value is not None}

@@ -19,6 +19,7 @@ from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 if TYPE_CHECKING:
     from pytest_gittrix.engine.operations.review import Review
     from pytest_gittrix.git.hunks import Hunk
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 
@@ -26,10 +27,9 @@ _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 def start(options: Namespace) -> CommandResult:
     """Start a session; people get its id and its workspace, a line each, for a shell to split."""
     from pytest_gittrix.backends.local import LocalEphemeral
-    from pytest_gittrix.record.state.records import EvictionPolicy
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
-    policy = EvictionPolicy(**limits) if limits else None
+    policy = _policy(limits) if limits else None
     durable = context.durable_named(options.durable, options.branch)
     ephemeral = LocalEphemeral(options.workspace, options.history)
     with working("Starting a session"), context.engine(options, durable, ephemeral) as gittrix:
@@ -42,6 +42,12 @@ def start(options: Namespace) -> CommandResult:
             **identity_in(options),
         )
         return started(session.info())
+
+
+def _policy(limits: Mapping[str, Any]) -> EvictionPolicy:
+    from pytest_gittrix.record.state.records import EvictionPolicy
+
+    return EvictionPolicy(**limits)
 
 
 def info(options: Namespace) -> CommandResult:

@@ -40,7 +40,7 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
-from pytest_gittrix.record.store.at_rest import store_at_rest
+from pytest_gittrix.record.store.at_rest import is_at_rest
 from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
@@ -143,9 +143,7 @@ class GitTrix:
         with convert_os_errors():
             # Any other directory that is there may be there for more than sessions: it keeps its mode.
             private_directory(self.store.root, close=self.store.root == default_store())
-        with store_at_rest(str(self.store.root), self.clock.now_ns()) as index:
-            rests = index is not None
-        if not rests:
+        if not is_at_rest(str(self.store.root), self.clock.now_ns()):
             self.recover()
             self.sweep()
         if self._timer is None and self._sweep_interval is not None:

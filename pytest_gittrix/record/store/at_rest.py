@@ -54,6 +54,14 @@ def store_at_rest(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]
         yield database if rests else None
 
 
+def is_at_rest(root: str, now_ns: int) -> bool:
+    """Whether a store is at rest, as one without sessions is that needs no index."""
+    if not any(map(ID.fullmatch, names_in(root))):
+        return not names_in(os.path.join(root, _TRASH)) and not _has_old_seeds(os.path.join(root, _SEEDS), set())
+    with store_at_rest(root, now_ns) as index:
+        return index is not None
+
+
 def _is_at_rest(root: str, database: sqlite3.Connection, now_us: int) -> bool:
     if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
         return False

@@ -46,7 +46,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.ignore import ignore
     from benchmarks.machine import machine
     from benchmarks.query import query
-    from benchmarks.startup import startup
+    from benchmarks.startup import command_line, startup
     from benchmarks.store import record, store
 
     return {
@@ -54,6 +54,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "moving": lambda: moving(sizes, quick=quick),
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
+        "command line": lambda: command_line(quick=quick),
         "store": lambda: store(quick=quick),
         "record": lambda: record(quick=quick),
         "history": lambda: history(quick=quick),

@@ -95,6 +95,10 @@ class Run:
             yield self._plain(f"state machine, {kind}: steps/s", ("machine", f"machine steps/s, {kind}", TOTAL, None), 150, at_least=True)
         yield self._plain("state machine: fresh world, ms", ("machine", "fresh world ms", "open", None), 3)
         yield self._plain("gittrix --help: ms", ("startup", "gittrix --help", TOTAL, None), 120)
+        for verb, dead in (("list", 100), ("info", 100), ("info", 10_000)):
+            goal = f"session {verb}, {dead} ended sessions: times python -c pass"
+            shown, bare = (("command line", name, "cpu", dead) for name in (f"session {verb}", "python -c pass"))
+            yield self._ratio(goal, shown, bare, 4)
         yield self._plain("sweep of 5 000 sessions, none due: ms", ("store", "sweep, none due", TOTAL, 5_000), 20)
         for name in ("session.record", "session.record, one subscriber"):
             yield self._plain(f"{name}, without sync: events/s", ("history", name, TOTAL, 50_000), 20_000, at_least=True)

@@ -1,4 +1,4 @@
-"""What the package costs those who do not use it: an installed plugin, a command's help, an import."""
+"""What the package costs those who do not use it: an installed plugin, a command's help, an import. And what it costs to show sessions."""
 
 from __future__ import annotations
 
@@ -11,34 +11,65 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Variant, interleave, scratch, summarise
+from benchmarks.sessions import fill, id_of
+from pytest_gittrix.testing.world import World
 
 WITH: Final = "pytest --co, plugin installed"
 WITHOUT: Final = "pytest --co -p no:gittrix"
 HELP: Final = "gittrix --help"
+PASS: Final = "python -c pass"
 CPU: Final = "cpu"
+DEAD: Final = (100, 10_000)
+"""Sessions that have ended, in the stores that commands are run on."""
 _COLLECT: Final = ("-m", "pytest", "--co", "-q", "-p", "no:cacheprovider")
 
 
 def startup(*, quick: bool = False) -> list[Measurement]:
     """Child processes, by wall clock and by the processor time the system charged them."""
     with scratch() as root:
-        # Users have bytecode on disk, also the bytecode that pytest makes of plugins. It goes where it is thrown away.
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        env["PYTHONPYCACHEPREFIX"] = str(root / "bytecode")
+        env = _environment(root)
         directory = root / "empty"
         directory.mkdir()
-        script = Path(sys.executable).with_name("gittrix")
-        command = [str(script)] if script.exists() else [sys.executable, "-m", "pytest_gittrix.cli"]
         jobs: dict[str, Sequence[str]] = {
             WITH: [sys.executable, *_COLLECT],
             WITHOUT: [sys.executable, *_COLLECT, "-p", "no:gittrix"],
-            HELP: [*command, "--help"],
-            "python -c pass": [sys.executable, "-c", "pass"],
+            HELP: [*_gittrix(), "--help"],
+            PASS: [sys.executable, "-c", "pass"],
             "import pytest_gittrix": [sys.executable, "-c", "import pytest_gittrix"],
         }
         variants: dict[str, Variant] = {name: _child(arguments, directory, env) for name, arguments in jobs.items()}
         turns = interleave(variants, rounds=7 if quick else 41, seconds=8 if quick else 50, warm=2)
     return summarise("startup", turns)
+
+
+def command_line(*, quick: bool = False) -> list[Measurement]:
+    """Commands on stores of sessions that have ended, beside an interpreter that does nothing and beside git."""
+    found = []
+    for dead in DEAD:
+        with scratch() as root, World.open(root / "world", files={"app.py": "print()\n"}) as world:
+            fill(root / "gittrix" / "sessions", dead, events=3)
+            env = _environment(root) | {"GITTRIX_HOME": str(root / "gittrix")}
+            jobs = {
+                PASS: [sys.executable, "-c", "pass"],
+                "git log -1": ["git", "log", "-1"],
+                "session info": [*_gittrix(), "session", "info", id_of(dead // 2)],
+                "session list": [*_gittrix(), "session", "list"],
+            }
+            variants: dict[str, Variant] = {name: _child(arguments, world.durable.path, env) for name, arguments in jobs.items()}
+            turns = interleave(variants, rounds=7 if quick else 21, seconds=8 if quick else 40, warm=2)
+        found += summarise("command line", turns, size=dead)
+    return found
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Users have bytecode on disk, also the bytecode that pytest makes of plugins. It goes where it is thrown away."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return env | {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
+
+
+def _gittrix() -> list[str]:
+    script = Path(sys.executable).with_name("gittrix")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "pytest_gittrix.cli"]
 
 
 def _child(arguments: Sequence[str], directory: Path, env: Mapping[str, str]) -> Variant:

@@ -95,6 +95,7 @@ def engine(
         forge=forge.open,
         credentials=forge.credentials,
     )
+    gittrix.services.index.persist_from = 1  # every command is a process of its own, and finds what the one before it read
     try:
         yield gittrix.init() if tidy else gittrix
     finally:

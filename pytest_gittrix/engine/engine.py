@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
@@ -46,6 +45,7 @@ from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
+    from pytest_gittrix.backends.forge.protocol import Forge
     from pytest_gittrix.record.state.records import Eviction, SessionMetadata
 
 __all__ = ["GitTrix", "MovedRef", "RecoveryReport"]

@@ -21,7 +21,6 @@ from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
 from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.observations import observations_of
 from pytest_gittrix.record.store.store import Store
 
 Listener = Callable[[Event], object]
@@ -161,6 +160,8 @@ class Recorder:
         # An illegal event must not be stored: no reader would get past it.
         event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
         if type_ in OBSERVED:
+            from pytest_gittrix.record.state.observations import observations_of
+
             observations_of([event])
         next_state = self._state and self._fold([event], self._state)
         if self._refusal is not None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.operations.validation import check_text, visible
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
-ForgeOf = Callable[[Durable], Forge | None]
+if TYPE_CHECKING:
+    # Loaded where a pull request is opened: few promotions are proposed at a forge.
+    from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
+
+ForgeOf = Callable[[Durable], "Forge | None"]
 
 PATIENCE: Final = 20.0
 """Real seconds that a promotion, or a recovery, waits for the forge, over all tries."""
@@ -245,7 +248,7 @@ def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) 
     if forge is None:
         return lambda _durable: None
     if hasattr(forge, "open_pr"):
-        given = cast(Forge, forge)
+        given = cast("Forge", forge)
         return lambda durable: given if is_own(durable) else None
     if not callable(forge):
         raise InvalidInput(
@@ -256,6 +259,8 @@ def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) 
 
 def _checked(pull: PullRequest) -> PullRequest:
     """What a forge that may be anybody's returned, if it is a pull request that can be stored. Raises TypeError if not."""
+    from pytest_gittrix.backends.forge.protocol import PullRequest
+
     if not isinstance(pull, PullRequest) or not all(isinstance(text, str) for text in (pull.url, pull.title, pull.head, pull.base)):
         raise TypeError(f"the forge answered {str(pull)[:200]!r}")
     return pull
@@ -268,6 +273,8 @@ def _plain(text: str) -> str:
 
 def _open(forge: Forge, branch: str, proposal: Proposal) -> PullRequest:
     """Open a pull request, with retries while the forge fails in ways that pass; a forge opens only one for a branch."""
+    from pytest_gittrix.backends.forge.protocol import ForgeUnavailable
+
     deadline = real_seconds() + PATIENCE
     for wait in _PAUSES:
         try:

@@ -103,12 +103,15 @@ class Index:
         store: the sessions. Nothing is opened before the first question.
         persist_from: number of sessions from which the index is a file; below that, without a file yet, it is in memory.
         trust_from: number of sessions from which writers announce their changes.
+
+    Attributes:
+        persist_from: as given; an owner may change it.
     """
 
     def __init__(self, store: Store, *, persist_from: int = SMALL, trust_from: int = LARGE) -> None:
         self.store = store
         self.path = store.root / FILE
-        self._persist_from = persist_from
+        self.persist_from = persist_from
         self._trust_from = trust_from
         self._changes = ChangeFeed(store.root, LOG)
         self._looked = False
@@ -326,7 +329,7 @@ class Index:
     def _opened(self, count: int = 0) -> sqlite3.Connection:
         if self._connection is not None and self._is_open():
             return self._connection
-        return self._adopt(on_disk(self.path) if count >= self._persist_from or self.path.exists() else in_memory())
+        return self._adopt(on_disk(self.path) if count >= self.persist_from or self.path.exists() else in_memory())
 
     def _adopt(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         self._connection, self._pid = connection, os.getpid()

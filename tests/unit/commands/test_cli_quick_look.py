@@ -229,3 +229,14 @@ def test_a_command_with_a_clock_in_a_file_is_for_the_ordinary_command(home: Path
     monkeypatch.setenv("PYTEST_GITTRIX_CLOCK", str(home / "clock"))
 
     assert quick_look(["session", "list", "--store", str(home / "sessions")]) is None
+
+
+def test_a_command_leaves_an_index_for_the_next(home: Path, tmp_path: Path) -> None:
+    root = copied(home, tmp_path) / "sessions"
+    (root / "index.sqlite").unlink()
+    line = ["session", "list", "--store", str(root)]
+    assert quick_look(line) is None
+
+    assert main(line) == 0
+
+    assert quick_look(line) is not None

@@ -11,10 +11,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
 
 import pytest
 
@@ -32,8 +31,7 @@ PROFILES: Final = ("quick", "default", "soak")
 REPORTS: Final = (".json", ".html")
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option: ``--gittrix-NAME``, ``PYTEST_GITTRIX_NAME``, ``gittrix_NAME``.
 
     Attributes:
@@ -93,8 +91,7 @@ OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """The value of an option as text, and where it was found. Several values are on a line each."""
 
     option: Option
@@ -107,8 +104,7 @@ class Setting:
         return self.origin != "default"
 
 
-@dataclass(frozen=True)
-class GittrixConfig:
+class GittrixConfig(NamedTuple):
     """The resolved options of a run.
 
     Attributes:
@@ -290,7 +286,7 @@ def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
     paths = tuple(_path(setting, text, config) for text in map(str.strip, setting.text.splitlines()) if text)
     for path in paths:
         if path.suffix not in REPORTS or path.is_dir():
-            _refuse(replace(setting, text=str(path)), f"Valid values: files that end in {' or '.join(REPORTS)}.")
+            _refuse(setting._replace(text=str(path)), f"Valid values: files that end in {' or '.join(REPORTS)}.")
     return paths
 
 

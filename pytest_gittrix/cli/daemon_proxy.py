@@ -18,6 +18,8 @@ from pytest_gittrix.commands.wire import DAEMON_COMMANDS, decode_result
 from pytest_gittrix.errors import DaemonLost, GittrixError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gittrix.server.daemon_file import DaemonFile
 
 SWITCH: Final = "GITTRIX_DAEMON"
@@ -97,15 +99,15 @@ def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | No
     """The daemon that is to run a command, if any."""
     if options.command_name.partition(" ")[0] not in DAEMON_COMMANDS or options.direct or os.environ.get(SWITCH) == "0":
         return None
-    store = os.path.abspath(options.store) if options.store else os.path.join(_home(), "sessions")
-    home = os.path.dirname(store)
-    if not os.path.exists(os.path.join(home, "daemon.json")) or _is_personal(options) or not all(map(_is_text, arguments)):
-        return None
     from pathlib import Path
 
+    store = Path(options.store).absolute() if options.store else _home() / "sessions"
+    home = store.parent
+    if not (home / "daemon.json").exists() or _is_personal(options) or not all(map(_is_text, arguments)):
+        return None
     from pytest_gittrix.server.daemon_file import found
 
-    daemon = found(Path(home))
+    daemon = found(home)
     if daemon is None or os.path.realpath(daemon.store) != os.path.realpath(store) or daemon.clock != _clock():
         return None
     return daemon
@@ -142,9 +144,11 @@ def _directory() -> str | None:
     return directory if _is_text(directory) else None
 
 
-def _home() -> str:
+def _home() -> Path:
+    from pathlib import Path
+
     home = os.environ.get("GITTRIX_HOME")
-    return os.path.abspath(home) if home else os.path.expanduser("~/.gittrix")
+    return Path(home).absolute() if home else Path("~/.gittrix").expanduser()
 
 
 def _clock() -> str | None:

@@ -80,6 +80,8 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
         else:
             words.append(argument)
     root = os.path.abspath(store) if store else os.path.join(_home(), "sessions")
+    if ".." in f"{store}{os.environ.get('GITTRIX_HOME')}":
+        return None  # behind a symbolic link, that is another directory than the text says
     if not direct and os.path.exists(os.path.join(os.path.dirname(root), "daemon.json")):
         return None
     match words:

@@ -122,6 +122,7 @@ def test_a_session_that_goes_on_is_looked_at_in_its_workspace(home: Path) -> Non
         ["session", "info"],
         ["session", "info", "sess_nowhere"],
         ["session", "list", "--store"],
+        ["session", "list", "--store", "../sessions"],
         ["session", "list", "--help"],
         ["sweep"],
         [],

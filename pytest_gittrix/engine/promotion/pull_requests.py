@@ -64,7 +64,7 @@ class PrRequest:
         if strategy == "pr" or not given:
             return
         raise InvalidInput(
-            f"The {' and the '.join(given)} of a pull request was given, and this promotion opens none: its strategy is {strategy!r}.",
+            f"A promotion by the strategy {strategy!r} opens no pull request, and was given what only one has: {', '.join(given)}.",
             why="What was asked for would be lost without a word.",
             fix=Advice("Promote with strategy='pr', or leave it out.", "Promote with --strategy pr, or leave it out."),
         )

@@ -73,7 +73,7 @@ def test_what_cannot_be_run_is_misuse(arguments: list[str], message: str, cli: C
 
     assert (ran.status, ran.out) == (2, b"")
     assert message in ran.err
-    assert ran.err.startswith("usage: gittrix conform")
+    assert "\n  usage: gittrix conform [FLAGS]" in ran.err
 
 
 def test_misuse_is_told_to_programs_too(cli: Cli) -> None:

@@ -120,7 +120,7 @@ def test_a_forge_is_of_the_engines_own_repository_only(site: Site, forge: GitHub
 @pytest.mark.parametrize(("name", "value"), [("title", "Fix"), ("body", ""), ("base", "main"), ("draft", True)])
 def test_what_is_of_a_pull_request_needs_one(site: Site, forge: GitHubForge, strategy: str, name: str, value: Any) -> None:
     session = started(site)
-    with nothing_moved(site, session), pytest.raises(InvalidInput, match=f"{name}="):
+    with nothing_moved(site, session), pytest.raises(InvalidInput, match=f"only one has: {name}"):
         session.promote(strategy=strategy, **{name: value})
 
 

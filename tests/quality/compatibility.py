@@ -1,7 +1,8 @@
 """Run a small project with the built wheel under each pytest and each neighbouring plugin, and write down what passed.
 
-``make compat`` runs this module. It needs the package index, and takes a quarter of an hour. Each Python and pytest has a virtualenv of its
-own, into which one plugin after the other is installed, and at last all of them. The result is ``docs/reference/compatibility.md``.
+``make compat`` runs this module. It needs the package index, and takes ten minutes on an idle machine. Each Python and pytest has a
+virtualenv of its own, into which one plugin after the other is installed, and at last all of them. The result is
+``docs/reference/compatibility.md``.
 """
 
 from __future__ import annotations

@@ -112,6 +112,9 @@ def _suite_arguments(verb: argparse.ArgumentParser) -> None:
 def _run_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--resume", action="store_true", help="continue the existing run")
     verb.add_argument("--from", dest="reuse", type=Path, metavar="RUN", help="take over samples of a run whose inputs are the same")
+    verb.add_argument(
+        "--trust-agent", action="store_true", help="take results over although parts of the agent, such as a program, cannot be known"
+    )
     verb.add_argument("--shard", type=_shard, metavar="I/N", help="only this part of the samples, such as 3/8")
     verb.add_argument("--record", action="store_true", help="write down the tree after each step, for a strict replay")
     verb.add_argument("--replay", type=Path, metavar="RUN", help="repeat the recorded run; with --agent, compare the agent with it")
@@ -152,9 +155,10 @@ def run(options: argparse.Namespace) -> CommandResult:
         record=options.record,
         replay=options.replay,
         lenient=options.lenient,
+        trust_agent=options.trust_agent,
     )
     try:
-        with watching(suite.name, quiet=options.json) as watch:
+        with watching(suite.name, wanted.out, quiet=options.json) as watch:
             summary = run_suite(suite, wanted, factory=factory_of(options.executor), watch=watch)
     except KeyboardInterrupt:
         done = f"What was done is in {wanted.out}; go on with --resume."
@@ -166,20 +170,26 @@ def run(options: argparse.Namespace) -> CommandResult:
     notes = [*why_not]
     if left_out:
         notes.append(f"{left_out} samples ended in infra_error, which says nothing about the agent; run again with --resume.")
+    broken = all(record.outcome == "agent_error" for record in summary.records)
+    if broken and summary.records:
+        notes.append("The agent failed in every sample, so this run says nothing about its work.")
+    if summary.store.is_mixed:
+        notes.append("The agent changed while the run went on: nobody knows which samples are of which agent. Run again into a new --out.")
     if short:
         notes.append(f"fewer than {options.fail_under:g} % passed.")
+    unusable = left_out or broken or summary.store.is_mixed
     table = f"{run_table(summary)}report {page}\n" if page else run_table(summary)
-    return CommandResult({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if left_out or short else 0)
+    return CommandResult({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if unusable or short else 0)
 
 
 def show(options: argparse.Namespace) -> CommandResult:
     """Show a run or a sample."""
-    from pytest_gittrix.cli.evals_output import sample_data, sample_text, store_data, store_table, unfinished
+    from pytest_gittrix.cli.evals_output import notes_on, sample_data, sample_text, store_data, store_table
     from pytest_gittrix.evals.results.store import RunStore
 
     store = RunStore.open(options.run_directory)
     if options.id is None:
-        return CommandResult(store_data(store), store_table(store), unfinished(store))
+        return CommandResult(store_data(store), store_table(store), notes_on(store))
     record = store.sample(options.id, options.epoch)
     return CommandResult(sample_data(store, record), sample_text(store, record))
 
@@ -236,11 +246,11 @@ def check_determinism(options: argparse.Namespace) -> CommandResult:
 
 def merge(options: argparse.Namespace) -> CommandResult:
     """Merge shards."""
-    from pytest_gittrix.cli.evals_output import store_data, store_table, unfinished
+    from pytest_gittrix.cli.evals_output import notes_on, store_data, store_table
     from pytest_gittrix.evals.runs.shards import merge as merge_runs
 
     store = merge_runs(options.runs, options.out)
-    return CommandResult(store_data(store), store_table(store), unfinished(store))
+    return CommandResult(store_data(store), store_table(store), notes_on(store))
 
 
 def prune(options: argparse.Namespace) -> CommandResult:

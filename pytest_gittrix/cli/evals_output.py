@@ -7,9 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.output import Table
+from pytest_gittrix.visible import visible
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.sample_record import Record
@@ -28,10 +30,25 @@ _KILOBYTE: Final = 1000
 
 
 @contextmanager
-def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar and a table of the latest samples, on standard error if a person is watching it."""
+def watching(name: str, run: Path | None = None, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """A progress bar and a table of the latest samples, on standard error if a person is watching it.
+
+    What the first agent that failed printed is shown at once, whoever is watching.
+
+    Args:
+        name: what is run.
+        run: the directory of the run; by default no failure is shown.
+        quiet: whether to show nothing.
+    """
+    failure = _first_failure(run)
     if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _progress: None
+
+        def report(progress: Progress) -> None:
+            found = "" if quiet else failure(progress)
+            if found:
+                print(found, file=sys.stderr, flush=True)
+
+        yield report
         return
     from rich.console import Console, Group
     from rich.live import Live
@@ -61,9 +78,32 @@ def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
             if progress.last is not None:
                 counts[progress.last.outcome] += 1
                 latest.append((f"{progress.last.id} #{progress.last.epoch}", progress.last.outcome, f"{progress.last.ms:.0f}"))
+            found = failure(progress)
+            if found:
+                live.console.print(Text(found))
             live.update(drawn())
 
         yield show
+
+
+def _first_failure(run: Path | None) -> Callable[[Progress], str]:
+    """A function of the progress that returns what the first failed agent printed, once, and otherwise an empty text."""
+    from pytest_gittrix.evals.results.failure_output import failure_lines
+    from pytest_gittrix.evals.results.store import RunStore
+
+    shown = False
+
+    def failure(progress: Progress) -> str:
+        nonlocal shown
+        last = progress.last
+        if shown or run is None or last is None or last.outcome not in ("agent_error", "infra_error"):
+            return ""
+        shown = True
+        store = RunStore(run)
+        record = store.record(last.key)
+        return visible("\n".join([f"{_name(record)} ended in {record.outcome}: {record.reason}", *failure_lines(store, record)]))
+
+    return failure
 
 
 # Runs ------------------------------------------------------------------------------------------------------------------------------
@@ -81,11 +121,12 @@ def run_table(summary: Summary) -> str:
         *_rate_lines(rates(summary.records)),
         *(f"  {record.outcome:<12}{_name(record)}  {record.reason}".rstrip() for record in summary.records if record.outcome != "pass"),
     ]
-    reused = sum(1 for choice in summary.reused.values() if choice.reused)
-    if summary.already or reused:
-        lines.append(f"{summary.already} were there, {reused} were taken over")
+    if summary.already:
+        lines.append(f"{summary.already} of {len(summary.records)} were there")
+    if summary.reused:
+        lines.append(f"{summary.taken_over} of {len(summary.records)} taken over")
     lines += [f"  {id_} #{epoch}: run anew, {choice.why}" for (id_, epoch), choice in summary.reused.items() if not choice.reused]
-    return "\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""])
+    return visible("\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""]))
 
 
 def store_data(store: RunStore) -> dict[str, Any]:
@@ -104,10 +145,15 @@ def store_data(store: RunStore) -> dict[str, Any]:
     }
 
 
-def unfinished(store: RunStore) -> tuple[str, ...]:
-    """A note where a run has no record of some samples of its suite, because it is a part, or was not finished."""
+def notes_on(store: RunStore) -> tuple[str, ...]:
+    """Notes on a run: that it is not whole, that samples were taken over, or that its agent changed meanwhile."""
     planned, there = len(store.manifest().keys), len(store.keys())
-    return () if there >= planned else (f"{there} of {planned} samples have a record.",)
+    taken = store.taken_over
+    return (
+        *([] if there >= planned else [f"{there} of {planned} samples have a record."]),
+        *([f"{taken} of {there} taken over from another run."] if taken else []),
+        *(["The agent changed while the run went on: nobody knows which samples are of which agent."] if store.is_mixed else []),
+    )
 
 
 def store_table(store: RunStore) -> Table:
@@ -137,6 +183,8 @@ def sample_data(store: RunStore, record: Record) -> dict[str, Any]:
 
 def sample_text(store: RunStore, record: Record) -> str:
     """A sample for people."""
+    from pytest_gittrix.evals.results.failure_output import failure_lines
+
     lines = [f"{_name(record)}: {record.outcome}", *([f"  {record.reason}"] if record.reason else [])]
     lines += ["", "events"]
     for event in store.lines("events", record.key):
@@ -146,13 +194,18 @@ def sample_text(store: RunStore, record: Record) -> str:
         lines += ["", "checks", *(f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail}".rstrip() for one in record.checks)]
     if record.conflict:
         lines += ["", "conflict", *(f"  {kind:<5} {path}" for path, kind in sorted(record.conflict.items()))]
+    output = failure_lines(store, record)
+    if output:
+        lines += ["", *output]
+    if store.is_taken_over(record.key):
+        lines += ["", "The sample was taken over from another run."]
     patch = store.part("patches", record.key).decode(errors="surrogateescape")
     if patch:
         lines += ["", "diff", patch.rstrip("\n")]
     replay = shlex.join(
         ["gittrix", "eval", "replay", str(store.path), record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
     )
-    return "\n".join([*lines, "", f"again: {replay}", ""])
+    return visible("\n".join([*lines, "", f"again: {replay}", ""]))
 
 
 # Comparisons -----------------------------------------------------------------------------------------------------------------------
@@ -188,7 +241,7 @@ def comparison_text(found: Comparison) -> str:
         pairs = [pair for pair in found.pairs if pair.difference == difference]
         if pairs:
             lines += [heading, *(f"  {pair_text(pair).rstrip()}" for pair in pairs)]
-    return "\n".join([*lines, ""])
+    return visible("\n".join([*lines, ""]))
 
 
 def pair_text(pair: SamplePair) -> str:

@@ -13,13 +13,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.visible import ONE_LINE, VISIBLE
 
-# Control characters but tab and newline, bytes that are no UTF-8, and marks that reorder the text around them.
-_STEERING = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00))
-_VISIBLE = {code: f"\\x{code & 0xFF:02x}" if code < 0xA0 or code >= 0xDC80 else f"\\u{code:04x}" for code in _STEERING}
-_ONE_LINE = _VISIBLE | {0x09: "\\t", 0x0A: "\\n"}
-
-_CONTROLS = {code: shown for code, shown in _VISIBLE.items() if code < 0xA0}
+_CONTROLS = {code: shown for code, shown in VISIBLE.items() if code < 0xA0}
 
 _GAP = "  "
 _BOLD = 1
@@ -131,7 +127,7 @@ def put_json(envelope: Mapping[str, Any]) -> None:
 def put_error(message: str) -> None:
     """Print a message to standard error: the fact first, then the reason and the remedy below it."""
     first, *rest = message.splitlines() or [""]
-    print("\n".join([f"gittrix: {first}", *(f"  {line}" for line in rest)]).translate(_VISIBLE), file=sys.stderr)
+    print("\n".join([f"gittrix: {first}", *(f"  {line}" for line in rest)]).translate(VISIBLE), file=sys.stderr)
 
 
 def put(data: bytes) -> None:
@@ -204,7 +200,7 @@ def _encoded(output: str | bytes | Table | Diff) -> bytes:
         return _drawn(output, terminal=terminal, colour=colour).encode("utf-8", "backslashreplace")
     text = output.text if isinstance(output, Diff) else output
     if terminal:
-        text = text.translate(_VISIBLE)
+        text = text.translate(VISIBLE)
     if colour and isinstance(output, Diff):
         text = "".join(_coloured(text))
     return text.encode("utf-8", "surrogateescape")
@@ -215,7 +211,7 @@ def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
     import shutil
 
     headings = tuple(heading.upper() for heading in table.headings)
-    rows = [headings, *(tuple(cell.translate(_ONE_LINE) for cell in row) for row in table.rows)]
+    rows = [headings, *(tuple(cell.translate(ONE_LINE) for cell in row) for row in table.rows)]
     widths = [max(map(_cells, column)) for column in zip(*rows, strict=True)]
     if terminal:  # a pipe gets whole lines
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns

@@ -84,6 +84,7 @@ OPTIONS: Final = (
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
     Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
     Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
+    Option("eval-trust-agent", "no", "whether results are taken over of an agent that cannot be known", ("no", "yes"), switch=True),
     Option("eval-seed", "", "seed of the eval run, instead of the markers'"),
     Option("eval-epochs", "", "how often each case of an eval is run, instead of the markers'"),
     Option("eval-shard", "", "the part of the samples that is run, such as 3/8"),
@@ -120,6 +121,7 @@ class GittrixConfig(NamedTuple):
         eval_run: the absolute path of the eval run's directory.
         eval_resume: ``yes`` or ``no``.
         eval_from: the absolute path of the run that samples are taken over from.
+        eval_trust_agent: ``yes`` or ``no``.
         eval_seed: the seed that replaces those of the markers.
         eval_epochs: the number of epochs that replaces those of the markers.
         eval_shard: the part of the samples that is run.
@@ -138,6 +140,7 @@ class GittrixConfig(NamedTuple):
     eval_run: Path | None
     eval_resume: Literal["no", "yes"]
     eval_from: Path | None
+    eval_trust_agent: Literal["no", "yes"]
     eval_seed: int | None
     eval_epochs: int | None
     eval_shard: Shard | None

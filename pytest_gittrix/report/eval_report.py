@@ -19,6 +19,7 @@ from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.report.plots import Share, histogram, shares
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
+from pytest_gittrix.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -132,12 +133,15 @@ def page_of(store: RunStore) -> str:
     manifest = store.manifest()
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
     found = rates(records)
+    count = sum(store.is_taken_over(one.key) for one in records)
+    taken_over = f"{count} of {len(records)}" if count or "from" in manifest.host else None
     return template.render(
         run=store.path.name,
         suite=manifest.core["suite"],
         digest=manifest.digest,
         result=digest(records),
-        facts=_facts(manifest.core, manifest.host),
+        facts=_facts(manifest.core, manifest.host, taken_over),
+        is_mixed=store.is_mixed,
         verdict=verdict(counts),
         counts={outcome: count for outcome, count in counts.items() if count},
         outcome_texts=OUTCOME_TEXTS,
@@ -168,7 +172,7 @@ def _sample(store: RunStore, record: Record) -> Sample:
     timing = store.lines("timing", record.key)
     phases = tuple((str(line["phase"]), float(line["ms"])) for line in timing if "phase" in line and "ms" in line)
     agent = next((ms / 1000 for phase, ms in phases if phase == "agent"), None)
-    output = [step for line in timing if "stdout" in line for step in _printed(line)]
+    output = [step for line in timing if "stdout" in line or "traceback" in line for step in _printed(line)]
     events = store.lines("events", record.key)
     return Sample(
         record,
@@ -203,6 +207,8 @@ def _action(line: Mapping[str, Any]) -> TimelineEntry:
 
 def _printed(line: Mapping[str, Any]) -> list[TimelineEntry]:
     name = f"check {line['check']}" if "check" in line else "agent"
+    if "traceback" in line:
+        return [TimelineEntry(name, "traceback", _clipped(str(line["traceback"])), True)]
     wrong = line.get("exit") not in (0, None) or bool(line.get("timed_out"))
     return [TimelineEntry(name, stream, _clipped(str(line[stream])), wrong) for stream in ("stdout", "stderr") if line.get(stream)]
 
@@ -220,7 +226,7 @@ def _clipped(text: str) -> str:
 # The run ------------------------------------------------------------------------------------------------------
 
 
-def _facts(core: Mapping[str, Any], host: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | None) -> list[tuple[str, str]]:
     setting = core["setting"]
     agent = setting.get("agent", {})
     command = agent.get("command") or agent.get("argv") or agent.get("name") or agent.get("kind", "")
@@ -233,6 +239,7 @@ def _facts(core: Mapping[str, Any], host: Mapping[str, Any]) -> list[tuple[str, 
         "git": (setting.get("system") or {}).get("git"),
         "python": (setting.get("system") or {}).get("python"),
         "workers": host.get("workers"),
+        "taken over": taken_over,
     }
     return [(name, str(value)) for name, value in facts.items() if value is not None]
 
@@ -267,7 +274,12 @@ def _environment() -> Environment:
     with needs("evals"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
     loader = PackageLoader("pytest_gittrix.report", "page")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(loader=loader, finalize=_finalized, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _finalized(value: object) -> object:
+    """What the template prints of a value: no character of a text reorders or hides what is around it."""
+    return visible(value) if type(value) is str else value
 
 
 def _file(name: str) -> str:

@@ -13,6 +13,8 @@ from html import escape
 from itertools import accumulate, pairwise
 from typing import Final, Literal
 
+from pytest_gittrix.visible import visible
+
 Kind = Literal["same", "gone", "new", "none"]
 
 LONGEST_LINE: Final = 1_000
@@ -216,7 +218,7 @@ def _marked(kind: str, text: str, start: int, marks: Sequence[tuple[int, int]]) 
     cuts = sorted({start, start + len(text), *(edge for mark in marks for edge in mark if start < edge < start + len(text))})
     out = []
     for begin, end in pairwise(cuts):
-        html = escape(text[begin - start : end - start], quote=False)
+        html = escape(visible(text[begin - start : end - start]), quote=False)
         inside = any(low <= begin and end <= high for low, high in marks)
         out.append(f"<mark>{html}</mark>" if inside else html)
     joined = "".join(out)

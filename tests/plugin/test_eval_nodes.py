@@ -321,11 +321,33 @@ def test_samples_are_taken_over_where_their_inputs_are_the_same(evals: EvalTests
     evals.run("--gittrix-eval-run=runs/old").assert_outcomes(passed=2)
     write(place, {"cases/b/note.txt": "changed"})
 
-    evals.run("--gittrix-eval-run=runs/new", "--gittrix-eval-from=runs/old", "--junitxml=junit.xml").assert_outcomes(passed=2)
+    result = evals.run("--gittrix-eval-run=runs/new", "--gittrix-eval-from=runs/old", "--junitxml=junit.xml")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["1 of 2 taken over"])
 
     assert calls.read_text().splitlines() == ["a #0", "b #0", "b #0"]
     assert evals.store("new").sample("a") == evals.store("old").sample("a")
     assert "taken over: its inputs are the same" in Path(evals.root, "junit.xml").read_text()
+
+
+def test_two_functions_that_carry_other_values_are_two_agents(evals: EvalTests) -> None:
+    evals.suite("one")
+    evals.source("""
+        import pytest
+
+        def made(version):
+            return lambda toolbox: toolbox.write("app.py", f"VERSION = {version}\\n")
+
+        @pytest.mark.gittrix_eval(suite="suite", agent=made(2), confine="off")
+        def test_right(): pass
+
+        @pytest.mark.gittrix_eval(suite="suite", agent=made(3), confine="off")
+        def test_wrong(): pass
+    """)
+
+    evals.run().assert_outcomes(passed=1, failed=1)
+    assert evals.runs() == ["suite", "suite-2"]
 
 
 def test_tests_of_one_suite_and_agent_share_its_samples(evals: EvalTests) -> None:

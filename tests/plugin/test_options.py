@@ -34,6 +34,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "system": "none (default)",
         "conformance-report": "none (default)",
         "eval-resume": "no (default)",
+        "eval-trust-agent": "no (default)",
         **dict.fromkeys(("eval-run", "eval-from", "eval-seed", "eval-epochs", "eval-shard", "eval-fail-under"), "none (default)"),
     }
 

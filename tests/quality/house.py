@@ -25,6 +25,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "points",
         "durations",
         "extras",
+        "visible",
         "lazy_exports",
         "old_addresses",
         "os_level",

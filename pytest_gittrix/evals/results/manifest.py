@@ -10,9 +10,10 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +102,7 @@ def core_of(
     seed: int,
     epochs: int,
     confine: str,
-    passed: Sequence[str],
+    passed: Mapping[str, str | None],
     timeout_ms: int | None,
     limits: ResourceLimits | None = None,
 ) -> dict[str, Json]:
@@ -113,7 +114,7 @@ def core_of(
         seed: the seed of the run.
         epochs: how often each case is run.
         confine: the level of confinement that is really used.
-        passed: the names of the environment variables that are passed to the agent.
+        passed: the environment variables that are passed to the agent: names with digests of their values, see ``digest_of_values``.
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
         limits: what each program may use.
     """
@@ -124,6 +125,7 @@ def core_of(
         "environment": dict(PINNED),
         "gittrix": __version__,
         "passed": sorted(passed),
+        "passed_values": dict(passed),
         "seed": seed,
         "system": system(),
         "timeout_ms": timeout_ms,
@@ -142,6 +144,7 @@ def system() -> dict[str, Json]:
         "filesystem": _traits(),
         "git": ".".join(map(str, git_version())),
         "os": platform.system(),
+        "pytest": version("pytest"),
         "python": platform.python_version(),
     }
 
@@ -149,6 +152,11 @@ def system() -> dict[str, Json]:
 def host(**more: Json) -> dict[str, Json]:
     """The facts about this machine that results do not depend on, and further fields."""
     return {"argv": list(sys.argv), "name": platform.node(), "release": platform.release(), **more}
+
+
+def taken_from(run: Path | None) -> dict[str, Json]:
+    """The field of the host that names the run which samples are taken over from, if there is one."""
+    return {} if run is None else {"from": str(run)}
 
 
 def _traits() -> dict[str, bool]:

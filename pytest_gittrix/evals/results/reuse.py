@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pytest_gittrix.evals.inputs.case_repo import ANY_OBJECT
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, damaged
 from pytest_gittrix.evals.results.manifest import Manifest
-from pytest_gittrix.evals.results.store import PARTS, RunStore
+from pytest_gittrix.evals.results.store import PARTS, TAKEN_OVER, RunStore
 from pytest_gittrix.git.environment import run_git
 
 
@@ -40,11 +41,12 @@ def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -
         The decision about each sample.
 
     Raises:
-        InvalidInput: ``other`` is not a run, or is damaged.
+        InvalidInput: ``other`` is not a run, is damaged, or is of more than one agent.
     """
     source = RunStore.open(other)
     if source.path == store.path:
         raise InvalidInput(f"{other} is the run itself.", fix="Give another run by --from, or go on with this one by --resume.")
+    source.check_not_mixed()
     theirs, ours = source.manifest(), store.manifest()
     decisions: dict[tuple[str, int], ReuseDecision] = {}
     taken: list[Record] = []
@@ -57,12 +59,18 @@ def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -
             decisions[id_, epoch] = ReuseDecision(False, f"it ended in {RETRIED} there")
         else:
             decisions[id_, epoch] = ReuseDecision(False, _why(theirs, ours, id_, epoch))
-    take_over(store, source, taken)
+    take_over(store, source, taken, origin=str(source.path))
     return decisions
 
 
-def take_over(store: RunStore, source: RunStore, records: Sequence[Record]) -> None:
+def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, origin: str = "") -> None:
     """Copy samples with their artifacts; the records are copied last.
+
+    Args:
+        store: the run to copy to.
+        source: the run to copy from.
+        records: the records of the samples.
+        origin: where the samples were run, which is written into their timing; nothing is by default.
 
     Raises:
         AdapterUnavailable: the disk refused, or the source lacks objects.
@@ -82,7 +90,10 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record]) -> N
         if record.events and digest_bytes(source.part("events", record.key)) != record.events:
             raise damaged(source.path / "events" / f"{record.key}.jsonl")
         for part in PARTS:
-            store.put_part(part, record.key, source.part(part, record.key))
+            data = source.part(part, record.key)
+            if part == "timing" and origin and not source.is_taken_over(record.key):
+                data += json.dumps({TAKEN_OVER: origin}).encode() + b"\n"
+            store.put_part(part, record.key, data)
         store.save_record(record)
 
 

@@ -30,7 +30,11 @@ PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "tra
 """The directories of a sample's artifacts, with the suffix of the files in each."""
 
 MANIFEST: Final = "manifest.json"
-_WRITTEN_LATER: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
+TAKEN_OVER: Final = "taken_over_from"
+"""The key of a line of a sample's timing that names the run which the sample was taken over from."""
+
+_MIXED: Final = "agent-changed"
+_WRITTEN_LATER: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run", _MIXED)
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_SIZE}}}")
 
 
@@ -166,6 +170,38 @@ class RunStore:
             write_file(str(self.path / "manifest.json"), manifest.encode(), mode=PUBLIC, sync=True)
         except OSError as problem:
             raise _refused(self.path, problem) from None
+
+    # Runs of more than one agent -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the agent changed while the run went on, so that nobody knows which samples are of which agent."""
+        return (self.path / _MIXED).exists()
+
+    def mark_mixed(self) -> None:
+        """Write down that the agent changed while the run went on. Raises AdapterUnavailable if the disk refused."""
+        try:
+            write_file(str(self.path / _MIXED), b"", mode=PUBLIC)
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+
+    def check_not_mixed(self) -> None:
+        """Raise InvalidInput if the agent changed while the run went on."""
+        if self.is_mixed:
+            raise InvalidInput(
+                f"The agent changed while the run {self.path} went on.",
+                why="Nobody knows which of its samples are of which agent.",
+                fix="Run the suite again, into a new directory.",
+            )
+
+    def is_taken_over(self, key: str) -> bool:
+        """Whether a sample was taken over from another run."""
+        return any(TAKEN_OVER in line for line in self.lines("timing", key))
+
+    @property
+    def taken_over(self) -> int:
+        """The number of samples that were taken over from another run."""
+        return sum(map(self.is_taken_over, self.keys()))
 
     # Samples -------------------------------------------------------------------------------------------------------------------
 

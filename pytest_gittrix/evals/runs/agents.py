@@ -6,20 +6,17 @@ An agent is given as text, so that a job can go to another process or machine. I
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, Protocol
 
 from pytest_gittrix.confine.choose import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
+from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
 from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
@@ -88,9 +85,12 @@ class CommandAgent:
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The arguments, with the names of files in place of their paths, and the digests of those files."""
+        """The arguments, with the names of files in place of their paths; the digests of those files, and what they use."""
         files = {os.path.basename(argument): _digest(Path(argument)) for argument in self.argv if _is_file(argument)}
-        return {"kind": "command", "argv": self.shown, "files": files}
+        code = AgentCode(search_path())
+        code.add_command(self.argv)
+        code.unknown += [f"{argument} is a directory, whose content is not read." for argument in self.argv if _is_directory(argument)]
+        return {"kind": "command", "argv": self.shown, "files": files, **code.to_json()}
 
     @property
     def shown(self) -> list[str]:
@@ -149,11 +149,12 @@ class CallableAgent:
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The name of the function and the digest of its source file."""
+        """The name of the function, the digest of its source file, and what that file uses."""
         module, _, name = self.spec.rpartition(":")
         source = load(module).__file__
         named = os.path.basename(module) if module.endswith(".py") else module
-        return {"kind": "callable", "name": f"{named}:{name}", "source": _digest(Path(source)) if source else ""}
+        code = code_of_function(module, named)
+        return {"kind": "callable", "name": f"{named}:{name}", "source": _digest(Path(source)) if source else "", **code}
 
     @property
     def readable(self) -> tuple[Path, ...]:
@@ -245,36 +246,27 @@ def require_program(agent: Agent) -> None:
     )
 
 
-def load(name: str) -> ModuleType:
-    """Load a module by its name or by the path of its file.
+def check_known(identity: Mapping[str, Json], option: str) -> None:
+    """Refuse to take over results of an agent of which something cannot be known.
+
+    Args:
+        identity: the identity of the agent.
+        option: the option of the user's command that trusts it, for the message.
 
     Raises:
-        InvalidInput: there is no such module, or loading it raised.
+        InvalidInput: something of the agent cannot be known.
     """
-    try:
-        if name.endswith(".py"):
-            path = Path(name)
-            return _from_source(str(path), path.read_bytes())
-        return importlib.import_module(name)
-    except Exception as problem:
+    if identity.get(UNKNOWN):
         raise InvalidInput(
-            f"{name!r} cannot be loaded: {type(problem).__name__}: {problem}.", fix="Give a module, or the path of a .py file."
-        ) from problem
+            f"Nobody can see whether the agent is still the same: {' '.join(identity[UNKNOWN])}",
+            why="Results of an agent that has changed since would count for this one.",
+            fix="Run all samples again, into a new directory.",
+            opt_out=f"{option} takes the agent to be the same",
+        )
 
 
-@lru_cache(maxsize=64)
-def _from_source(path: str, source: bytes) -> ModuleType:
-    # A unique name, since many cases have a check.py.
-    name = f"gittrix_eval_{hashlib.sha256(path.encode() + source).hexdigest()[:16]}"
-    module = ModuleType(name)
-    module.__file__ = path
-    sys.modules[name] = module
-    try:
-        exec(compile(source, path, "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+def _is_directory(argument: str) -> bool:
+    return "/" in argument and os.path.isdir(argument)
 
 
 def _is_file(argument: str) -> bool:

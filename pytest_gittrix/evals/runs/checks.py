@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, Check
-from pytest_gittrix.evals.runs.agents import load
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
 from pytest_gittrix.evals.runs.pytest_check import PytestCheck
 from pytest_gittrix.evals.runs.toolbox import Launch

@@ -19,13 +19,14 @@ from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.evals.inputs.agent_code import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.results.manifest import Manifest, core_of, host
+from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.runs.agents import Agent, agent_of
+from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
@@ -60,6 +61,7 @@ class Options:
         replay: the directory of a run whose transcripts are replayed.
         lenient: whether a replay compares only actions with the transcripts, not their results.
         retries: how often a sample that ended in ``infra_error`` is retried.
+        trust_agent: whether results are taken over although something of the agent cannot be known.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
 
@@ -81,6 +83,7 @@ class Options:
     lenient: bool = False
     retries: int = 1
     scratch: Path | None = None
+    trust_agent: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ class Summary:
         """The digest of the results."""
         return digest(self.records)
 
+    @property
+    def taken_over(self) -> int:
+        """The number of samples that were taken over from another run."""
+        return sum(1 for decision in self.reused.values() if decision.reused)
+
     def to_json(self) -> dict[str, Json]:
         """The same for programs."""
         return {
@@ -137,7 +145,8 @@ class Summary:
             "samples": len(self.records),
             "outcomes": self.counts,
             "already": self.already,
-            "reused": sum(1 for decision in self.reused.values() if decision.reused),
+            "reused": self.taken_over,
+            "mixed": self.store.is_mixed,
             "confine": self.manifest.core["setting"]["confine"],
         }
 
@@ -176,6 +185,9 @@ def run_suite(
         keys = manifest.keys
         chosen = _chosen(keys, options)
         already = _already(store, [keys[sample] for sample in chosen])
+        identity = manifest.core["setting"]["agent"]
+        if (already or options.reuse is not None) and not options.trust_agent and (agent is not None or options.agent):
+            check_known(identity, "--trust-agent")
         missing = [sample for sample in chosen if keys[sample] not in already]
         reused = reuse(store, options.reuse, {sample: keys[sample] for sample in missing}) if options.reuse is not None else {}
         setting = Setting(
@@ -197,6 +209,8 @@ def run_suite(
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
         here = local if agent is not None else factory
         _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).run()
+        if jobs and _identity(options, agent) != identity:
+            store.mark_mixed()
         records = tuple(store.record(keys[sample]) for sample in chosen)
         return Summary(store, store.manifest(), records, reused, len(already), swept.removed)
 
@@ -237,7 +251,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         epochs=options.epochs or 1,
         confine=level,
         limits=options.limits,
-        passed=options.passed,
+        passed=_passed(options, agent),
         timeout_ms=options.timeout_ms,
     )
     details: dict[str, Json] = {
@@ -250,7 +264,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "why_not_stronger": confinement(options.confine or suite.confine).why,
         "workers": options.workers,
     }
-    return Manifest(core, host(**details))
+    return Manifest(core, host(**details, **taken_from(options.reuse)))
 
 
 def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
@@ -264,10 +278,19 @@ def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
     return found
 
 
+def _passed(options: Options, agent: Agent | None) -> Mapping[str, str | None]:
+    """The digests of the variables that are passed on. A replay runs no agent, so that they are those of the replayed run."""
+    if agent is None and not options.agent and options.replay is not None:
+        setting = RunStore.open(options.replay).manifest().core["setting"]
+        return {name: setting.get("passed_values", {}).get(name) for name in options.passed}
+    return digest_of_values(options.passed, os.environ)
+
+
 def _store(options: Options, manifest: Manifest) -> RunStore:
     store = RunStore(Path(options.out).absolute())
     if not store.exists or not options.resume:
         return RunStore.create(options.out, manifest)
+    store.check_not_mixed()
     differing = store.manifest().differences(manifest)
     if differing:
         raise InvalidInput(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -176,6 +177,8 @@ class Sample:
             toolbox.finish()
         except AgentFailed as failed:
             ending.outcome, ending.reason, ending.exit = "agent_error", self._line(str(failed)), failed.exit
+            if failed.__cause__ is not None:
+                self._recorder.timing.append({"agent": "function", "traceback": _traceback_of(failed.__cause__)})
         except Mismatch as mismatch:
             ending.outcome, ending.reason = "agent_error", self._line(f"the replay went another way: {mismatch}")
         except OutOfTime:
@@ -367,6 +370,12 @@ class Sample:
 
     def _durable_head(self, world: World) -> str:
         return require_head(self._repository(world), branch_ref(BRANCH))
+
+
+def _traceback_of(problem: BaseException) -> str:
+    """The traceback of what an agent raised, from the agent's own first line on."""
+    trace = problem.__traceback__
+    return "".join(traceback.format_exception(type(problem), problem, trace.tb_next if trace is not None else None))
 
 
 def _packs_of(repository: Repository) -> tuple[str, ...]:

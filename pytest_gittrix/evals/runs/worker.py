@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import Final
 
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.confine.limits import ResourceLimits
+from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
@@ -208,7 +208,7 @@ def _spec_of(job: Job) -> SampleSpec:
         instant=setting.instant,
         confinement=confinement(setting.confine, limits=setting.limits),
         passed={name: os.environ[name] for name in setting.passed if name in os.environ},
-        path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+        path=search_path(),
         timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,
         trees=setting.record or recorded is not None,
         expected=None if recorded is None else expected_transcript(recorded, lenient=setting.lenient),

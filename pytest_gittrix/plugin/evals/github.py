@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.visible import visible, visible_line
+
 MOST_BYTES: Final = 1 << 20
 """The limit of the summary of a step, with what other programs wrote."""
 MOST_ERRORS: Final = 10
@@ -108,14 +110,14 @@ def errors_of(rows: Iterable[SampleRow]) -> list[str]:
 
 def _cell(text: str) -> str:
     """Text on one line, escaped for Markdown."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = visible_line(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for sign in "\\`*_[]|~":
         plain = plain.replace(sign, f"\\{sign}")
     return plain
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

@@ -178,6 +178,7 @@ def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
         directory=options.eval_run,
         resume=options.eval_resume == "yes",
         reuse=options.eval_from,
+        trust_agent=options.eval_trust_agent == "yes",
         shard=str(options.eval_shard) if options.eval_shard is not None else None,
     )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
+from pytest_gittrix.evals.results.failure_output import failure_lines
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.visible import visible
 
-_MOST_LINES: Final = 40
 _MOST_FILES: Final = 8
 
 
@@ -80,10 +80,7 @@ class EvalSample:
         lines = [f"{self} ended in {record.outcome}" + (f": {record.reason}" if record.reason else "")]
         lines += [f"  check {check.kind} failed: {check.detail}".rstrip(": ") for check in record.checks if not check.ok]
         lines += [f"  in conflict: {path} ({kind})" for path, kind in sorted((record.conflict or {}).items())]
-        if record.outcome in ("agent_error", "timeout"):
-            lines += [line for step in self.transcript[-1:] for line in _output(step)]
-        for step in self._store.lines("timing", self.key):
-            lines += _output(step)
+        lines += failure_lines(self._store, record)
         directory = os.path.relpath(self.run, self._root) if self.run.is_relative_to(self._root) else str(self.run)
         if record.files:
             more = len(record.files) - _MOST_FILES
@@ -91,25 +88,10 @@ class EvalSample:
             lines.append(f"patch:  {directory}/patches/{record.key}.diff ({files})")
         arguments = [directory, record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
         lines += [f"{verb}:{' ' * (7 - len(verb))}{shlex.join(['gittrix', 'eval', verb, *arguments])}" for verb in ("show", "replay")]
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def __str__(self) -> str:
         return f"{self.id} #{self.epoch}"
 
     def __repr__(self) -> str:
         return f"EvalSample({self.id!r}, epoch={self.epoch}, outcome={self._record.outcome!r})"
-
-
-def _output(step: Mapping[str, Any]) -> list[str]:
-    """The output of a program that failed."""
-    if "stdout" not in step or (step.get("exit") == 0 and not step.get("timed_out")):
-        return []
-    name = f"check {step['check']}" if "check" in step else "agent"
-    lines = []
-    for stream in ("stdout", "stderr"):
-        printed = str(step.get(stream, "")).rstrip().splitlines()
-        left_out = len(printed) - _MOST_LINES
-        if printed:
-            lines.append(f"{name}, {stream}{f' (without the first {left_out} lines)' if left_out > 0 else ''}:")
-            lines += [f"  {line}" for line in printed[-_MOST_LINES:]]
-    return lines

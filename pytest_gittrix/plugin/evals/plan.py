@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.agent_code import code_of_function
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.suite import Case, Suite
 from pytest_gittrix.evals.results.manifest import core_of
@@ -50,6 +51,10 @@ class EvalOptions(Protocol):
         """The run that samples are taken over from."""
 
     @property
+    def eval_trust_agent(self) -> Literal["no", "yes"]:
+        """Whether results are taken over of an agent that cannot be known."""
+
+    @property
     def eval_shard(self) -> Shard | None:
         """The part of the samples that is run."""
 
@@ -84,10 +89,11 @@ class FunctionAgent(CallableAgent):
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The name of the function and the digest of its file."""
+        """The name of the function, the digest of its file, what that file uses, and the values that the function carries with it."""
         file, _, name = self.spec.rpartition(":")
         source = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-        return {"kind": "callable", "name": f"{os.path.basename(file)}:{name}", "source": source}
+        code = code_of_function(file, name, self.given)
+        return {"kind": "callable", "name": f"{os.path.basename(file)}:{name}", "source": source, **code}
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Plan:
             seed=self.seed,
             epochs=self.epochs,
             confine=level,
-            passed=(),
+            passed={},
             timeout_ms=None,
         )
 

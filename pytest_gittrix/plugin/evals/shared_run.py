@@ -21,9 +21,10 @@ from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
-from pytest_gittrix.evals.results.manifest import Manifest, host
+from pytest_gittrix.evals.results.manifest import Manifest, host, taken_from
 from pytest_gittrix.evals.results.reuse import reuse
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.agents import check_known
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, Setting, execute, remove_work_dirs
 from pytest_gittrix.os_level.file_lock import exclusive
@@ -32,6 +33,8 @@ from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
 
 RUNS: Final = "runs"
 """The default directory of eval runs, below the root directory of the tests."""
+
+TRUST: Final = "--gittrix-eval-trust-agent"
 
 _NOTE: Final = ".test-run"
 
@@ -49,6 +52,7 @@ class TestRun:
         resume: whether to resume an existing eval run.
         reuse: a run whose samples are taken over where their inputs are the same.
         shard: the part of the samples that is run, as text for the manifest.
+        trust_agent: whether results are taken over although something of the agent cannot be known.
     """
 
     __test__ = False
@@ -61,6 +65,7 @@ class TestRun:
     resume: bool = False
     reuse: Path | None = None
     shard: str | None = None
+    trust_agent: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class SharedRun:
         keys: the keys of all samples, by id and epoch.
 
     Raises:
-        InvalidInput: there is a run that is not to be resumed, or that has other inputs.
+        InvalidInput: there is a run that is not to be resumed, or that has other inputs; or the agent cannot be known well enough.
         CapabilityMissing: the requested level of confinement is not available.
         AdapterUnavailable: the disk refused, or a process of another test run writes to the run.
     """
@@ -101,6 +106,9 @@ class SharedRun:
         self._test_run = test_run
         self._scratch = scratch_root()
         sweep(self._scratch)
+        self._ran = False
+        if test_run.reuse is not None and not test_run.trust_agent:
+            check_known(plan.agent.identity, TRUST)
         manifest = Manifest(plan.core(level.level), _host(plan, test_run, level.why))
         self.store, self._lock = _join(plan, manifest, test_run, self._scratch)
         self.keys = manifest.keys
@@ -129,12 +137,16 @@ class SharedRun:
             decision = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
             if decision.reused:
                 return SampleResult(self.store.record(key), 0, f"taken over: {decision.why}")
+        self._ran = True
         done = execute(Job(self._setting, chosen.case, chosen.epoch, key, self._plan.agent))
         return SampleResult(self.store.record(key), done.ms, "run")
 
     def leave(self) -> None:
-        """Remove the work directories of this process, and release the run's lock."""
+        """Remove the work directories of this process, and release the run's lock; write down whether the agent has changed."""
         remove_work_dirs()
+        with suppress(GittrixError, OSError):
+            if self._ran and self._plan.agent.identity != self.store.manifest().core["setting"]["agent"]:
+                self.store.mark_mixed()
         self._lock.close()
 
     def _saved_record(self, key: str) -> Record | None:
@@ -152,6 +164,7 @@ class SharedRun:
 def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
     return host(
         argv=[*test_run.argv],
+        **taken_from(test_run.reuse),
         began=format_instant(SystemClock().now()),
         only=sorted({id_ for id_, _ in plan.samples}),
         replay=None,
@@ -168,6 +181,10 @@ def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> t
     with exclusive(scratch / f"join-{lock}.lock"):
         for store in _candidates(base, manifest, test_run):
             if not store.exists or _test_run_of(store) == test_run.name or test_run.resume:
+                if store.exists and _test_run_of(store) != test_run.name:
+                    store.check_not_mixed()
+                    if store.keys() and not test_run.trust_agent:
+                        check_known(manifest.core["setting"]["agent"], TRUST)
                 return _enter(store, manifest, test_run)
     raise AssertionError("there is always another candidate")
 

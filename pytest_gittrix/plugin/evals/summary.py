@@ -18,6 +18,7 @@ from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.plugin.evals.github import SampleRow, append_summary, errors_of
 from pytest_gittrix.plugin.evals.nodes import BY_OUTCOME, JUDGED, KEY, RUN
+from pytest_gittrix.visible import visible_line
 
 GITHUB: Final = "GITHUB_STEP_SUMMARY"
 
@@ -55,6 +56,14 @@ class EvalRun:
     def counts(self) -> dict[str, int]:
         """The number of records of each outcome that occurs."""
         return {outcome: count for outcome, count in tally(self.records).items() if count}
+
+    @property
+    def taken_over(self) -> int | None:
+        """The number of samples that were taken over from another run; None if no run was given to take from."""
+        with suppress(GittrixError):
+            if "from" in self.store.manifest().host:
+                return sum(self.store.is_taken_over(record.key) for record in self.records)
+        return None
 
     @property
     def percent(self) -> float | None:
@@ -134,8 +143,12 @@ def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
         manifest = run.store.manifest()
         setting = manifest.core["setting"]
         lines.append((f"manifest {_cut(manifest.digest)}, seed {setting['seed']}, confine {setting['confine']}", ""))
+    if run.taken_over is not None:
+        lines.append((f"{run.taken_over} of {len(run.records)} taken over", ""))
+    if run.store.is_mixed:
+        lines.append(("the agent changed while the run went on: nobody knows which samples are of which agent", "red"))
     lines.append((f"result {_cut(run.digest)} in {run.shown}", ""))
-    return lines
+    return [(visible_line(text), colour) for text, colour in lines]
 
 
 def _threshold(run: EvalRun) -> str:

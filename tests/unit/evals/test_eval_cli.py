@@ -63,6 +63,33 @@ def test_too_few_passes_end_with_one(cli: Cli, least: str, status: int) -> None:
     assert ("fewer than 51 % passed" in ran.err) == bool(status)
 
 
+def test_a_broken_agent_ends_the_run_with_one_and_is_shown_at_once(cli: Cli) -> None:
+    ran = cli(*run(cli, suite(cli.root, "one", "two"), agent="no-such-agent --yes"))
+
+    assert ran.status == 1
+    assert ran.err.count("no-such-agent: No such file or directory") == 1
+    assert "The agent failed in every sample" in ran.err
+    assert "no-such-agent: No such file or directory" in cli.ok("eval", "show", str(cli.root / "a"), "one").text
+
+
+def test_a_run_says_how_many_samples_were_taken_over_and_compare_what_differs(cli: Cli) -> None:
+    place = suite(cli.root, "one", "two")
+    write(cli.root, {"agent.py": "import helper\n", "helper.py": "open('app.py', 'w').write('VERSION = 2\\n')\n"})
+    agent = f"python {cli.root / 'agent.py'}"
+    cli.ok(*run(cli, place, "a", "--filter", "one", agent=agent))
+    taken = cli.ok(*run(cli, place, "b", "--from", str(cli.root / "a"), agent=agent)).text
+    write(cli.root, {"helper.py": "pass\n"})
+    changed = cli.ok(*run(cli, place, "c", "--from", str(cli.root / "b"), agent=agent)).text
+
+    assert "1 of 2 taken over\n" in taken
+    assert "0 of 2 taken over\n" in changed
+    assert "1 of 2 taken over from another run." in cli("eval", "show", str(cli.root / "b")).err
+    assert "<dt>taken over</dt><dd>1 of 2</dd>" in (cli.root / "b" / "report.html").read_text()
+    compared = cli("eval", "compare", str(cli.root / "b"), str(cli.root / "c"))
+    assert compared.status == 3
+    assert "inputs: differ: setting.agent.modules.helper " in compared.text
+
+
 def test_an_infra_error_ends_with_one_and_says_what_to_do(cli: Cli) -> None:
     place = suite(cli.root, more='[check]\ndiff = "bad.diff"\n', extra={"bad.diff": "no diff\n"})
 

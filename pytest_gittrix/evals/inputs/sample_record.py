@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -30,11 +30,13 @@ class CheckResult:
         kind: the kind of the check.
         ok: whether the check passed.
         detail: why it did not pass, on one line; the same for the same result.
+        judges: for a check by pytest, what judged each test that passed: ``subject``, ``canary`` or ``plain``.
     """
 
     kind: str
     ok: bool
     detail: str = ""
+    judges: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def decode(data: bytes, file: Path) -> Record:
         raise damaged(file) from None
     if version != _VERSION:
         raise MetadataVersionUnsupported(f"{file} is of version {version!r}.", why=f"This version reads {_VERSION}.")
-    if not whole or set(body) != {field.name for field in fields(Record)} or body["outcome"] not in OUTCOMES:
+    if not whole or set(body) != {one.name for one in fields(Record)} or body["outcome"] not in OUTCOMES:
         raise damaged(file)
     checks = tuple(CheckResult(**check) for check in body.pop("checks"))
     return Record(**{**body, "files": tuple(body["files"]), "checks": checks})

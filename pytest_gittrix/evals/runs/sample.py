@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -27,12 +28,12 @@ from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_a
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, Result, run_check
 from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
 from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
-from pytest_gittrix.evals.runs.checks import CheckContext, Result, run_check
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
-from pytest_gittrix.evals.runs.launch import Launcher, program_environment
+from pytest_gittrix.evals.runs.launch import Finished, Launcher, program_environment
 from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
@@ -286,21 +287,34 @@ class Sample:
         ending, case = self._ending, self._case
         commit = ending.promoted or ending.head
         result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
-        # With unpredictable names: an agent that is not confined could have put files there.
-        home, scratch = (Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)) for _ in range(2))
-        # The case is not readable: the checked code is the agent's, and would find the solution there.
-        launch = Launcher(world.durable.path, home, self._spec.confinement, (scratch,))
-        context = CheckContext(launch, lambda: self._variables(world, home, {}), scratch, home)
+        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)))
         for check in case.checks:
             found, done = run_check(check, result, context)
             found = replace(found, detail=self._line(found.detail))
             ending.checks.append(found)
-            self._recorder.add("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail})
+            judged = {"judges": dict(found.judges)} if found.judges else {}
+            self._recorder.add("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail, **judged})
             if done is not None:
                 self._recorder.timing.append({"check": found.kind, **finished_fields(done)})
         wrong = [check for check in ending.checks if not check.ok]
         ending.outcome = "fail" if wrong else "pass"
         ending.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
+
+    def _check_place(self, world: World) -> CheckPlace:
+        """A copy of the result: no check sees what code of the result did in another."""
+        # With an unpredictable name: an agent that is not confined could have put files there.
+        place = Path(tempfile.mkdtemp(prefix="check-", dir=self._directory))
+        path, home = place / "checkout", place / "home"
+        shutil.copytree(world.durable.path, path, symlinks=True)
+        home.mkdir()
+        # The case is not readable: the checked code is the agent's, and would find the solution there.
+        launch = Launcher(path, home, self._spec.confinement)
+
+        def run(argv: Sequence[str], *, stdin: bytes = b"", **more: str) -> Finished:
+            environment = {**self._variables(world, home, {}), **more}
+            return launch(argv, environment=environment, timeout=self._case.timeout_ms / 1000, most_output=self._case.output, stdin=stdin)
+
+        return CheckPlace(path, home, run)
 
     # Records -------------------------------------------------------------------------------------------------------------------------
 

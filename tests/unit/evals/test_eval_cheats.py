@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -63,14 +64,14 @@ def test_no_setting_of_the_result_counts(tmp_path: Path, path: str, text: str) -
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (EXITS, "pytest: the result ended pytest before it was done"),
+        (EXITS, "pytest: the result ended its process"),
         (f"import atexit, os\natexit.register(os._exit, 0)\n{ATTRIBUTE.format('return 3')}", "pytest: status 1"),
         (ATTRIBUTE.format("import pytest; pytest.skip('no')"), GIVEN_UP),
         (ATTRIBUTE.format("import pytest; pytest.xfail('no')"), GIVEN_UP),
         (ATTRIBUTE.format("import unittest; raise unittest.SkipTest"), GIVEN_UP),
         (ATTRIBUTE.format("import pytest; pytest.exit('no', returncode=0)"), "pytest: only 0 of 1 tests came to an end"),
         ("import pytest\npytest.skip('no', allow_module_level=True)\n", "pytest: status 5"),
-        ("raise SystemExit(0)\n", "pytest: status 3"),
+        ("raise SystemExit(0)\n", "pytest: status 2"),
     ],
     ids=["exit", "atexit", "skip", "xfail", "unittest", "pytest-exit", "skip-module", "system-exit"],
 )
@@ -118,6 +119,34 @@ def test_a_jailed_agent_kept_beside_suite_and_run_sees_nothing_of_them(tmp_path:
 
     seen = summary.store.objects.file(summary.records[0].final, "seen").decode()
     assert str(tmp_path) not in seen
+
+
+def test_a_function_does_not_read_through_links_that_lead_out(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("VERSION = 2")
+    body = f"import os\nos.remove('app.py')\nos.symlink({str(secret)!r}, 'app.py')\nos.symlink('app.py', 'again')\n"
+    body += "os.symlink('..', 'above')\nos.symlink('README.md', 'inside')\n"
+    check = """
+    def check(result):
+        found = [name for name in ("app.py", "again", "above/durable", "inside") if (result.path / name).exists()]
+        assert found == [], found
+    """
+    place = suite(tmp_path, extra={"check.py": textwrap.dedent(check)})
+
+    (record,) = ran(place, tmp_path, command_file(tmp_path, body)).records
+
+    assert record.reason == "function: AssertionError: ['inside']"
+
+
+def test_no_check_sees_what_code_of_the_result_did_in_another(tmp_path: Path) -> None:
+    code = "open('app.py', 'w').write('VERSION = 2\\n')\nopen('conftest.py', 'w').write('')\n"
+    check = "def check(result):\n    assert (result.path / 'app.py').read_text() == 'VERSION = 2\\n'\n"
+    more = '[check]\ncommand = ["python", "-c", "import app"]\nfunction = "check.py:check"\n'
+    place = suite(tmp_path, more=more, extra={"check.py": check})
+
+    (record,) = ran(place, tmp_path, writing(tmp_path, "app.py", code)).records
+
+    assert [(one.kind, one.ok) for one in record.checks] == [("command", True), ("function", False)]
 
 
 def test_jailed_code_under_test_does_not_find_the_solution(tmp_path: Path) -> None:

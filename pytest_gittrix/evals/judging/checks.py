@@ -5,19 +5,19 @@ A check sees a checkout of what was promoted. Equal results give equal check res
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.confine.choose import Finished
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, Check
-from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.pytest_check import PytestCheck
-from pytest_gittrix.evals.runs.toolbox import Launch
+from pytest_gittrix.evals.judging.pytest_check import PytestPlace, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
@@ -32,7 +32,7 @@ class Result:
 
     Attributes:
         case: the case.
-        path: a checkout of the result.
+        path: a checkout of the result, without links that lead out of it.
         repository: the durable repository.
         before: the commit that the result is based on.
         commit: the result: the promoted commit, or ``before`` if nothing was promoted.
@@ -55,26 +55,31 @@ class Result:
 
 
 @dataclass(frozen=True)
+class CheckPlace:
+    """A checkout of the result for one program or function, and nobody else.
+
+    Attributes:
+        path: the checkout.
+        home: the home directory of programs, which is empty.
+        launch: runs a program in the checkout, given ``argv`` and by name ``stdin`` and further variables.
+    """
+
+    path: Path
+    home: Path
+    launch: Callable[..., Finished]
+
+
+@dataclass(frozen=True)
 class CheckContext:
     """What a check can use.
 
     Attributes:
-        launch: runs a program in the checkout.
-        environment: makes the environment of programs.
-        scratch: a directory for files of the check; programs can read it.
-        home: the home directory of programs.
+        place: makes a place for a program or a function.
+        scratch: a directory for files of the check, which no program can read.
     """
 
-    launch: Launch
-    environment: Callable[[], Mapping[str, str]]
+    place: Callable[[], CheckPlace]
     scratch: Path
-    home: Path
-
-    def run(self, case: Case, argv: list[str], *, stdin: bytes = b"", **more: str) -> Finished:
-        """Run a program within the case's limits."""
-        return self.launch(
-            argv, environment={**self.environment(), **more}, timeout=case.timeout_ms / 1000, most_output=case.output, stdin=stdin
-        )
 
 
 def run_check(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
@@ -93,29 +98,33 @@ def run_check(check: Check, result: Result, context: CheckContext) -> tuple[Chec
     """
     match check.kind:
         case "command":
-            return _by_program(check, result, context.run(result.case, [*check.command]))
+            return _by_program(check, context.place().launch([*check.command]))
         case "pytest":
-            return _by_pytest(check, result, context)
+            return _by_pytest(check, context)
         case "tree":
             return _by_tree(check, result), None
         case "diff":
             return _by_diff(check, result, context), None
         case "function":
-            return _by_function(check, result), None
+            return _by_function(check, replace(result, path=without_links_out(context.place().path))), None
 
 
-def _by_program(check: Check, _result: Result, done: Finished) -> tuple[CheckResult, Finished]:
+def _by_program(check: Check, done: Finished) -> tuple[CheckResult, Finished]:
     if done.timed_out:
         return CheckResult(check.kind, False, "its time was up"), done
     how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"
-    return CheckResult(check.kind, succeeded(done), "" if succeeded(done) else how), done
+    return CheckResult(check.kind, done.code == 0, "" if done.code == 0 else how), done
 
 
-def _by_pytest(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished]:
+def _by_pytest(check: Check, context: CheckContext) -> tuple[CheckResult, Finished]:
     assert check.path is not None
-    run = partial(context.run, result.case, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    wrong, done = PytestCheck(run, context.scratch, context.home)(check.path)
-    return CheckResult(check.kind, not wrong, wrong), done
+
+    def place() -> PytestPlace:
+        made = context.place()
+        return PytestPlace(partial(made.launch, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), made.home)
+
+    verdict = judge(check.path, place)
+    return CheckResult(check.kind, not verdict.wrong, verdict.wrong, dict(verdict.judges)), verdict.done
 
 
 def _by_tree(check: Check, result: Result) -> CheckResult:
@@ -145,6 +154,17 @@ def _by_function(check: Check, result: Result) -> CheckResult:
         first = (str(problem).splitlines() or [""])[0]
         return CheckResult(check.kind, False, f"{type(problem).__name__}: {first}")
     return CheckResult(check.kind, answer is not False, "" if answer is not False else "it answered False")
+
+
+def without_links_out(path: Path) -> Path:
+    """Remove the links of a checkout that lead out of it: a function reads them with the rights of the run; return the checkout."""
+    root = os.path.realpath(path)
+    for directory, names, files in os.walk(root):
+        for name in [*names, *files]:
+            link = os.path.join(directory, name)
+            if os.path.islink(link) and not f"{os.path.realpath(link)}/".startswith(f"{root}/"):
+                os.unlink(link)
+    return path
 
 
 @lru_cache(maxsize=64)

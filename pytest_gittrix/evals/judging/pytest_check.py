@@ -1,0 +1,169 @@
+"""The check that runs hidden tests on a result, built so that the result cannot answer for them.
+
+The tests run in a process that loads no code of the result. That code runs in a process of its own, and only plain values cross back.
+Tests that cannot cross share a process with the code under test; then canaries tell whether they test anything. What judged each test is
+recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_gittrix.confine.choose import Finished
+from pytest_gittrix.evals.judging.canary import changeable, changed, printed, test_name
+
+Judge = Literal["subject", "canary", "plain"]
+"""What judged a test: the code under test in a process of its own, a changed expectation, or only the test itself."""
+
+_ROUNDS: Final = 2
+"""How often each test that cannot cross is run as it is, and with a changed expectation."""
+
+
+@dataclass(frozen=True)
+class PytestPlace:
+    """A place of its own for one run of pytest.
+
+    Attributes:
+        run: runs a program in a fresh checkout, given ``argv`` and by name ``stdin``.
+        home: the program's home directory, which is empty.
+    """
+
+    run: Callable[..., Finished]
+    home: Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a test file found out about a result.
+
+    Attributes:
+        wrong: why the result did not pass; empty if it did.
+        done: how the program ended that decided it.
+        judges: what judged each test that passed.
+    """
+
+    wrong: str
+    done: Finished
+    judges: Mapping[str, Judge]
+
+
+def judge(test: Path, places: Callable[[], PytestPlace]) -> Verdict:
+    """Run a test file on a result.
+
+    Args:
+        test: the test file.
+        places: makes a place for a run of pytest; there are several runs where tests cannot cross.
+    """
+    source = test.read_text(encoding="utf-8")
+    first = _Run.of(test.name, source, places(), way="subject")
+    if first.wrong:
+        return Verdict(first.wrong, first.done, {})
+    passed: dict[str, Judge] = {name: "subject" for name, (outcome, _) in first.tests.items() if outcome == "passed"}
+    failed = {name: touched for name, (outcome, touched) in first.tests.items() if outcome == "failed"}
+    if not first.found["status"] or first.found["status"] == _NO_TESTS:
+        return Verdict("" if passed else "no test passed" if first.tests else f"status {first.found['status']}", first.done, passed)
+    if first.found["gone"] and not first.found["touched"]:
+        return Verdict("the result ended its process", first.done, {})
+    # A test that fails although only plain values crossed has failed. Where an object was involved, nobody knows yet.
+    if not (all(failed.values()) if failed else first.found["touched"]):
+        return Verdict(f"status {first.found['status']}", first.done, {})
+    return _judge_by_canaries(test.name, source, places, [*failed], passed)
+
+
+_NO_TESTS: Final = 5
+
+
+def _judge_by_canaries(
+    name: str, source: str, places: Callable[[], PytestPlace], chosen: Collection[str], passed: Mapping[str, Judge]
+) -> Verdict:
+    """Judge the tests that cannot cross: each must pass as it is, and fail with a changed expectation, in runs that look alike."""
+    can_change = sorted(changeable(source) & {test_name(one) for one in chosen} if chosen else changeable(source))
+    judges: dict[str, Judge] = dict(passed)
+    drawn = secrets.SystemRandom()
+    for _ in range(_ROUNDS if can_change else 1):
+        # A test is changed in one run of the two and not in the other; which one, and with which others, cannot be foreseen.
+        half = {one for one in can_change if drawn.random() < 0.5}
+        for names in (half, {*can_change} - half) if can_change else [set[str]()]:
+            text = changed(source, names, drawn.getrandbits(32)) if names else printed(source)
+            run = _Run.of(name, text, places(), way="here")
+            wrong = run.wrong or run.problem(names, chosen)
+            if wrong:
+                return Verdict(wrong, run.done, {})
+            for test, (outcome, _) in run.tests.items():
+                if outcome == "passed" and (not chosen or test in chosen):
+                    judges.setdefault(test, "canary" if test_name(test) in can_change else "plain")
+    return Verdict("" if judges else "no test passed", run.done, judges)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of pytest, and what it answered."""
+
+    found: Mapping[str, Any]
+    done: Finished
+    wrong: str
+
+    @property
+    def tests(self) -> Mapping[str, tuple[str, bool]]:
+        """The outcome of each test, and whether an object of the code under test was involved."""
+        tests: Mapping[str, tuple[str, bool]] = self.found["tests"]
+        return tests
+
+    @classmethod
+    def of(cls, name: str, source: str, place: PytestPlace, *, way: str, chosen: Collection[str] = ()) -> _Run:
+        secret, answer = secrets.token_hex(16), f".answer-{secrets.token_hex(8)}"
+        request = {
+            "way": way,
+            "secret": secret,
+            "answer": answer,
+            "name": name,
+            "test": source,
+            "chosen": sorted(chosen),
+            "subject": _program("subject_program"),
+        }
+        # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
+        argv = [sys.executable, "-P", "-s", "-c", _program("verifier_program")]
+        done = place.run(argv, stdin=json.dumps(request).encode("utf-8", "surrogatepass"))
+        found = _read(place.home / answer)
+        if done.timed_out:
+            return cls(found, done, "its time was up")
+        if found.get("secret") != secret or done.code != found.get("status"):
+            how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"
+            return cls(found, done, how if done.code != 0 and not found else "the result ended pytest before it was done")
+        return cls(found, done, "")
+
+    def problem(self, names: Collection[str], chosen: Collection[str]) -> str:
+        """Why a run in which the named tests were changed does not speak for the result; empty if it does."""
+        found = self.found
+        if found["given_up"]:
+            return f"the result gave up {found['given_up']}"
+        if found["missing"]:
+            return "only {} of {} tests came to an end".format(*found["ended"])
+        counted = {test: outcome for test, (outcome, _) in self.tests.items() if not chosen or test in chosen}
+        for test, outcome in counted.items():
+            if test_name(test) in names and outcome == "passed":
+                return "a test passes whatever it expects"
+            if test_name(test) not in names and outcome == "failed":
+                return f"status {found['status']}"
+        if found["status"] not in (0, 1) or (not counted and found["status"]):
+            return f"status {found['status']}"
+        return ""
+
+
+def _program(name: str) -> str:
+    return files(__package__ or "").joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

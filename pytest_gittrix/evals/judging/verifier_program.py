@@ -1,0 +1,412 @@
+"""The program that runs hidden tests. It runs by itself, with nothing of the package.
+
+As ``subject`` it loads no code of the result: an import of the result's modules gives a stand-in, and calls cross a pipe to a process of
+their own. This process cannot be read or traced by that one (unless that one is root with all its powers), and the test file is gone from
+the disk before that one starts. As ``here`` the code under test is loaded into this process, for tests that cannot cross; then every answer
+of this program may be forged, and only a canary tells.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import linecache
+import os
+import secrets
+import subprocess
+import sys
+import types
+import unittest
+from pathlib import Path
+from typing import Any
+
+_PR_SET_DUMPABLE = 4
+
+
+class Opaque(TypeError):
+    """A test did something with an object of the code under test that cannot cross."""
+
+
+class Gone(RuntimeError):
+    """The process of the code under test is gone, or answered what is no answer."""
+
+
+class Raised(Exception):
+    """The code under test raised something that cannot cross."""
+
+
+class Subject:
+    """The process of the code under test."""
+
+    def __init__(self, program: str, checkout: str, scalar: Any) -> None:
+        ask, self._ask = os.pipe()
+        self._answers, tell = os.pipe()
+        argv = [sys.executable, "-P", "-s", "-c", program, str(ask), str(tell)]
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(argv, cwd=checkout, pass_fds=(ask, tell), stdin=nowhere, stdout=nowhere, stderr=nowhere)
+        os.close(ask)
+        os.close(tell)
+        self._reader = os.fdopen(self._answers, "rb")
+        self._scalar = scalar
+        self.touched = self.gone = False
+
+    def do(self, what: str, *given: Any) -> Any:
+        """Have something done there; return the value, or raise what was raised."""
+        nonce = secrets.token_hex(8)
+        request = {
+            "do": what,
+            "nonce": nonce,
+            "given": [self.encode(one) for one in given],
+            "environment": dict(os.environ),
+            "directory": os.getcwd(),
+        }
+        found = self._exchange(json.dumps(request).encode("utf-8", "surrogatepass") + b"\n")
+        if found.get("nonce") != nonce:
+            self._lost("an answer was forged")
+        sys.stdout.write(str(found.get("out", "")))
+        sys.stderr.write(str(found.get("err", "")))
+        if what == "call":
+            for argument, changed in zip(given[1], found.get("changed", []), strict=False):
+                self._take_over(argument, changed)
+        if "raised" in found:
+            raise self._exception(found["raised"])
+        return self.decode(found.get("value"))
+
+    def _exchange(self, line: bytes) -> dict[str, Any]:
+        try:
+            self._write_all(line)
+            found: Any = json.loads(self._reader.readline())
+        except (OSError, ValueError, RecursionError):
+            found = None
+        return found if isinstance(found, dict) else self._lost("the code under test ended its process")
+
+    def _write_all(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._ask, data) :]
+
+    def _lost(self, why: str) -> Any:
+        self.gone = True
+        raise Gone(why)
+
+    def _exception(self, raised: list[Any]) -> BaseException:
+        module, name, arguments, text = raised
+        kind: Any = None
+        if module == "builtins":
+            kind = getattr(builtins, str(name), None)
+        elif str(module).partition(".")[0] in sys.stdlib_module_names - {"bdb", "unittest"}:  # these two would end or skip the test
+            kind = getattr(importlib.import_module(module), str(name), None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            with contextlib.suppress(TypeError):
+                return kind(*self.decode(arguments))
+        self.touched = self.touched or not (isinstance(kind, type) and kind.__module__ == "builtins")
+        return Raised(f"the code under test raised {text}")
+
+    def _take_over(self, argument: Any, changed: Any) -> None:
+        if changed is None or type(argument) not in (list, dict, set, bytearray):
+            return
+        value = self.decode(changed)
+        if type(value) is not type(argument):
+            return
+        if isinstance(argument, (list, bytearray)):
+            argument[:] = value
+        else:
+            argument.clear()
+            argument.update(value)
+
+    def encode(self, value: Any) -> Any:
+        """A value for the other process. Raises Opaque for one that cannot cross."""
+        if isinstance(value, RemoteObject):
+            return ["object", object.__getattribute__(value, "_number")]
+        if isinstance(value, StandIn):
+            return ["module", value.__name__]
+        kind = type(value)
+        if kind in (list, tuple, set, frozenset):
+            return [kind.__name__, [self.encode(item) for item in value]]
+        if kind is dict:
+            return ["dict", [[self.encode(key), self.encode(item)] for key, item in value.items()]]
+        encoded = self._scalar.encode(value)
+        if isinstance(encoded, list) and encoded[0] in ("object", "function", "module"):
+            self.touched = True
+            raise Opaque(f"{kind.__name__} cannot cross to the code under test")
+        return encoded
+
+    def decode(self, value: Any) -> Any:
+        """A value of the other process: a plain one, or an object by its number."""
+        if not isinstance(value, list):
+            return value if type(value) in (str, int, bool, type(None)) else self._lost("a value was forged")
+        try:
+            kind, *rest = value
+            if kind in ("object", "function"):
+                self.touched = self.touched or kind == "object"
+                return RemoteObject(self, int(rest[0]))
+            if kind == "module":
+                return importlib.import_module(str(rest[0])) if _finder.has(str(rest[0])) else self._opaque_module()
+            if kind == "dict":
+                return {self.decode(key): self.decode(item) for key, item in rest[0]}
+            if kind in ("list", "tuple", "set", "frozenset"):
+                return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](self.decode(item) for item in rest[0])
+            return self._scalar.decode_scalar(kind, rest)
+        except (ValueError, TypeError, IndexError, RecursionError, ArithmeticError):
+            if not self.gone:
+                self._lost("a value was forged")
+            raise
+
+    def _opaque_module(self) -> Any:
+        self.touched = True
+        raise Opaque("a module that is not the result's cannot cross")
+
+
+class RemoteObject:
+    """An object of the code under test, by its number. What the object would decide about itself (equality, truth) is refused."""
+
+    def __init__(self, subject: Subject, number: int) -> None:
+        object.__setattr__(self, "_subject", subject)
+        object.__setattr__(self, "_number", number)
+
+    def _do(self, what: str, *given: Any) -> Any:
+        subject: Subject = object.__getattribute__(self, "_subject")
+        return subject.do(what, self, *given)
+
+    def _refuse(self, *_: Any) -> Any:
+        object.__getattribute__(self, "_subject").touched = True
+        raise Opaque("an object of the code under test would decide about itself")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            object.__getattribute__(self, "_subject").touched = True
+        return self._do("getattr", name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return object.__getattribute__(self, "_subject").do("call", self, list(args), named)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._do("getitem", key)
+
+    def __len__(self) -> Any:
+        return self._exact(self._do("len"), int)
+
+    def __iter__(self) -> Any:
+        return self._do("iter")
+
+    def __next__(self) -> Any:
+        return self._do("next")
+
+    def __str__(self) -> Any:
+        return self._exact(self._do("str"), str)
+
+    def __repr__(self) -> str:
+        return "<an object of the code under test>"
+
+    def __int__(self) -> Any:
+        return self._exact(self._do("int"), int)
+
+    def __float__(self) -> Any:
+        return self._exact(self._do("float"), float)
+
+    def _exact(self, value: Any, kind: Any) -> Any:
+        return value if type(value) is kind else self._refuse()
+
+    __setattr__ = __delattr__ = __setitem__ = __contains__ = __bool__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __index__ = __enter__ = __mro_entries__ = _refuse
+
+
+class StandIn(types.ModuleType):
+    """A module of the result, in whose place its attributes are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        subject = _finder.subject()
+        if name.startswith("__") and name not in ("__version__", "__doc__", "__all__"):
+            raise AttributeError(name)
+        try:
+            return subject.do("getattr", self, name)
+        except AttributeError:
+            subject.touched = subject.touched or name == "__all__"
+            raise
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+            return
+        if _finder.has(f"{self.__name__}.{name}"):
+            return  # the import system sets a submodule
+        _finder.subject().touched = True
+        raise Opaque("an attribute of the code under test cannot be set from outside")
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of the result, and makes stand-ins for them."""
+
+    def __init__(self) -> None:
+        self._checkout = self._test = ""
+        self._make: Any = None
+        self._subject: Subject | None = None
+
+    def begin(self, checkout: str, make: Any, test: str) -> None:
+        """Look for modules in a checkout; ``make`` starts the subject when the first one is imported."""
+        self._checkout, self._make, self._test = checkout, make, test
+
+    def hide(self) -> None:
+        """Remove the test file, which pytest has read by now: the code under test must not find it."""
+        if os.path.exists(self._test):
+            linecache.getlines(self._test)
+            os.unlink(self._test)
+
+    def subject(self) -> Subject:
+        """The process of the code under test, which is started when it is needed."""
+        if self._subject is None:
+            self.hide()
+            self._subject = self._make()
+        return self._subject
+
+    @property
+    def started(self) -> Subject | None:
+        """The process if it was started."""
+        return self._subject
+
+    def has(self, name: str) -> bool:
+        """Whether a module of that name is the result's."""
+        if not self._checkout or name.partition(".")[0] in sys.stdlib_module_names:
+            return False
+        place = Path(self._checkout, *name.split("."))
+        return place.is_dir() or place.with_name(f"{place.name}.py").is_file()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002  (part of the protocol)
+        """The specification of a stand-in."""
+        if self.has(name) and name.partition(".")[0] not in _LOADED_BEFORE:
+            place = Path(self._checkout, *name.split("."))
+            spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
+            spec.submodule_search_locations = [str(place)] if place.is_dir() else []
+            file = place / "__init__.py" if place.is_dir() else place.with_name(f"{place.name}.py")
+            spec.origin, spec.has_location = str(file), file.is_file()
+            return spec
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        """The stand-in; the module is imported in the other process."""
+        self.subject().do("import", spec.name)
+        return StandIn(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        """Nothing: the module is there already."""
+
+
+_finder = Finder()
+_LOADED_BEFORE: set[str] = set()
+
+
+def plugin_of(request: dict[str, Any], checkout: str) -> Any:
+    """The plugin of pytest that writes down how each test ended."""
+    import _pytest
+    import pluggy
+    import pytest
+
+    given_up = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
+    tools = tuple(os.path.dirname(os.path.realpath(str(one.__file__))) + os.sep for one in (_pytest, pluggy, unittest))
+
+    class Witness:
+        def __init__(self) -> None:
+            self.tests: dict[str, list[Any]] = {}
+            self.ended = self.collected = 0
+            self.given_up = ""
+            self.touched = False
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_protocol(self, item: Any) -> Any:
+            subject = _finder.started
+            self.touched = self.touched or (not self.tests and subject is not None and subject.touched)
+            if subject is not None:
+                subject.touched = self.touched
+            yield
+            subject = _finder.started
+            self.tests[item.nodeid.partition("::")[2]][1] = bool(subject is not None and subject.touched)
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+            found = call.excinfo
+            report = (yield).get_result()
+            entry = self.tests.setdefault(item.nodeid.partition("::")[2], ["passed", False])
+            if report.failed:
+                entry[0] = "failed"
+            elif report.skipped and entry[0] == "passed":
+                entry[0] = "skipped"
+            if request["way"] == "here" and found is not None and isinstance(found.value, given_up) and not self.given_up:
+                files = [os.path.realpath(str(one.path)) for one in found.traceback]
+                files = [one for one in files if not one.startswith(tools)]
+                marked = not files and report.when != "call"
+                if not marked and (not files or files[-1].startswith(checkout + os.sep)):
+                    self.given_up = item.nodeid
+
+        def pytest_collection_finish(self) -> None:
+            if request["way"] == "subject":
+                _finder.hide()
+
+        def pytest_runtest_logfinish(self) -> None:
+            self.ended += 1
+
+        def pytest_sessionfinish(self, session: Any) -> None:
+            self.collected = session.testscollected
+
+    return Witness()
+
+
+def main() -> None:
+    """Run the tests that standard input describes, and write the answer."""
+    request = json.loads(sys.stdin.buffer.read())
+    home = os.environ["HOME"]
+    answer = os.open(os.path.join(home, request["answer"]), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    write, leave, dumps = os.write, sys.exit, json.dumps
+    checkout = os.path.realpath(os.getcwd())
+    directory = os.path.join(home, f"tests-{request['answer'][-8:]}")
+    os.mkdir(directory)
+    test, settings = os.path.join(directory, request["name"]), os.path.join(directory, "pytest.ini")
+    Path(test).write_text(request["test"], encoding="utf-8")
+    Path(settings).write_text("[pytest]\n", encoding="ascii")
+    import pytest
+
+    witness = plugin_of(request, checkout)
+    os.environ["PYTHONPATH"] = checkout
+    if request["way"] == "subject":
+        _begin_subject(request, checkout, test)
+    else:
+        sys.path.insert(0, checkout)
+    chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", settings, "--rootdir", directory]
+    status = int(pytest.main([*options, *chosen], plugins=[witness]))
+    subject = _finder.started
+    if subject is not None:
+        subject.process.kill()
+        subject.process.wait()
+    found = {
+        "secret": request["secret"],
+        "status": status,
+        "tests": witness.tests,
+        "given_up": witness.given_up,
+        "missing": witness.ended != witness.collected,
+        "ended": [witness.ended, witness.collected],
+        "touched": subject is not None and subject.touched,
+        "gone": subject is not None and subject.gone,
+    }
+    write(answer, dumps(found).encode())
+    leave(status)
+
+
+def _begin_subject(request: dict[str, Any], checkout: str, test: str) -> None:
+    scalar = types.ModuleType("values")
+    exec(compile(request["subject"], "<values>", "exec"), scalar.__dict__)
+
+    def make() -> Subject:
+        return Subject(request["subject"], checkout, scalar)
+
+    _finder.begin(checkout, make, test)
+    _LOADED_BEFORE.update(name.partition(".")[0] for name in sys.modules)
+    sys.meta_path.insert(0, _finder)
+
+
+if __name__ == "__main__":
+    main()

@@ -194,14 +194,16 @@ class EvalEnvironment:
         return self.session.diff()
 
     def promote(self, message: str | None = None, *, on_overlap: str = "refuse") -> Promotion:
-        """Try to promote the work as one commit in durable.
+        """Try to promote the work as one commit in durable, without directories that tools leave behind, such as ``__pycache__``.
 
         Args:
             message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: as for ``UserSession.promote``.
         """
+        from pytest_gittrix.evals.inputs.suite import GENERATED
+
         try:
-            review = self.session.review()
+            review = self.session.review().without_directories(GENERATED)
             if not review.changes:
                 return Promotion("nothing", reason="Nothing differs from the baseline.")
             done = self.session.promote(review, message=message, on_overlap=on_overlap)

@@ -31,6 +31,9 @@ _CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
 # The caller's variables that a program needs. No other variable, and so no secret, is passed on.
 _INHERITED: Final = ("PATH", "LANG", "TERM")
 
+# Files that Python and pytest leave beside the code hold times and paths, so that equal work would become different commits.
+_WITHOUT_CACHES: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTHONHASHSEED": "0"}
+
 
 class Programs:
     """Runs programs in the workspace of one session. As a context manager it removes their home directory at the end.
@@ -142,11 +145,14 @@ class Programs:
         )
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment variables of a program: hermetic git, the session's clock and id, and ``more``. This Python is last in PATH."""
+        """The environment variables of a program: hermetic git, the session's clock and id, no caches of Python's, and ``more``.
+
+        This Python is last in PATH.
+        """
         base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), os.path.join(sys.prefix, "bin")])
         carried = self._clock.environment() if hasattr(self._clock, "environment") else {}
-        return {**self.session.environment(hermetic_env(self._home, base=base)), **carried, **(more or {})}
+        return {**self.session.environment(hermetic_env(self._home, base=base)), **carried, **_WITHOUT_CACHES, **(more or {})}
 
 
 def exit_code(done: Finished) -> int | None:

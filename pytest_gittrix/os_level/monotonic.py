@@ -1,9 +1,13 @@
-"""Seconds and pauses that no test moves: for waiting on processes, while a time library of the test holds every other clock still."""
+"""Seconds, pauses and limits that no test moves: to wait for processes while a time library of the test holds other clocks still."""
 
 from __future__ import annotations
 
+import ctypes
 import select
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 
@@ -39,3 +43,32 @@ class TimeLimit:
 def pause(seconds: float) -> None:
     """Do nothing for some real seconds; a number below 0 counts as 0."""
     select.select([], [], [], max(seconds, 0))
+
+
+@contextmanager
+def time_limit(seconds: float, error: type[BaseException]) -> Iterator[None]:
+    """A block that is ended by an error once it has taken too long.
+
+    The error is raised between two instructions of Python in the thread of the block; a call into the system is waited for.
+
+    Args:
+        seconds: real seconds.
+        error: the class of the error, which takes no arguments.
+    """
+    thread, lock, over = threading.get_ident(), threading.Lock(), False
+
+    def end() -> None:
+        with lock:
+            if not over:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            over = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+        timer.cancel()

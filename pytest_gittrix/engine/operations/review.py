@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -282,6 +282,15 @@ class Review:
     def touched(self) -> list[str]:
         """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` that are too large as well."""
         return self.snapshot.touched
+
+    def without_directories(self, names: Collection[str]) -> Review:
+        """The review without what is in directories of these names, at any depth."""
+        kept = {path: entry for path, entry in self.changes.items() if frozenset(names).isdisjoint(path.split("/"))}
+        if len(kept) == len(self.changes):
+            return self
+        known = self.snapshot.blobs
+        blobs = {entry.id: known[entry.id] for entry in kept.values() if entry is not None and entry.id in known}
+        return replace(self, changes=kept, snapshot=replace(self.snapshot, changes=kept, blobs=blobs))
 
     def choice(self, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> list[str] | None:
         """The files that a promotion of this review takes: the requested ones, all by default, None where only hunks were requested.

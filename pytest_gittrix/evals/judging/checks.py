@@ -5,6 +5,7 @@ A check sees a checkout of what was promoted. Equal results give equal check res
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.choose import Finished
+from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
@@ -21,9 +23,17 @@ from pytest_gittrix.evals.judging.pytest_check import PytestPlace, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
+from pytest_gittrix.os_level.monotonic import time_limit
 from pytest_gittrix.testing.repos.history import resolve
 
+MACHINE_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENFILE, errno.ENOMEM})
+"""Numbers of errors that a machine causes, and no result."""
+
 _NAMED: Final = 3
+
+
+class _OutOfTime(BaseException):
+    """The time of a check is up. No ``except Exception`` of a function catches it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ def run_check(check: Check, result: Result, context: CheckContext) -> tuple[Chec
         What the check found, and how its program ended if it has one.
 
     Raises:
+        AdapterUnavailable: the machine failed while a function read the result.
         InvalidInput: the check cannot be run: its function cannot be loaded, or its diff does not apply to the result's base.
     """
     match check.kind:
@@ -147,9 +158,16 @@ def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult
 def _by_function(check: Check, result: Result) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
-        answer = function(result)
+        with time_limit(result.case.timeout_ms / 1000, _OutOfTime):
+            answer = function(result)
+    except _OutOfTime:
+        return CheckResult(check.kind, False, "its time was up")
     except KeyboardInterrupt:
         raise
+    except OSError as problem:
+        if problem.errno in MACHINE_FAILURES:
+            raise AdapterUnavailable(f"The machine failed in a check: {problem}.", fix="Make room, or look after the disk.") from None
+        return CheckResult(check.kind, False, f"{type(problem).__name__}: {problem}".splitlines()[0])
     except BaseException as problem:  # noqa: BLE001  (also SystemExit, and what pytest.fail raises: a check that is not satisfied)
         first = (str(problem).splitlines() or [""])[0]
         return CheckResult(check.kind, False, f"{type(problem).__name__}: {first}")

@@ -39,11 +39,14 @@ from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
+from pytest_gittrix.os_level.monotonic import real_seconds, time_limit
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
 
 _REASON: Final = 300
+_LEAST: Final = 0.1
+"""The least seconds that a program of a check is given."""
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # Errors of a promotion that are caused by the agent's changes, not by the machine.
 _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
@@ -118,6 +121,7 @@ class Sample:
         self._toolbox: Toolbox | None = None
         self._packs: tuple[str, ...] = ()
         self._head = ""
+        self._check_until = 0.0
 
     def do(self) -> tuple[Record, Artifacts]:
         """Run the sample. Errors that the agent did not cause are raised unchanged."""
@@ -144,9 +148,11 @@ class Sample:
             with self._recorder.timed("agent"):
                 worked = self._work(world, session)
             try:
-                with self._recorder.timed("review"):
+                with self._recorder.timed("review"), time_limit(self._limit, OutOfTime):
                     review = self._review_work(session)
                     patch = patch_bytes(file_changes(review.snapshot))
+            except OutOfTime:
+                return self._record_unreviewable(world, session, "timeout", f"the {self._limit:g} s of the review were up")
             except WriteRejected as refusal:
                 return self._record_unreviewable(world, session, "refused", refusal.fact)
             except AdapterUnavailable:
@@ -159,7 +165,7 @@ class Sample:
             self._recorder.add("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
             if worked and self._allowed(review):
                 with self._recorder.timed("promote"):
-                    landed = self._promote(session, review)
+                    landed = self._promote_in_time(session, review)
                 if landed:
                     with self._recorder.timed("check"):
                         self._check(world)
@@ -246,14 +252,7 @@ class Sample:
 
     def _review_work(self, session: UserSession) -> Review:
         """Review the work without the directories that the case excludes."""
-        review = session.review()
-        excluded = frozenset(self._case.review.exclude)
-        kept = {path: entry for path, entry in review.changes.items() if excluded.isdisjoint(path.split("/"))}
-        if len(kept) == len(review.changes):
-            return review
-        known = review.snapshot.blobs
-        blobs = {entry.id: known[entry.id] for entry in kept.values() if entry is not None and entry.id in known}
-        return replace(review, changes=kept, snapshot=replace(review.snapshot, changes=kept, blobs=blobs))
+        return session.review().without_directories(self._case.review.exclude)
 
     def _allowed(self, review: Review) -> bool:
         rule = self._case.review
@@ -263,6 +262,19 @@ class Sample:
         if denied:
             self._ending.outcome, self._ending.reason = "refused", f"{denied[0]} may not be touched"
         return not denied
+
+    @property
+    def _limit(self) -> float:
+        """The seconds that a review, a promotion and each check may take."""
+        return self._case.timeout_ms / 1000
+
+    def _promote_in_time(self, session: UserSession, review: Review) -> bool:
+        try:
+            with time_limit(self._limit, OutOfTime):
+                return self._promote(session, review)
+        except OutOfTime:
+            self._ending.outcome, self._ending.reason = "timeout", f"the {self._limit:g} s of the promotion were up"
+            return False
 
     def _promote(self, session: UserSession, review: Review) -> bool:
         """Promote the work; return whether there is a result to check, which is durable itself if the agent changed nothing."""
@@ -289,6 +301,7 @@ class Sample:
         result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
         context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)))
         for check in case.checks:
+            self._check_until = real_seconds() + self._limit
             found, done = run_check(check, result, context)
             found = replace(found, detail=self._line(found.detail))
             ending.checks.append(found)
@@ -312,7 +325,8 @@ class Sample:
 
         def run(argv: Sequence[str], *, stdin: bytes = b"", **more: str) -> Finished:
             environment = {**self._variables(world, home, {}), **more}
-            return launch(argv, environment=environment, timeout=self._case.timeout_ms / 1000, most_output=self._case.output, stdin=stdin)
+            left = max(self._check_until - real_seconds(), _LEAST)
+            return launch(argv, environment=environment, timeout=left, most_output=self._case.output, stdin=stdin)
 
         return CheckPlace(path, home, run)
 

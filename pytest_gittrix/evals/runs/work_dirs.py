@@ -33,6 +33,8 @@ TTL: Final = timedelta(days=1)
 """The time after which a directory expires whose owner cannot be examined, because it is on another machine or in another container."""
 
 _NOTE: Final = "owner.json"
+_PROBE: Final = 1 << 16
+_OWN: Final = 64 << 20
 _NEW: Final = ".new-"
 _DEAD: Final = ".dead-"
 # Other directories are never touched: the directory that --scratch names may hold other files of the user.
@@ -129,6 +131,29 @@ def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: time
     except OSError as problem:
         raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
     return WorkDir(path, name)
+
+
+def check_machine(directory: Path, *, own: int = _OWN) -> None:
+    """Raise AdapterUnavailable if a directory cannot be written, unless what is in it took the room.
+
+    A sample that did not pass where the disk was full says nothing about its agent, if the agent did not fill it.
+
+    Args:
+        directory: the directory of a sample.
+        own: the bytes from which on the sample itself counts as what filled the disk.
+    """
+    probe = directory / f".probe-{secrets.token_hex(4)}"
+    try:
+        write_file(str(probe), b"\0" * _PROBE, mode=PUBLIC, sync=True)
+        probe.unlink()
+    except OSError as problem:
+        with suppress(OSError):
+            probe.unlink()
+        taken = sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(directory) for name in names)
+        if taken < own:
+            raise AdapterUnavailable(
+                f"{directory} cannot be written: {problem.strerror}.", fix="Make room, or give another --scratch."
+            ) from None
 
 
 def owners(root: Path) -> dict[str, tuple[Owner, str]]:

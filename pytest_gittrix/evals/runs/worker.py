@@ -27,7 +27,7 @@ from pytest_gittrix.evals.results.store import Artifacts, RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
 from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
-from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
+from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, check_machine, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import AgentTree
 from pytest_gittrix.testing.repos.templates import Templates
@@ -152,6 +152,8 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
             directory = state.work_dir.make_sample_dir()
             sample = Sample(_spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
             record, artifacts = sample.do()
+            if record.outcome not in ("pass", RETRIED):
+                check_machine(directory)
     except Exception as problem:  # noqa: BLE001  (the agent did not cause it, and the sample is not dropped)
         first = (str(problem).splitlines() or [""])[0]
         timing = {"traceback": "".join(traceback.format_exception(problem))}

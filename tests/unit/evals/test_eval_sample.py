@@ -132,6 +132,26 @@ def test_an_agent_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Pat
     assert not _sleeps(pid)
 
 
+def test_a_time_limit_covers_review_and_checks(tmp_path: Path) -> None:
+    endless = {"check.py": "def check(result):\n    while True:\n        pass\n"}
+    checked = only(ran(suite(tmp_path / "a", extra=endless, more='[limits]\ntimeout = "200ms"\n'), tmp_path / "a", "nop"))
+    files = agent_file(tmp_path / "b", "for number in range(400):\n    (toolbox.path / f'{number}.txt').write_text(str(number))")
+    short = suite(tmp_path / "b", more='[limits]\ntimeout = "1ms"\n')
+    reviewed = only(ran(short, tmp_path / "b", files, timeout_ms=60_000))
+
+    assert (checked.outcome, checked.reason) == ("fail", "function: its time was up")
+    assert (reviewed.outcome, reviewed.reason) == ("timeout", "the 0.001 s of the review were up")
+
+
+def test_a_machine_that_fails_in_a_check_does_not_count_against_the_agent(tmp_path: Path) -> None:
+    full = {"check.py": "import errno\ndef check(result):\n    raise OSError(errno.ENOSPC, 'No space left on device')\n"}
+
+    record = only(ran(suite(tmp_path, extra=full), tmp_path, "nop"))
+
+    assert record.outcome == "infra_error"
+    assert "The machine failed in a check" in record.reason
+
+
 def _sleeps(pid: int) -> bool:
     try:
         return b"time.sleep(600)" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -41,6 +41,19 @@ def confined() -> Iterator[EvalEnvironment]:
         yield environment
 
 
+def test_equal_work_is_an_equal_commit_whatever_caches_programs_leave(environment: EvalEnvironment) -> None:
+    code = "import os, app; open('app.py', 'a').write('v = 2\\n'); os.makedirs('pkg/__pycache__')"
+    environment.session.for_agent().write("app.py", "v = 1\n")
+    environment.run([sys.executable, "-c", f"{code}; open('pkg/__pycache__/x.pyc', 'wb').write(os.urandom(9))"])
+
+    workspace = environment.session.workspace_path
+    assert workspace is not None
+    assert [path.parent.name for path in workspace.rglob("__pycache__")] == ["pkg"]
+
+    assert environment.promote().verdict == "promoted"
+    assert git("ls-tree", "-r", "--name-only", "main", cwd=environment.world.durable.path).split() == [b"README.md", b"app.py"]
+
+
 # Programs and files --------------------------------------------------------------------------------------------------------------------
 
 

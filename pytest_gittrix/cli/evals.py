@@ -238,9 +238,11 @@ def check_determinism(options: argparse.Namespace) -> CommandResult:
         with watching(f"{suite.name}, twice", quiet=options.json) as watch:
             found = check(suite, wanted, factory=factory_of(options.executor), watch=watch)
         unknown = sum("infra_error" in (pair.a and pair.a.outcome, pair.b and pair.b.outcome) for pair in found.pairs)
-        notes = (f"{unknown} samples ended in infra_error, which says nothing about the agent.",) if unknown else ()
+        notes = [f"{unknown} samples ended in infra_error, which says nothing about the agent."] if unknown else []
+        if not found.code:
+            notes.append("Nothing differs in two runs. That is no proof: a third one may differ.")
         return CommandResult(
-            {**found.to_json(), "unknown": unknown}, comparison_text(found), notes, status=1 if found.code or unknown else 0
+            {**found.to_json(), "unknown": unknown}, comparison_text(found), tuple(notes), status=1 if found.code or unknown else 0
         )
 
 

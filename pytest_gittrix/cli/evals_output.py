@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -202,10 +201,7 @@ def sample_text(store: RunStore, record: Record) -> str:
     patch = store.part("patches", record.key).decode(errors="surrogateescape")
     if patch:
         lines += ["", "diff", patch.rstrip("\n")]
-    replay = shlex.join(
-        ["gittrix", "eval", "replay", str(store.path), record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
-    )
-    return visible("\n".join([*lines, "", f"again: {replay}", ""]))
+    return visible("\n".join([*lines, "", f"again: {store.replay_command(record)}", ""]))
 
 
 # Comparisons -----------------------------------------------------------------------------------------------------------------------

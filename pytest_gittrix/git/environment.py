@@ -113,12 +113,23 @@ def git_version() -> tuple[int, ...]:
     return version
 
 
+HOME: Final = "gittrix-home-"
+"""How the names of the directories begin that are the home of git for one process."""
+HOME_OWNER: Final = ".owner.json"
+"""The file in such a directory that names its process."""
+
+
 @lru_cache(maxsize=1)
 def _shared_home() -> str:
-    path = tempfile.mkdtemp(prefix="gittrix-home-")
-    _write_settings(path)
     import atexit
+    import json
 
+    from pytest_gittrix.os_level.lock_owner import Owner
+
+    path = tempfile.mkdtemp(prefix=HOME)
+    _write_settings(path)
+    # A sweep finds by this note that the process was killed, and removes the home.
+    write_file(os.path.join(path, HOME_OWNER), json.dumps(Owner.current().to_json()).encode())
     atexit.register(shutil.rmtree, path, True)
     return path
 

@@ -92,6 +92,7 @@ class Sample:
         transcript: the agent's actions.
         output: the output of the agent and the checks.
         files: the changes, side by side.
+        again: the command line that repeats the sample, from any directory.
     """
 
     record: Record
@@ -102,6 +103,7 @@ class Sample:
     transcript: tuple[TimelineEntry, ...]
     output: tuple[TimelineEntry, ...]
     files: tuple[FileDiff, ...]
+    again: str
 
 
 def write_report(store: RunStore, to: Path | None = None) -> Path:
@@ -183,6 +185,7 @@ def _sample(store: RunStore, record: Record) -> Sample:
         tuple(_action(line) for line in store.lines("transcripts", record.key)[:_MOST_STEPS]),
         tuple(output),
         tuple(file_diffs(store.part("patches", record.key), most_lines=_MOST_LINES)),
+        store.replay_command(record),
     )
 
 

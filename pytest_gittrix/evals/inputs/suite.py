@@ -37,7 +37,7 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS: Final = get_args(CheckKind)
 _DEFAULT_TIMEOUT_MS: Final = 120_000
 _DEFAULT_OUTPUT: Final = 10_000_000
-_SUITE_KEYS: Final = ("schema", "name", "epoch", "defaults")
+_SUITE_KEYS: Final = ("schema", "name", "clock_start", "epoch", "defaults")
 _DEFAULT_KEYS: Final = ("timeout", "output", "confine", "workspace", "history", "on_overlap")
 _CASE_KEYS: Final = ("id", "task", "durable", "drift", "check", "gold", "limits", "review", "workspace", "history", "on_overlap")
 
@@ -148,16 +148,21 @@ class Suite:
     Attributes:
         name: the name of the suite.
         directory: its directory.
-        epoch: the instant that the clock of every sample stands at.
+        clock_start: the instant that the clock of every sample stands at.
         confine: the level of confinement of programs, unless the run has another one.
         cases: the cases, sorted by id.
     """
 
     name: str
     directory: Path
-    epoch: datetime
+    clock_start: datetime
     confine: str
     cases: tuple[Case, ...]
+
+    @property
+    def epoch(self) -> datetime:
+        """An earlier name of ``clock_start``. An epoch is a repetition of a case, elsewhere."""
+        return self.clock_start
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Suite:
@@ -187,7 +192,7 @@ class Suite:
             raise InvalidInput(f"{file.parent} has no case.", fix="Make cases/<id>/case.toml.")
         _require_unlike(cases)
         name = check_id(top.text("name", file.parent.name), f"{file}: name")
-        return cls(name, file.parent, _epoch(top), defaults.text("confine", "auto", among=LEVELS), tuple(cases))
+        return cls(name, file.parent, _clock_start(top), defaults.text("confine", "auto", among=LEVELS), tuple(cases))
 
     def case(self, id_: str) -> Case:
         """The case with an id. Raises InvalidInput if there is none."""
@@ -319,16 +324,18 @@ def _check(table: TomlTable, kind: CheckKind) -> Check:
     return Check(kind, path=table.inside(kind, directory=kind == "tree"))
 
 
-def _epoch(top: TomlTable) -> datetime:
-    value = top.raw("epoch")
+def _clock_start(top: TomlTable) -> datetime:
+    # ``epoch`` is an earlier name of the key.
+    key = "clock_start" if "clock_start" in top or "epoch" not in top else "epoch"
+    value = top.raw(key)
     if value is None:
         return EPOCH
     try:
-        found = value if isinstance(value, datetime) and value.tzinfo is not None else parse_instant(top.text("epoch"))
+        found = value if isinstance(value, datetime) and value.tzinfo is not None else parse_instant(top.text(key))
     except InvalidInput:
         found = None
     if found is None or found < _EARLIEST:
-        top.wrong("epoch", "an instant from 1970 on, such as 2030-01-01T00:00:00Z", value)
+        top.wrong(key, "an instant from 1970 on, such as 2030-01-01T00:00:00Z", value)
     return found
 
 

@@ -120,7 +120,7 @@ def core_of(
     """
     setting: dict[str, Json] = {
         "agent": dict(agent),
-        "clock": {"epoch": format_instant(suite.epoch), "rule": "frozen"},
+        "clock": {"epoch": format_instant(suite.clock_start), "rule": "frozen"},
         "confine": confine,
         "environment": dict(PINNED),
         "gittrix": __version__,

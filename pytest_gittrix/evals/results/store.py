@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -243,6 +244,11 @@ class RunStore:
             if (record.id, record.epoch) == (id_, epoch):
                 return record
         raise InvalidInput(f"{self.path} has no sample of {id_!r}, epoch {epoch}.", fix="`gittrix eval show RUN` lists them.")
+
+    def replay_command(self, record: Record) -> str:
+        """The command line that repeats a sample, from any directory."""
+        epoch = ["--epoch", str(record.epoch)] if record.epoch else []
+        return shlex.join(["gittrix", "eval", "replay", str(self.path.absolute()), record.id, *epoch])
 
     def save(self, record: Record, artifacts: Artifacts) -> None:
         """Save a sample: its artifacts first, the record last.

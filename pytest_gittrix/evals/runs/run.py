@@ -62,6 +62,7 @@ class Options:
         lenient: whether a replay compares only actions with the transcripts, not their results.
         retries: how often a sample that ended in ``infra_error`` is retried.
         trust_agent: whether results are taken over although something of the agent cannot be known.
+        vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
 
@@ -84,6 +85,7 @@ class Options:
     retries: int = 1
     scratch: Path | None = None
     trust_agent: bool = False
+    vary: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def run_suite(
             scratch=root,
             agent=options.agent,
             seed=options.seed or 0,
-            instant=suite.epoch,
+            instant=suite.clock_start,
             confine=level.level,
             limits=options.limits,
             passed=options.passed,
@@ -204,9 +206,12 @@ def run_suite(
             replay=options.replay.absolute() if options.replay is not None else None,
             lenient=options.lenient,
             retries=options.retries,
+            vary=options.vary,
         )
         left = [sample for sample in missing if not (sample in reused and reused[sample].reused)]
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
+        if options.vary:
+            jobs.reverse()
         here = local if agent is not None else factory
         _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).run()
         if jobs and _identity(options, agent) != identity:

@@ -45,6 +45,7 @@ from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
 
 _REASON: Final = 300
+_OTHER_HASHES: Final = "1"
 _LEAST: Final = 0.1
 """The least seconds that a program of a check is given."""
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -69,6 +70,7 @@ class SampleSpec:
         timeout: the agent's time in seconds.
         trees: whether to record the tree after each step.
         expected: the transcript that the agent's steps are compared with.
+        vary: whether Python's hashes of programs have another seed than usual.
     """
 
     case: Case
@@ -83,6 +85,7 @@ class SampleSpec:
     timeout: float
     trees: bool = False
     expected: ExpectedTranscript | None = None
+    vary: bool = False
 
 
 @dataclass
@@ -234,7 +237,8 @@ class Sample:
 
     def _variables(self, world: World, home: Path, about_sample: Mapping[str, str]) -> dict[str, str]:
         spec = self._spec
-        return program_environment(home, world.clock, path=spec.path, passed=spec.passed, sample=about_sample, mark=self._mark)
+        sample = {**about_sample, "PYTHONHASHSEED": _OTHER_HASHES} if spec.vary else about_sample
+        return program_environment(home, world.clock, path=spec.path, passed=spec.passed, sample=sample, mark=self._mark)
 
     def _drift(self, world: World, at: str) -> None:
         drift = self._case.drift

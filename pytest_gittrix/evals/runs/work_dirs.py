@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.clock.clock import Clock, SystemClock
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.git.environment import HOME, HOME_OWNER
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree
@@ -189,7 +191,17 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
                 ended += [*gone.killed, *gone.left]
                 _remove(dead)
                 removed.append(name)
+    _sweep_homes()
     return Swept(tuple(removed), tuple(ended))
+
+
+def _sweep_homes() -> None:
+    """Remove the homes that git had for processes of this user that were killed."""
+    for home in Path(tempfile.gettempdir()).glob(f"{HOME}*"):
+        with suppress(OSError, ValueError, InvalidInput):
+            owner = Owner.from_json(json.loads((home / HOME_OWNER).read_bytes()))
+            if home.lstat().st_uid == os.getuid() and owner.alive() is False:
+                shutil.rmtree(home, ignore_errors=True)
 
 
 def _work_dir_names(root: Path) -> list[str]:

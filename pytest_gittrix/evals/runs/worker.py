@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -54,6 +55,7 @@ class Setting:
         replay: the directory of a run whose transcripts are replayed.
         lenient: whether to compare only actions with the transcripts, not their results.
         retries: how often a sample that ended in ``infra_error`` is retried.
+        vary: whether Python's hashes of programs have another seed than usual.
     """
 
     store: Path
@@ -69,6 +71,7 @@ class Setting:
     replay: Path | None = None
     lenient: bool = False
     retries: int = 1
+    vary: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def _spec_of(job: Job) -> SampleSpec:
         path=search_path(),
         timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,
         trees=setting.record or recorded is not None,
+        vary=setting.vary,
         expected=None if recorded is None else expected_transcript(recorded, lenient=setting.lenient),
     )
 
@@ -231,6 +235,7 @@ class _WorkerState:
 _umasks: list[int] = []
 _umasks_lock = threading.Lock()
 _orphaned = threading.Event()
+_is_worker = threading.Event()
 _worker_states: dict[tuple[int, int, str], _WorkerState] = {}
 
 
@@ -239,6 +244,10 @@ def _worker_state(scratch: Path, run: Path) -> _WorkerState:
     key = os.getpid(), threading.get_ident(), str(scratch)
     if key not in _worker_states:
         work_dir = make_work_dir(scratch, str(run))
+        if _is_worker.is_set():
+            # A worker ends without what Python does at the end of a process; so its temporary files go with its work directory.
+            tempfile.tempdir = str(work_dir.path / "temporary")
+            os.mkdir(tempfile.tempdir)
         _worker_states[key] = _WorkerState(work_dir, Templates(work_dir.path / "templates"))
         atexit.register(remove_work_dirs)
     return _worker_states[key]
@@ -252,6 +261,7 @@ def remove_work_dirs() -> None:
 
 def begin_worker() -> None:
     """Make this process a worker: it ignores Ctrl-C, and when its parent dies it ends with all programs it started."""
+    _is_worker.set()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="gittrix-parent", daemon=True).start()
 

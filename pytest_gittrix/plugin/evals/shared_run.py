@@ -117,7 +117,7 @@ class SharedRun:
             scratch=self._scratch,
             agent="",
             seed=plan.seed,
-            instant=plan.suite.epoch,
+            instant=plan.suite.clock_start,
             confine=level.level,
         )
 

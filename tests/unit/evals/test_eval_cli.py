@@ -179,6 +179,8 @@ def test_a_suite_is_found_deterministic_or_not(cli: Cli) -> None:
     random = agent_file(cli.root, "import os\ntoolbox.write('app.py', os.urandom(4).hex())")
 
     assert cli("eval", "check-determinism", str(place), "--agent", SOLVES, "--confine", "off").status == 0
+    hashes = "python -c \"open('x', 'w').write(str(hash('a')))\""
+    assert cli("eval", "check-determinism", str(place), "--agent", hashes, "--confine", "off").status == 1
     ran = cli("eval", "check-determinism", str(place), "--agent", random, "--confine", "off")
     assert ran.status == 1
     assert "first difference: event " in ran.text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ from support.evals import ran
 from pytest_gittrix.evals.inputs.suite import Suite
 
 PUZZLES = Path(__file__).resolve().parents[3] / "fixtures" / "evals" / "puzzles"
-CASES = [case.id for case in Suite.load(PUZZLES).cases]
+ORDINARY_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 
 
 def test_there_are_ten_with_every_kind_of_check_and_drift() -> None:
@@ -22,17 +26,40 @@ def test_there_are_ten_with_every_kind_of_check_and_drift() -> None:
     assert all(case.gold for case in suite.cases)
 
 
-@pytest.mark.parametrize("id_", CASES)
-def test_the_gold_patch_passes_and_doing_nothing_fails(id_: str, tmp_path: Path) -> None:
-    gold = ran(PUZZLES, tmp_path, "gold", only=(id_,), out=tmp_path / "gold").records[0]
-    nop = ran(PUZZLES, tmp_path, "nop", only=(id_,), out=tmp_path / "nop").records[0]
+def test_the_gold_patches_pass_as_root_and_as_an_ordinary_user_with_one_digest(tmp_path: Path) -> None:
+    here = ran(PUZZLES, tmp_path, "gold", confine="auto", out=tmp_path / "here")
+    user = [
+        *ORDINARY_USER,
+        sys.executable,
+        "-m",
+        "pytest_gittrix.cli",
+        "eval",
+        "run",
+        str(PUZZLES),
+        "--agent",
+        "gold",
+        "--no-report",
+        "--json",
+    ]
+    if subprocess.run([*ORDINARY_USER, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("there is no user namespace here")
 
-    assert (gold.outcome, gold.reason) == ("pass", "")
-    assert nop.outcome == "fail"
+    done = subprocess.run(
+        [*command, "--no-report", "--json", "--out", str(tmp_path / "there"), "--scratch", str(tmp_path / "scratch-there")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert [(record.id, record.reason) for record in here.records if record.outcome != "pass"] == []
+    found = json.loads(done.stdout)["data"]
+    assert (found["outcomes"]["pass"], found["confine"], found["digest"]) == (10, here.to_json()["confine"], here.digest)
 
 
-def test_a_puzzle_passes_in_the_strongest_confinement_there_is(tmp_path: Path) -> None:
-    summary = ran(PUZZLES, tmp_path, "gold", only=("fix-off-by-one", "conflict-with-drift"), confine="auto")
+def test_a_gold_patch_passes_unconfined_and_doing_nothing_fails(tmp_path: Path) -> None:
+    gold = ran(PUZZLES, tmp_path, "gold", only=("fix-*", "add-*", "conflict-*"), out=tmp_path / "gold")
+    nothing = ran(PUZZLES, tmp_path, "nop", out=tmp_path / "nop")
 
-    assert summary.counts["pass"] == 2, [record.reason for record in summary.records]
-    assert summary.to_json()["confine"] in ("off", "guard", "jail")
+    assert {record.outcome for record in gold.records} == {"pass"}
+    assert {record.outcome for record in nothing.records} == {"fail"}

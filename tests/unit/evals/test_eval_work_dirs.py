@@ -54,6 +54,20 @@ def alive(pid: int) -> bool:
     return found is not None and found.alive
 
 
+def test_the_home_that_git_had_for_a_killed_process_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = "import os; from pytest_gittrix.git.environment import hermetic_env; hermetic_env(); os._exit(0)"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+    (left,) = tmp_path.glob("gittrix-home-*")
+    living = tmp_path / "gittrix-home-living"
+    living.mkdir()
+    (living / ".owner.json").write_text(json.dumps(Owner.current().to_json()))
+
+    sweep(scratch_root(tmp_path / "scratch"))
+
+    assert (left.exists(), living.exists()) == (False, True)
+
+
 def test_a_full_disk_is_the_machines_fault_unless_the_sample_filled_it(tmp_path: Path) -> None:
     program = """
 import sys

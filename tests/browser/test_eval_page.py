@@ -271,7 +271,13 @@ def test_an_open_sample_shows_the_conflict_the_difference_and_what_happened(page
 
     text = page.locator(f"#d-{key}").inner_text()
 
-    for said in ("Somebody changed the same files in durable", "app.py", "What happened", "VERSION", "gittrix eval replay run conflict"):
+    for said in (
+        "Somebody changed the same files in durable",
+        "app.py",
+        "What happened",
+        "VERSION",
+        f"gittrix eval replay {store.path} conflict",
+    ):
         assert said in text
     assert page.locator(f"#d-{key} table.diff td.code.new").count() > 1
 

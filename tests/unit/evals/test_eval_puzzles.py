@@ -28,19 +28,7 @@ def test_there_are_ten_with_every_kind_of_check_and_drift() -> None:
 
 def test_the_gold_patches_pass_as_root_and_as_an_ordinary_user_with_one_digest(tmp_path: Path) -> None:
     here = ran(PUZZLES, tmp_path, "gold", confine="auto", out=tmp_path / "here")
-    user = [
-        *ORDINARY_USER,
-        sys.executable,
-        "-m",
-        "pytest_gittrix.cli",
-        "eval",
-        "run",
-        str(PUZZLES),
-        "--agent",
-        "gold",
-        "--no-report",
-        "--json",
-    ]
+    command = [*ORDINARY_USER, sys.executable, "-m", "pytest_gittrix.cli", "eval", "run", str(PUZZLES), "--agent", "gold"]
     if subprocess.run([*ORDINARY_USER, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("there is no user namespace here")
 

@@ -46,6 +46,8 @@ from pytest_gittrix.testing.world import World
 
 _REASON: Final = 300
 _OTHER_HASHES: Final = "1"
+_CHECK: Final = "check-"
+"""How the names of the directories of checks begin."""
 _LEAST: Final = 0.1
 """The least seconds that a program of a check is given."""
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -303,7 +305,7 @@ class Sample:
         ending, case = self._ending, self._case
         commit = ending.promoted or ending.head
         result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
-        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)))
+        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix=_CHECK, dir=self._directory)))
         for check in case.checks:
             self._check_until = real_seconds() + self._limit
             found, done = run_check(check, result, context)
@@ -320,7 +322,7 @@ class Sample:
     def _check_place(self, world: World) -> CheckPlace:
         """A copy of the result: no check sees what code of the result did in another."""
         # With an unpredictable name: an agent that is not confined could have put files there.
-        place = Path(tempfile.mkdtemp(prefix="check-", dir=self._directory))
+        place = Path(tempfile.mkdtemp(prefix=_CHECK, dir=self._directory))
         path, home = place / "checkout", place / "home"
         shutil.copytree(world.durable.path, path, symlinks=True)
         home.mkdir()
@@ -392,7 +394,8 @@ class Sample:
 
     def _line(self, text: str) -> str:
         """Make a reason one short line that is the same each time; a long one is cut in the middle."""
-        line = _ADDRESS.sub("0x…", " ".join(text.replace(str(self._directory), "").split()))
+        places = rf"{re.escape(str(self._directory))}(/{_CHECK}\w+)?"
+        line = _ADDRESS.sub("0x…", " ".join(re.sub(places, "", text).split()))
         return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
 
     def _repository(self, world: World) -> Repository:

@@ -13,7 +13,7 @@ from pytest_gittrix.commands.output import Table
 from pytest_gittrix.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_gittrix.evals.inputs.sample_record import Record
+    from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record
     from pytest_gittrix.evals.results.compare import Comparison, SamplePair
     from pytest_gittrix.evals.results.disk_usage import Usage
     from pytest_gittrix.evals.results.store import RunStore
@@ -190,7 +190,8 @@ def sample_text(store: RunStore, record: Record) -> str:
         fields = ", ".join(f"{name}={str(value)[:50]}" for name, value in sorted(event["data"].items()) if name not in ("policy", "task"))
         lines.append(f"  {event['seq']:>3}  {event['actor']:<7}{event['kind']:<18}{fields[:120]}".rstrip())
     if record.checks:
-        lines += ["", "checks", *(f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail}".rstrip() for one in record.checks)]
+        lines += ["", "checks"]
+        lines += [f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail or _judges(one)}".rstrip() for one in record.checks]
     if record.conflict:
         lines += ["", "conflict", *(f"  {kind:<5} {path}" for path, kind in sorted(record.conflict.items()))]
     output = failure_lines(store, record)
@@ -202,6 +203,11 @@ def sample_text(store: RunStore, record: Record) -> str:
     if patch:
         lines += ["", "diff", patch.rstrip("\n")]
     return visible("\n".join([*lines, "", f"again: {store.replay_command(record)}", ""]))
+
+
+def _judges(check: CheckResult) -> str:
+    """How many tests of a check each judge judged, such as ``3 by subject, 1 by plain``."""
+    return ", ".join(f"{count} by {judge}" for judge, count in sorted(Counter(check.judges.values()).items()))
 
 
 # Comparisons -----------------------------------------------------------------------------------------------------------------------

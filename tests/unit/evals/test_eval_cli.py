@@ -63,6 +63,14 @@ def test_too_few_passes_end_with_one(cli: Cli, least: str, status: int) -> None:
     assert ("fewer than 51 % passed" in ran.err) == bool(status)
 
 
+def test_a_sample_says_what_judged_its_hidden_tests(cli: Cli) -> None:
+    test = "import app\n\n\ndef test_it():\n    assert app.VERSION == 2\n"
+    cli.ok(*run(cli, suite(cli.root, more='[check]\npytest = "test_it.py"\n', extra={"test_it.py": test})))
+
+    assert "  ok  pytest 1 by subject\n" in cli.ok("eval", "show", str(cli.root / "a"), "one").text
+    assert cli.data("eval", "show", str(cli.root / "a"), "one")["checks"][0]["judges"] == {"test_it": "subject"}
+
+
 def test_a_broken_agent_ends_the_run_with_one_and_is_shown_at_once(cli: Cli) -> None:
     ran = cli(*run(cli, suite(cli.root, "one", "two"), agent="no-such-agent --yes"))
 

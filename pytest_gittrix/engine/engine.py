@@ -358,6 +358,7 @@ class GitTrix:
         if not report.problems:
             self.services.prune_seeds()
         self.services.resources.spares.prune()
+        self.services.resources.trash.empty_soon()
         return report
 
     def moved_refs(self, id_: str) -> list[MovedRef]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import select
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +44,7 @@ def pause(seconds: float) -> None:
 
 
 @contextmanager
-def time_limit(seconds: float, error: type[BaseException]) -> Iterator[None]:
+def interrupt_after(seconds: float, error: type[BaseException]) -> Iterator[None]:
     """A block that is ended by an error once it has taken too long.
 
     The error is raised between two instructions of Python in the thread of the block; a call into the system is waited for.
@@ -55,6 +53,9 @@ def time_limit(seconds: float, error: type[BaseException]) -> Iterator[None]:
         seconds: real seconds.
         error: the class of the error, which takes no arguments.
     """
+    import ctypes  # dear to load
+    import threading
+
     thread, lock, over = threading.get_ident(), threading.Lock(), False
 
     def end() -> None:

@@ -23,7 +23,7 @@ from pytest_gittrix.evals.judging.pytest_check import PytestPlace, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
-from pytest_gittrix.os_level.monotonic import time_limit
+from pytest_gittrix.os_level.monotonic import interrupt_after
 from pytest_gittrix.testing.repos.history import resolve
 
 MACHINE_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENFILE, errno.ENOMEM})
@@ -158,7 +158,7 @@ def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult
 def _by_function(check: Check, result: Result) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
-        with time_limit(result.case.timeout_ms / 1000, _OutOfTime):
+        with interrupt_after(result.case.timeout_ms / 1000, _OutOfTime):
             answer = function(result)
     except _OutOfTime:
         return CheckResult(check.kind, False, "its time was up")

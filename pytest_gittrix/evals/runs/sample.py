@@ -39,7 +39,7 @@ from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
-from pytest_gittrix.os_level.monotonic import real_seconds, time_limit
+from pytest_gittrix.os_level.monotonic import real_seconds, interrupt_after
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
@@ -153,7 +153,7 @@ class Sample:
             with self._recorder.timed("agent"):
                 worked = self._work(world, session)
             try:
-                with self._recorder.timed("review"), time_limit(self._limit, OutOfTime):
+                with self._recorder.timed("review"), interrupt_after(self._limit, OutOfTime):
                     review = self._review_work(session)
                     patch = patch_bytes(file_changes(review.snapshot))
             except OutOfTime:
@@ -276,7 +276,7 @@ class Sample:
 
     def _promote_in_time(self, session: UserSession, review: Review) -> bool:
         try:
-            with time_limit(self._limit, OutOfTime):
+            with interrupt_after(self._limit, OutOfTime):
                 return self._promote(session, review)
         except OutOfTime:
             self._ending.outcome, self._ending.reason = "timeout", f"the {self._limit:g} s of the promotion were up"

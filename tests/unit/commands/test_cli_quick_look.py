@@ -209,7 +209,8 @@ def test_an_engine_recovers_a_store_that_is_not_at_rest(home: Path, tmp_path: Pa
     for unrest in ("a start was killed", "a writer of an open session was killed", "a seed is of no use any more"):
         UNREST[unrest](root)
 
-    with closing(GitTrix(None, store=root, sweep_interval=None).init()):
+    with closing(GitTrix(None, store=root, sweep_interval=None).init()) as engine:
+        engine.services.resources.trash.wait()
         assert not (root / "sess_stillborn").exists()
         assert not (root / ".seeds" / "0000-old").exists()
         assert not [*root.glob("*/*.tmp")]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -303,7 +303,7 @@ def test_pipes_and_sockets_are_passed_over_without_waiting(workspace: Workspace,
 def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:
     edit(Path(workspace.path))
     # A stamp from the future is what a clock that was set back looks like: every change seems older than the workspace.
-    deceived = replace(workspace._created, stamp=workspace._created.stamp + 10**12)
+    deceived = replace(workspace.created, stamp=workspace.created.stamp + 10**12)
 
     assert take_snapshot(workspace.path, workspace.seed, deceived).changes == {}
     stepped = replace(deceived, boot=deceived.boot + 10**12)

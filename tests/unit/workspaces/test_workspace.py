@@ -236,7 +236,7 @@ def test_a_workspace_is_opened_again_as_it_was_made(durable: GitRepo, tmp_path: 
     opened = open_workspace(made.path, str(tmp_path / "workspace-state"))
 
     assert (opened.kind, opened.path, opened.seed.commit, opened.seed.history) == (kind, made.path, made.seed.commit, 1)
-    assert opened._created == made._created
+    assert opened.created == made.created
     assert opened._admin == made._admin
 
 

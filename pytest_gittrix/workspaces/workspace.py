@@ -427,6 +427,8 @@ class Trash:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._lock = threading.Lock()
+        self._again = False
         self._emptying: threading.Thread | None = None
 
     def discard(self, path: str) -> None:
@@ -452,17 +454,29 @@ class Trash:
                     flattened = _flatten(path, self._directory) or flattened
 
     def empty_soon(self) -> None:
-        """Delete everything in the trash on a background thread."""
+        """Delete everything in the trash on a background thread, also what comes while that is at work."""
         if not names_in(self._directory):
             return
-        if self._emptying is None or not self._emptying.is_alive():
-            self._emptying = threading.Thread(target=self.empty, name="gittrix-trash", daemon=True)
-            self._emptying.start()
+        with self._lock:
+            self._again = True
+            if self._emptying is None or not self._emptying.is_alive():
+                self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
+                self._emptying.start()
+
+    def _empty_until_done(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again:
+                    self._emptying = None
+                    return
+                self._again = False
+            self.empty()
 
     def wait(self) -> None:
         """Wait for the background thread to end, if it runs."""
-        if self._emptying is not None:
-            self._emptying.join()
+        emptying = self._emptying
+        if emptying is not None:
+            emptying.join()
 
 
 def _move(path: str, target: str) -> None:

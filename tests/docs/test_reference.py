@@ -143,7 +143,7 @@ def test_the_glossary_has_ten_words() -> None:
     assert len(re.findall(r"^\| (?!word )\w+ \|", page("glossary.md"), re.MULTILINE)) == 10
 
 
-OF_OTHER_SYSTEMS = re.compile(r"\b(rigs?|molecules?|members?|desks?|lineages?|leases?|polecats?|work units?)\b", re.IGNORECASE)
+OF_OTHER_SYSTEMS = re.compile(r"\b(rigs?|molecules?|members?|desks?|lineages?|leases?|polecats?|work units?)\b(?!:)", re.IGNORECASE)
 PAGES_ON_THEM = {"run-the-daemon.md", "take-turns-and-hand-on.md", "test-logs-turns-and-lines.md", "check-your-own-session-system.md"}
 FOR_EVERYBODY = [
     ROOT / "README.md",

@@ -39,7 +39,7 @@ from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
-from pytest_gittrix.os_level.monotonic import real_seconds, interrupt_after
+from pytest_gittrix.os_level.monotonic import interrupt_after, real_seconds
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World

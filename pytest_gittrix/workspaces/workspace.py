@@ -427,7 +427,6 @@ class Trash:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._lock = threading.Lock()
         self._again = False
         self._emptying: threading.Thread | None = None
 
@@ -457,26 +456,20 @@ class Trash:
         """Delete everything in the trash on a background thread, also what comes while that is at work."""
         if not names_in(self._directory):
             return
-        with self._lock:
-            self._again = True
-            if self._emptying is None or not self._emptying.is_alive():
-                self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
-                self._emptying.start()
+        self._again = True  # no lock: a process that is forked while a thread holds one would wait for ever
+        if self._emptying is None or not self._emptying.is_alive():
+            self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
+            self._emptying.start()
 
     def _empty_until_done(self) -> None:
-        while True:
-            with self._lock:
-                if not self._again:
-                    self._emptying = None
-                    return
-                self._again = False
+        while self._again:
+            self._again = False
             self.empty()
 
     def wait(self) -> None:
         """Wait for the background thread to end, if it runs."""
-        emptying = self._emptying
-        if emptying is not None:
-            emptying.join()
+        if self._emptying is not None:
+            self._emptying.join()
 
 
 def _move(path: str, target: str) -> None:

@@ -88,7 +88,7 @@ def list_sessions(options: Namespace) -> CommandResult:
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
         lives = _lives(gittrix, records) if options.view == "gittrix" else {}
-        beside = _beside(gittrix, found) if options.beside else {}
+        beside = _beside(gittrix, found or records) if options.beside else {}
     if not records:
         return CommandResult([], _NONE, notes_of(problems))
     notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in beside.items() for line in lines))
@@ -169,16 +169,17 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
     return found, [one.wire() if options.view == "gittrix" else record_in(gittrix, one.id, options.view) for one in found]
 
 
-def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, list[str]]:
+def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata | Mapping[str, Any]]) -> dict[str, list[str]]:
     """What the agents' own git holds that is in no touched file, a line each, by the ids of the sessions among ``found`` that live."""
     beside: dict[str, list[str]] = {}
     for one in found:
-        if one.state != "active":
+        id_, state = (one["id"], one["state"]) if isinstance(one, Mapping) else (one.id, one.state)
+        if state != "active":
             continue
         try:
-            beside[one.id] = [*gittrix.info(one.id).beside]
+            beside[id_] = [*gittrix.info(id_).beside]
         except GittrixError as problem:
-            beside[one.id] = [f"its workspace cannot be looked into: {problem.fact}"]
+            beside[id_] = [f"its workspace cannot be looked into: {problem.fact}"]
     return beside
 
 

@@ -129,10 +129,12 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
-        self.index.sync()
-        if not self.index.problems():
-            prune_seeds(str(self.resources.seeds_path), self.records.baselines, remove=self.resources.trash.discard)
+        prune_seeds(str(self.resources.seeds_path), self._needed_baselines, remove=self.resources.trash.discard)
         self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
+
+    def _needed_baselines(self) -> set[str] | None:
+        self.index.sync()
+        return None if self.index.problems() else self.records.baselines()
 
     def tidy(self) -> None:
         """Remove seeds when there are many, make spares, and empty the trash in the background, if the store is written to the disk."""

@@ -236,7 +236,7 @@ def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
 
 
 class Trees:
-    """Reads and parses tree objects, and caches the most recent ones (tree objects never change).
+    """Reads and parses tree objects, and keeps those that were parsed last (tree objects never change).
 
     Args:
         objects: where they are read from.

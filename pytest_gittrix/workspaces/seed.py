@@ -11,7 +11,7 @@ import math
 import os
 import time
 from bisect import insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Literal
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
@@ -29,6 +29,7 @@ from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
+    Derivation,
     ancestry,
     build_seed,
     closure,
@@ -103,7 +104,7 @@ class Seed:
 
     @property
     def objects_dir(self) -> str:
-        """Its object directory."""
+        """Its object directory, which may hold more than the baseline: only what reads by paths of the baseline's tree may use it."""
         return os.path.join(self.directory, "objects")
 
     @cached_property
@@ -166,6 +167,11 @@ class Seed:
     def _closure(self) -> list[str]:
         return closure(self.trees.read, {self.commit: self.root})
 
+    @property
+    def exact_objects_dir(self) -> str:
+        """The object directory that ``pack_dir`` is of, which other repositories may borrow."""
+        return os.path.dirname(self.pack_dir)
+
     @cached_property
     def packs(self) -> tuple[str, ...]:
         """The file names in ``pack_dir``."""
@@ -213,7 +219,7 @@ def check_history(history: object) -> History:
     )
 
 
-_recent: OrderedDict[str, Seed] = OrderedDict()
+_recent: OrderedDict[str, tuple[tuple[int, int], Seed]] = OrderedDict()
 
 
 def prepare_seed(seeds: str, repository: Repository, commit: str, history: History = "none", *, sync: bool = False) -> Seed:
@@ -242,14 +248,13 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     directory = seed_directory(seeds, commit, history)
     if os.path.exists(directory):
         return _cached(directory, commit, repository.format, history, sync)
-    _recent.pop(directory, None)  # its objects were deleted with the directory
     commits, edge = _history_of(repository, commit, history)
-    nearest = _nearest(seeds, repository, commit, sync) if history == "none" else None
-    derived = None
-    if nearest is not None:
-        with suppress(MissingObject):
-            derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
     read = partial(_read_and_remember, repository.objects, directory)
+    nearest, derived = None, None
+    if history == "none":
+        with suppress(GittrixError, OSError):  # durable, or that seed, is damaged: what this baseline needs may be whole
+            nearest = _nearest(seeds, repository, commit, sync)
+            derived = _derivation(nearest, repository, commit) if nearest is not None else None
     build_seed(directory, repository, commits, edge, derived, read, sync=sync)
     seed = _cached(directory, commit, repository.format, history, sync)
     vars(seed)["baseline"] = repository.commit(commit)
@@ -257,6 +262,10 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     if nearest is not None and derived is not None:
         _inherit(seed, nearest, derived.changes)
     return seed
+
+
+def _derivation(nearest: Seed, repository: Repository, commit: str) -> Derivation | None:
+    return derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
 
 
 def _read_and_remember(objects: Objects, seed: str, id_: str) -> tuple[str, bytes]:
@@ -275,12 +284,24 @@ def open_seed(seeds: str, commit: str, history: History, format_name: str) -> Se
 
 
 def _cached(directory: str, commit: str, format_: ObjectFormat, history: History, sync: bool = True) -> Seed:
-    """The seed in a directory; the most recent seeds are kept open."""
-    seed = _recent.pop(directory, None) or Seed(directory, commit, format_, history, sync)
-    _recent[directory] = seed
+    """The seed in a directory; the most recent seeds are kept open. One that was removed and made again since is another one."""
+    made, seed = _recent.pop(directory, None) or (None, None)
+    now = _identity(directory)
+    if seed is None or made != now:
+        seed = Seed(directory, commit, format_, history, sync)
+    _recent[directory] = now, seed
     while len(_recent) > _CACHED_SEEDS:
         _recent.popitem(last=False)
     return seed
+
+
+def _identity(directory: str) -> tuple[int, int]:
+    """What no other seed in this directory has: the inode and the change time of a file that is written once."""
+    try:
+        found = os.stat(os.path.join(directory, "shallow"))
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_ino, found.st_ctime_ns
 
 
 def _nearest(seeds: str, repository: Repository, commit: str, sync: bool) -> Seed | None:
@@ -363,16 +384,23 @@ def _directories_with(directories: Mapping[str, Mapping[str, Entry]], changes: C
             for parent in parents(path):
                 changed.setdefault(parent, {})
             own(directory)[name] = entry
-    for directory in sorted(copied, reverse=True):
-        _remove_empty(changed, directory)
+    _remove_empty(changed, [directory for directory, files in copied.items() if not files])
     return changed
 
 
-def _remove_empty(directories: dict[str, Mapping[str, Entry]], directory: str) -> None:
-    """Remove a directory in which and below which there is no file, and those above it that thus have none either."""
-    while directory and not directories.get(directory, True) and not any(other.startswith(directory + "/") for other in directories):
-        del directories[directory]
-        directory = directory.rpartition("/")[0]
+def _remove_empty(directories: dict[str, Mapping[str, Entry]], emptied: Iterable[str]) -> None:
+    """Remove the directories among some in which and below which there is no file, and those above them that thus have none either."""
+    waiting = {directory for directory in emptied if directory}
+    if not waiting:
+        return
+    children = Counter(directory.rpartition("/")[0] for directory in directories if directory)
+    while waiting:
+        directory = waiting.pop()
+        if directory and directory in directories and not directories[directory] and not children[directory]:
+            del directories[directory]
+            above = directory.rpartition("/")[0]
+            children[above] -= 1
+            waiting.add(above)
 
 
 def _history_of(repository: Repository, commit: str, history: History) -> tuple[list[str], list[str]]:
@@ -394,7 +422,7 @@ def _history_of(repository: Repository, commit: str, history: History) -> tuple[
 
 def prune_seeds(
     seeds: str,
-    wanted: Callable[[], Iterable[str]],
+    wanted: Callable[[], Iterable[str] | None],
     *,
     remove: Callable[[str], object],
     spare: int = SPARE_SEEDS,
@@ -404,7 +432,8 @@ def prune_seeds(
 
     Args:
         seeds: the directory of seeds.
-        wanted: returns the baseline commits that live sessions need; called only if there may be something to remove.
+        wanted: returns the baseline commits that live sessions need, or None if nobody can know them all. Called only if there may be
+            something to remove, and when no session can be about to start from what is there.
         remove: removes a directory by its path.
         spare: how many seeds that nobody needs stay, since the next one may be derived from them.
         older_than: seconds since a seed was made, after which it is no spare any more.
@@ -419,7 +448,10 @@ def prune_seeds(
     if not old and len(whole) <= spare:
         return []
     with suppress(_BeingMade), locked_file(seeds, wait=0, refusal=_BeingMade):
-        needed = set(wanted())
+        asked = wanted()
+        if asked is None:
+            return []
+        needed = set(asked)
         unneeded = [name for name in whole if name.partition("-")[0] not in needed]
         removed = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
         for name in removed:

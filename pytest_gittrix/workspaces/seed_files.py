@@ -209,9 +209,11 @@ def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[
         ancestor = os.path.join(os.path.dirname(directory), name)
         exact = _packs_in(os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack"))
         if len(exact) == 1:
-            with suppress(FileNotFoundError):  # removed meanwhile
-                own = sorted(_packs_in(os.path.join(directory, "objects", "pack")), key=os.path.getsize)
-                return copy_pack([*exact, *own], packs, wanted, format_, sync=sync)
+            own = _packs_in(os.path.join(directory, "objects", "pack"))
+            try:
+                return copy_pack([*exact, *sorted(own, key=os.path.getsize)], packs, wanted, format_, sync=sync)
+            except FileNotFoundError:  # removed meanwhile, before anything was written
+                continue
     return False
 
 

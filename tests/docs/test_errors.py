@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +44,7 @@ from pytest_gittrix.engine.operations.caller import make_mark, on_behalf_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,
+    ExtraMissing,
     GittrixError,
     PromoteFailed,
     SecretsFound,
@@ -50,6 +52,7 @@ from pytest_gittrix.errors import (
     WorkItemHeld,
     WorkspaceMissing,
 )
+from pytest_gittrix.extras import required
 from pytest_gittrix.git import environment
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.lease import Lease
@@ -173,7 +176,7 @@ def _a_durable_that_was_moved_away(bench: Bench) -> object:
     return session.promote()
 
 
-@provokes("ADAPTER_UNAVAILABLE")
+@provokes("INVALID_INPUT")
 def _a_store_below_a_device(bench: Bench) -> object:
     return bench.cli.error("session", "list", "--store", "/dev/null/x")["code"]
 
@@ -387,6 +390,20 @@ def _a_durable_without_a_forge(bench: Bench) -> object:
 @provokes("CAPABILITY_MISSING", "workspace kind cannot do what the caller requested")
 def _a_program_in_a_workspace_without_files(bench: Bench) -> object:
     return bench.session(workspace="lazy").for_agent().run(["true"])
+
+
+@provokes(
+    "CAPABILITY_MISSING",
+    "as `ExtraMissing` (`.extra`), which is an `ImportError` too, an extra of the package is not installed: the message has the line that "
+    "installs it",
+)
+def _an_extra_that_is_not_installed(bench: Bench) -> object:
+    bench.patch.setitem(sys.modules, "jinja2.no_such_module", None)
+    with pytest.raises(ImportError, match="pip install 'pytest-gittrix") as missing:
+        required("jinja2.no_such_module", "evals")
+    assert isinstance(missing.value, ExtraMissing)
+    assert missing.value.extra == "evals"
+    raise missing.value
 
 
 # Input -------------------------------------------------------------------------------------------------------------------------------
@@ -808,7 +825,7 @@ def test_what_the_page_says_ends_in_that_error(bench: Bench, provocation: Provoc
         error, code = raised, raised.code
 
     assert code == provocation.code, error
-    assert error is None or (type(error) is getattr(errors, name) and error.fact and (error.why or error.fix))
+    assert error is None or (isinstance(error, getattr(errors, name)) and error.fact and (error.why or error.fix))
 
 
 @pytest.mark.parametrize("code", _rows())
@@ -822,7 +839,8 @@ def test_a_row_says_nothing_that_is_not_provoked(code: str) -> None:
 
 
 def test_every_code_has_a_row_and_every_row_a_class() -> None:
-    classes = {one.code: name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, GittrixError)}
+    known = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, GittrixError)]
+    classes = {one.code: one.__name__ for one in known if not any(one.code == above.code for above in known if above in one.__mro__[1:])}
     del classes[GittrixError.code]
 
     assert {code: name for code, (name, _) in _rows().items()} == classes
@@ -960,5 +978,5 @@ def test_the_command_line_has_two_codes_more(bench: Bench) -> None:
     cli = bench.cli
     assert cli("session", "nothing", "--json").envelope["error"]["code"] == "USAGE"
 
-    bench.patch.setattr(GitTrix, "list_sessions", lambda *_: 1 / 0)
-    assert cli.error("session", "list")["code"] == "UNKNOWN"
+    bench.patch.setattr(GitTrix, "sweep", lambda *_: 1 / 0)
+    assert cli.error("sweep")["code"] == "UNKNOWN"

@@ -212,7 +212,7 @@ def test_the_fixture_asks_for_the_marker(evals: EvalTests) -> None:
         ('suite="suite", agent="nop", confine="box"', "confine was given 'box'.*"),
         ('suite="suite", agent="nop", only=3', "only was given 3.*"),
         ('suite="suite", agent="nop", only="z*"', "No case of suite fits z*"),
-        ('suite="nowhere", agent="nop"', "*nowhere/suite.toml*"),
+        ('suite="nowhere", agent="nop"', "*There is no suite in*nowhere*"),
         ('suite="suite", agent=3', "agent was given 3.*"),
         ('suite="suite", agent="python:no_such_module:work"', "'no_such_module' cannot be loaded*"),
         ('"suite", "nop"', "*keyword arguments only*"),

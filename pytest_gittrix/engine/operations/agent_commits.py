@@ -111,7 +111,7 @@ class AgentCommits:
             message=message,
             format_=self._seed.format,
         )
-        open_bare(self._directory, self._seed.format.name, self._seed.objects_dir)
+        open_bare(self._directory, self._seed.format.name, self._seed.exact_objects_dir)
         install_pack(str(self._directory / "objects"), built.pack)
         if self._workspace.kind == "clone":
             try:

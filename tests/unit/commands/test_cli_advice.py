@@ -26,6 +26,9 @@ ONLY_IN_PYTHON = {
     'Give a mapping, such as hunks={"app.py": [1, 3]}.': "a command makes the mapping",
     'Give names, such as pass_env=["ANTHROPIC_API_KEY"].': "a team file has names",
     "Give chain or work_unit=, one of them.": "a command gives one id",
+    'Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".': (
+        "a command takes a duration"
+    ),
     "Pass ids= that makes new ones.": "a command takes the ids of the engine",
     "Look at tree() for those there are.": "a function of a suite looks into its repository",
 }

@@ -14,6 +14,7 @@ from support.refusals import refuse_to_open
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired, WriteRejected
+from pytest_gittrix.workspaces import seed_files
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
@@ -149,6 +150,20 @@ class TestInAClone:
         sha = session.commit("after")
         assert session.log()[0].sha == sha
         assert site.durable.contains(session.promote(files=["app.py"]).sha)
+
+    def test_its_log_tells_nothing_of_earlier_baselines(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
+        site.start()
+        before = site.durable.head()
+        site.durable.commit({"app.py": "print('moved')\n"}, "moved")
+        session = site.start()
+        assert (site.store / ".seeds" / f"{session.info().baseline_sha}-none" / "ancestry").exists()
+        session.write_and_commit({"app.py": "v2\n"}, "one")
+
+        (session.workspace_path / ".git" / "refs" / "heads").mkdir(parents=True, exist_ok=True)
+        (session.workspace_path / ".git" / "refs" / "heads" / "main").write_text(f"{before}\n")
+
+        assert session.log() == []
 
     @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
     def test_a_head_that_the_system_refuses_to_read_is_no_broken_one(

@@ -394,3 +394,21 @@ def test_a_day_of_promotions_leaves_a_few_seeds_and_those_that_sessions_need(sit
     assert f"{first.info().baseline_sha}-none" in seeds
     first.write("README.md", "still at work\n")
     assert site.durable.read("README.md", first.promote().sha) == b"still at work\n"
+
+
+def test_a_seed_that_another_engine_has_just_started_from_is_not_pruned(site: Site) -> None:
+    first = site.start()
+    baseline = first.info().baseline_sha
+    for number in range(2 * SPARE_SEEDS):
+        session = site.start()
+        session.write("app.py", f"print({number})\n")
+        session.promote()
+    first.discard()
+    site.engine.services.index.sync()
+    site.durable.git("update-ref", "refs/heads/main", baseline)
+    late = site.another().start_session("from an old baseline")
+
+    site.engine.services.prune_seeds()
+
+    assert f"{baseline}-none" in [path.name for path in (site.store / ".seeds").iterdir()]
+    assert late.info().baseline_sha == baseline

@@ -168,6 +168,42 @@ def test_a_derived_seed_outlives_those_it_comes_from(tmp_path: Path) -> None:
     assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / "cold"))
 
 
+def test_an_ancestor_that_durable_has_lost_does_not_keep_a_seed_from_being_made(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
+    other = GitRepo.make(tmp_path / "other", {"a": "other\n"}, bare=True)
+    lost = repo.head()
+    repo.commit({"a": "1\n"})
+    repo.commit({"a": "2\n"})
+    prepared(other, tmp_path / "seeds")
+    (repo.path / "objects" / lost[:2] / lost[2:]).unlink()
+
+    assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / "cold"))
+
+
+def test_a_damaged_seed_is_not_derived_from(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
+    shutil.rmtree(prepared(repo, tmp_path / "seeds").objects_dir)
+    seeds_module._recent.clear()
+    repo.commit({"a": "1\n"})
+
+    assert ancestry(prepared(repo, tmp_path / "seeds").directory) == ()
+
+
+def test_a_seed_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
+    first = prepared(repo, tmp_path / "seeds")
+    assert first.small_files is not None
+    shutil.rmtree(first.directory)
+    remembered = dict(seeds_module._recent)
+    prepared(repo, tmp_path / "seeds")
+    seeds_module._recent.update(remembered)  # as a process that has not looked since
+
+    again = prepared(repo, tmp_path / "seeds")
+
+    assert again is not first
+    create("clone", str(tmp_path / "clone"), str(tmp_path / "state"), again)
+
+
 MAKER = """
 import sys
 from pytest_gittrix.git.repository import Repository

@@ -14,7 +14,7 @@ from support.git import FORMATS, GitRepo, executable, git, link, submodule
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.file_lock import locked_file, try_lock
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare_seed, prune_seeds
@@ -148,7 +148,7 @@ def test_a_removed_seed_is_made_anew(durable: GitRepo, tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.file_lock import locked_file, try_lock
 from pytest_gittrix.workspaces.seed import prepare_seed
 with Repository.open(sys.argv[1]) as repository:
     sys.stdin.readline()
@@ -266,3 +266,17 @@ def test_nothing_is_pruned_while_somebody_makes_a_seed(durable: GitRepo, tmp_pat
     with locked_file(seeds, shared=True):
         assert prune_seeds(str(seeds), list, remove=shutil.rmtree, spare=0) == []
     assert len(prune_seeds(str(seeds), list, remove=shutil.rmtree, spare=0)) == 1
+
+
+def test_who_needs_which_seed_is_asked_when_no_session_can_start_from_one(durable: GitRepo, tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    made(durable, seeds)
+    busy: list[bool] = []
+
+    def wanted() -> None:
+        descriptor = os.open(seeds, os.O_RDONLY | os.O_DIRECTORY)
+        busy.append(not try_lock(descriptor, shared=True))
+        os.close(descriptor)
+
+    assert prune_seeds(str(seeds), wanted, remove=shutil.rmtree, spare=0) == []
+    assert busy == [True]

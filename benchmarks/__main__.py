@@ -41,6 +41,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.cycle import cycle, moving
     from benchmarks.diffs import diffs
     from benchmarks.evals import evals
+    from benchmarks.exponents import exponents
     from benchmarks.fixtures_cost import fixtures_cost
     from benchmarks.history import history
     from benchmarks.ignore import ignore
@@ -52,6 +53,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     return {
         "cycle": lambda: cycle(sizes, quick=quick),
         "moving": lambda: moving(sizes, quick=quick),
+        "exponents": lambda: exponents(quick=quick),
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
         "command line": lambda: command_line(quick=quick),

@@ -24,6 +24,9 @@ MOVING_GOALS: Final = {
     "clone, a spare": {10: 3.5, 1_000: 8, 10_000: 8, 50_000: 6},
 }
 """How many times faster than (a) the cycle is to be where the baseline moves, by kind and size."""
+EXPONENTS, EXPONENT = "exponents", "exponent"
+"""The bench of exponents, and the unit of those of its measurements that are exponents and not times."""
+LARGEST_EXPONENT: Final = 1.1
 FLOOR_SHARE: Final = 0.32
 """What the floor made by hand takes of (a) at 10 000 and 50 000 files."""
 
@@ -106,6 +109,10 @@ class Run:
             yield self._plain(f"index rebuilt, {name}: events/s", ("rebuild", name, TOTAL, None), 100_000, at_least=True)
         yield self._plain("eval sample of an agent that is a function: ms", ("evals", "a function", TOTAL, None), 10)
         yield self._slowest("slowest query of 100 000 sessions: ms", "query", 100_000, 50)
+        found = [item for item in self.measurements if item.unit == EXPONENT]
+        if found:
+            most = max(found, key=lambda item: item.best)
+            yield Verdict(f"largest exponent ({most.phase} by {most.name})", LARGEST_EXPONENT, most.median, most.best)
 
     def _pair(self, one: _Key, other: _Key) -> tuple[Measurement, Measurement] | None:
         first, second = self._known.get(one), self._known.get(other)
@@ -164,7 +171,9 @@ def text(run: Run, environment: dict[str, Any]) -> str:
     """The run as plain tables."""
     parts = ["\n".join(f"{name}: {value}" for name, value in environment.items())]
     parts += [_cycle(run, bench, size) for bench in CYCLES for size in run.sizes(bench)]
-    rest = dict.fromkeys(item.bench for item in run.measurements if item.bench not in CYCLES)
+    if run.sizes(EXPONENTS):
+        parts.append(_exponents(run))
+    rest = dict.fromkeys(item.bench for item in run.measurements if item.bench not in (*CYCLES, EXPONENTS))
     parts += [_plain_table(run, bench) for bench in rest]
     verdicts = run.verdicts()
     if verdicts:
@@ -200,6 +209,21 @@ def _plain_table(run: Run, bench: str) -> str:
     items = [item for item in run.measurements if item.bench == bench]
     rows = [(item.name, _phase(item), _size(item), number(item.median), number(item.best), item.unit, str(item.rounds)) for item in items]
     return f"{bench.capitalize()}\n" + table(("", "phase", "size", "median", "best", "unit", "rounds"), rows)
+
+
+def _exponents(run: Run) -> str:
+    """Operations by dimensions; in each field the exponent, and the milliseconds at the largest size."""
+    items = [item for item in run.measurements if item.bench == EXPONENTS]
+    largest = {item.name: max(other.size or 0 for other in items if other.name == item.name) for item in items}
+    rows = []
+    for operation in dict.fromkeys(item.phase for item in items):
+        fields = [operation]
+        for dimension, size in largest.items():
+            taken, found = run.find(EXPONENTS, dimension, operation, size), run.find(EXPONENTS, dimension, operation)
+            fields.append(f"{found.best:.2f} ({number(taken.best)})" if taken and found else "")
+        rows.append(fields)
+    head = ("", *(f"{dimension}: {size:,}".replace(",", " ") for dimension, size in largest.items()))
+    return "Exponents (and ms of processor time at the largest size, best round)\n" + table(head, rows)
 
 
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:

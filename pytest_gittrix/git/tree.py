@@ -207,16 +207,18 @@ def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> d
         added: the added paths.
     """
     clashes: dict[str, str] = {}
-    by_key: dict[str, dict[str, list[bytes]]] = {}
+    # Each tree is asked for once: a reader of new trees parses them at each call.
+    known: dict[str, tuple[Mapping[bytes, Item], dict[str, list[bytes]]]] = {}
     for path in added:
         node = root
         for depth, name in enumerate(names := os.fsencode(path).split(b"/")):
             if node is None:
                 break
-            items = read_tree(node)
-            if node not in by_key:
-                by_key[node] = _by_collision_key(items)
-            alike = by_key[node][collision_key(os.fsdecode(name))]
+            if node not in known:
+                items = read_tree(node)
+                known[node] = items, _by_collision_key(items)
+            items, by_key = known[node]
+            alike = by_key[collision_key(os.fsdecode(name))]
             twin = next((other for other in alike if other != name), None)
             if twin is not None:
                 clashes[path] = os.fsdecode(b"/".join([*names[:depth], twin]))

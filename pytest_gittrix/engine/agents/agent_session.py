@@ -23,7 +23,6 @@ from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,
-    deleted_paths,
     file_exists,
     is_executable_below,
     list_files,
@@ -162,7 +161,7 @@ class AgentSession:
 
     def _deleted(self, state: SessionState) -> frozenset[str]:
         """Paths deleted through the session, where absence alone does not say so."""
-        return frozenset(deleted_paths(state)) if self._workspace.kind == "lazy" else frozenset()
+        return state.api_deleted if self._workspace.kind == "lazy" else frozenset()
 
     def _snapshot(self, state: SessionState) -> Snapshot:
         return snapshot_of(state, self._workspace, self._limits)

@@ -44,14 +44,9 @@ class ListEntry:
     type: ListType
 
 
-def deleted_paths(state: SessionState) -> list[str]:
-    """The paths whose last operation through the session was a deletion."""
-    return [path for path, op in state.api_touched.items() if op == "delete"]
-
-
 def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
     """A session's workspace as a tree; see ``snapshot.take_snapshot`` for ``on_step`` and for errors."""
-    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=deleted_paths(state), on_step=on_step)
+    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=state.api_deleted, on_step=on_step)
 
 
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:

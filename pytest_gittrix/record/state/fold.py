@@ -164,7 +164,10 @@ def _ready(state: SessionState, event: Event) -> None:
 
 
 def _write(state: SessionState, event: Event) -> None:
-    state.api_touched[path_of(event.data)] = event.data["op"]
+    path, op = path_of(event.data), event.data["op"]
+    state.api_touched[path] = op
+    if op == "delete" or path in state.api_deleted:
+        state.api_deleted = state.api_deleted | {path} if op == "delete" else state.api_deleted - {path}
     state.changed_since_checkpoint = True
 
 

@@ -130,6 +130,7 @@ class SessionState:
         created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
         state: ``active``, or how it ended.
         api_touched: paths written or deleted through the session, in the order of their first use; with the last ``op``.
+        api_deleted: those of them whose last ``op`` was a deletion.
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
         intent: the promotion that has not ended in the log.
@@ -172,6 +173,7 @@ class SessionState:
     format: str | None = None
     state: StateName = "active"
     api_touched: dict[str, str] = field(default_factory=dict)
+    api_deleted: frozenset[str] = frozenset()
     commits: list[str] = field(default_factory=list)
     strategy: str = "auto"
     result: Result | None = None

@@ -258,6 +258,15 @@ def test_collisions_that_were_there_already_are_nobodys_doing(shelf: Shelf) -> N
     assert collisions(shelf.read, root, ["b"]) == {}
 
 
+def test_collisions_ask_for_each_tree_once(shelf: Shelf) -> None:
+    paths = [f"lib/{number}" for number in range(20)]
+    root = shelf.write(dict.fromkeys(paths, ONE))
+    shelf.reads.clear()
+
+    assert collisions(shelf.read, root, paths) == {}
+    assert len(shelf.reads) == len(set(shelf.reads)) == 2
+
+
 def test_a_path_that_is_not_in_the_tree_collides_with_nothing(shelf: Shelf) -> None:
     root = shelf.write({"src/a": ONE})
 

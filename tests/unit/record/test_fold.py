@@ -131,17 +131,18 @@ def test_paths_that_are_not_utf8_come_back() -> None:
 
 
 def test_what_the_agent_did_adds_up() -> None:
-    state = fold(
-        history(
-            "workspace.ready",
-            ("session.write", {"path": "b", "op": "write"}),
-            ("session.write", {"path": "a", "op": "delete"}),
-            ("session.write", {"path": "b", "op": "delete"}),
-            ("session.commit", {"sha": "1", "message": "one"}),
-            ("session.commit", {"sha": "2", "message": "two"}),
-        )
-    )
+    steps: list[tuple[str, dict[str, Any]] | str] = [
+        "workspace.ready",
+        ("session.write", {"path": "b", "op": "write"}),
+        ("session.write", {"path": "a", "op": "delete"}),
+        ("session.write", {"path": "b", "op": "delete"}),
+        ("session.commit", {"sha": "1", "message": "one"}),
+        ("session.commit", {"sha": "2", "message": "two"}),
+    ]
+    state = fold(history(*steps))
     assert list(state.api_touched) == ["b", "a"]
+    assert state.api_deleted == {"a", "b"}
+    assert fold(history(*steps, ("session.write", {"path": "a", "op": "write"})), state).api_deleted == {"b"}
     assert state.commits == ["1", "2"]
     assert (state.workspace, state.workspace_present) == ("/w", True)
     assert (state.seq, state.updated_ns, state.last_access_ns) == (6, NOW + 6 * SECOND, NOW + 6 * SECOND)

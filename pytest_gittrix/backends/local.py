@@ -17,7 +17,7 @@ from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
-from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
+from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences, branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
@@ -90,7 +90,12 @@ class LocalDurable:
 
     def references(self) -> Mapping[str, str]:
         """Every branch and tag with its id."""
-        return self.repository.references.below("refs/heads/", "refs/tags/")
+        return self.repository.references.below(*BRANCHES_AND_TAGS)
+
+    def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
+        """The branches and tags that are not packed, with their ids, and all packed references."""
+        loose = self.repository.references.loose(*BRANCHES_AND_TAGS)  # first: git packs a reference before it deletes its file
+        return loose, self.repository.references.packed()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """Prepare what workspaces of a commit start from."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_gittrix.git.commit import BuiltCommit, Commit
+from pytest_gittrix.git.refs import PackedReferences
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.workspaces.seed import History, Seed
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind
@@ -61,6 +62,12 @@ class Durable(Protocol):
 
     def references(self) -> Mapping[str, str]:
         """Every branch and tag with its id; the engine detects from them which ones moved without a promotion."""
+
+    def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
+        """The same as it is stored: the branches and tags that are not packed, with their ids, and all packed references.
+
+        A name may be among both; the first are right then.
+        """
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """Prepare what workspaces of a commit start from."""

@@ -21,7 +21,7 @@ from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
 from pytest_gittrix.errors import AdapterUnavailable, Advice, DurableLocked, GittrixError, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit, Commit
-from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch
+from pytest_gittrix.git.refs import PackedReferences, RefMoved, branch_ref, short_branch
 from pytest_gittrix.git.repository import no_branch_error
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.workspaces.seed import History, Seed
@@ -142,6 +142,10 @@ class RemoteDurable:
     def references(self) -> Mapping[str, str]:
         """Ask the remote for every branch and tag, each with its id."""
         return self._mirror.list_refs()
+
+    def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
+        """The same; a remote does not say which of them are packed."""
+        return self.references(), PackedReferences()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """Prepare what workspaces of a commit start from."""

@@ -8,14 +8,19 @@ docs/explanation/rules.md).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.tree import parents
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import Permit, create_whole, make_directories, read_text, sync_directory
 
@@ -23,6 +28,9 @@ from pytest_gittrix.os_level.files import Permit, create_whole, make_directories
 _MAX_COMPONENT: Final = 255 - len(".lock")
 _MAX_NAME: Final = 1024
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.$|\.lock(/|$)|^[./]|/$|^@$")
+
+
+BRANCHES_AND_TAGS: Final = ("refs/heads/", "refs/tags/")
 
 
 def temporary_prefix(token: str) -> str:
@@ -67,6 +75,52 @@ def branch_ref(branch: str) -> str:
     return f"refs/heads/{short_branch(branch)}"
 
 
+@dataclass(frozen=True)
+class PackedReferences:
+    """The references of a ``packed-refs`` file.
+
+    Nothing is parsed ahead: a repository may have 100 000 references, of which an operation needs one.
+
+    Attributes:
+        data: the contents of the file.
+    """
+
+    data: bytes = b""
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the contents, in hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def get(self, ref: str) -> str | None:
+        """The id of a reference, by its full name; None if it is not packed."""
+        return next((id_ for id_, name in self._lines(ref) if name == ref), None)
+
+    def below(self, *prefixes: str) -> dict[str, str]:
+        """Every packed reference whose name starts with one of ``prefixes``, with its id."""
+        return {name: id_ for prefix in prefixes for id_, name in self._lines(prefix)}
+
+    def _lines(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The id and the name of each reference whose name starts so; the other lines are passed over without a step each."""
+        data, sought = self.data, b" " + os.fsencode(prefix)
+        at = data.find(sought)
+        while at != -1:
+            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            end = len(data) if end == -1 else end
+            if data[begin] not in b"#^":
+                yield data[begin:at].decode(), os.fsdecode(data[at + 1 : end].rstrip(b"\r"))
+            at = data.find(sought, end)
+
+
+@lru_cache(maxsize=8)
+def _packed_as_of(path: str, *_stamp: int) -> PackedReferences:
+    """The packed references. The stamp is part of the cache's key, so that the file is read again when it was replaced."""
+    try:
+        return PackedReferences(Path(path).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return PackedReferences()
+
+
 class References:
     """The references of one repository with the ``files`` storage.
 
@@ -93,7 +147,7 @@ class References:
         """
         text = read_text(self.path(ref))
         if text is None:
-            return self._packed().get(ref)
+            return self.packed().get(ref)
         if self._id.fullmatch(text):
             return text
         raise UnsupportedRepository(
@@ -102,18 +156,25 @@ class References:
             fix="Name the branch it leads to, or repair it with `git update-ref`.",
         )
 
-    def _packed(self) -> dict[str, str]:
-        text = read_text(os.path.join(self._directory, "packed-refs"))
-        lines = (line.split(" ", 1) for line in (text or "").splitlines() if line[:1] not in ("#", "^", ""))
-        return {name: id_ for id_, name in lines}
+    def packed(self) -> PackedReferences:
+        """The packed references. The file is read again only when it was replaced, as every program that writes it does."""
+        path = os.path.join(self._directory, "packed-refs")
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return PackedReferences()
+        return _packed_as_of(path, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+    def loose(self, *prefixes: str) -> dict[str, str]:
+        """The references with a file of their own whose name starts with one of ``prefixes`` (``refs/heads/``), with their ids."""
+        loose = {ref: read_text(self.path(ref)) for prefix in prefixes for ref in self._files(prefix.removesuffix("/"))}
+        return {ref: text for ref, text in loose.items() if text and self._id.fullmatch(text)}
 
     def below(self, *prefixes: str) -> dict[str, str]:
         """Every reference whose name starts with one of ``prefixes`` (``refs/heads/``), with its id, sorted."""
-        loose = {ref: read_text(self.path(ref)) for prefix in prefixes for ref in self._files(prefix.removesuffix("/"))}
-        found = {ref: text for ref, text in loose.items() if text and self._id.fullmatch(text)}
+        found = self.loose(*prefixes)
         # The packed ones are read last, as git does: git writes a reference to packed-refs before it deletes the file.
-        packed = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefixes)}
-        return dict(sorted((packed | found).items()))
+        return dict(sorted((self.packed().below(*prefixes) | found).items()))
 
     def _files(self, directory: str) -> Iterator[str]:
         try:
@@ -196,7 +257,8 @@ class References:
             self._refuse_clash(ref)
 
     def _refuse_clash(self, ref: str) -> None:
-        above = (name for name in self._packed() if ref.startswith(name + "/"))
+        packed = self.packed()
+        above = (name for name in parents(ref) if packed.get(name) is not None)
         taken = next(above, None) or next(iter(self.below(ref + "/")), None)
         if taken is not None:
             raise InvalidInput(f"{ref} cannot be made: {taken} exists.", why="Git cannot hold both.", fix="Choose another branch name.")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
-from pytest_gittrix.engine.operations.moved_refs import note_references
+from pytest_gittrix.engine.operations.moved_refs import REFERENCES, note_references
 from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.engine.operations.validation import check_text
@@ -161,7 +161,7 @@ class Start:
         engine = directory / "engine"
         made = self.resources.create_workspace(ephemeral, directory, seed, durable=durable, branch=beginning.branch, name=recorder.id)
         try:
-            note_references(engine, durable.references())
+            note_references(engine, self.store.root / REFERENCES, durable, sync=self.store.durability == "full")
             if beginning.origin is not None:
                 beginning.origin.fill(recorder, made)
                 points.reached("start:filled")

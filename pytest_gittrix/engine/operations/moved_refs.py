@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.os_level.files import write_new
+from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences
+from pytest_gittrix.os_level.files import link_or_copy, names_in, private_directory, write_file, write_new
 from pytest_gittrix.workspaces.workspace import json_name
 
 _FOLLOWED = 1000
-_NOTES = "refs.json"
+REFERENCES: Final = ".references"
+"""The directory of a store that has the packed references which sessions share."""
+_NOTES: Final = "refs.json"
+_PACKED: Final = "refs.packed"
+_SHARED_FROM: Final = 1 << 14
+"""The size of ``packed-refs`` in bytes from which a link to a shared copy costs less than one of a session's own."""
+_RETRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,44 @@ class MovedRef:
     new: str | None
 
 
-def note_references(directory: Path, references: Mapping[str, str]) -> None:
-    """Store where durable's references are, in the engine's notes of a session."""
-    write_new(os.path.join(directory, _NOTES), json.dumps({json_name(ref): sha for ref, sha in references.items()}).encode())
+def note_references(directory: Path, shared: Path, durable: Durable, *, sync: bool = False) -> None:
+    """Store where durable's references are, in the engine's notes of a session.
+
+    Many packed references are stored once for all sessions that begin while durable has them: each session gets a hard link.
+
+    Args:
+        directory: the notes of the session.
+        shared: the directory of packed references, made when the first ones are stored.
+        durable: its repository.
+        sync: write the shared file through to the disk.
+    """
+    loose, packed = durable.stored_references()
+    if len(packed.data) < _SHARED_FROM:
+        loose, packed = {**packed.below(*BRANCHES_AND_TAGS), **loose}, PackedReferences()
+    write_new(os.path.join(directory, _NOTES), json.dumps({json_name(ref): sha for ref, sha in loose.items()}).encode())
+    if packed.data:
+        _link(packed, shared, os.path.join(directory, _PACKED), sync=sync)
+
+
+def _link(packed: PackedReferences, shared: Path, path: str, *, sync: bool) -> None:
+    source = shared / packed.digest
+    for _ in range(_RETRIES):
+        with suppress(FileNotFoundError):  # it had no link yet when another session's start looked for what has none
+            if not source.exists():
+                private_directory(shared)
+                for name in names_in(shared):
+                    _remove_unlinked(shared / name)
+                write_file(source, packed.data, sync=sync)
+            link_or_copy(source, path)
+            return
+    write_file(path, packed.data, sync=sync)
+
+
+def _remove_unlinked(path: Path) -> None:
+    """Remove packed references that no session has a link to any more, and what a killed writer left."""
+    with suppress(OSError):
+        if path.stat().st_nlink == 1:
+            path.unlink()
 
 
 def moved_references(directory: Path, durable: Durable, promoted: Collection[str]) -> list[MovedRef]:
@@ -51,11 +95,14 @@ def moved_references(directory: Path, durable: Durable, promoted: Collection[str
         AdapterUnavailable: the notes cannot be read.
     """
     try:
-        then = {os.fsdecode(ref.encode("latin-1")): sha for ref, sha in json.loads((directory / _NOTES).read_bytes()).items()}
+        loose = {os.fsdecode(ref.encode("latin-1")): sha for ref, sha in json.loads((directory / _NOTES).read_bytes()).items()}
+        shared = directory / _PACKED
+        packed = PackedReferences(shared.read_bytes() if shared.exists() else b"")
     except (OSError, ValueError) as problem:
         raise AdapterUnavailable(
             f"Where durable's references were is not known any more: {problem}.", fix="Ask while the session lives."
         ) from problem
+    then = packed.below(*BRANCHES_AND_TAGS) | loose
     now = durable.references()
     moved = [MovedRef(ref, then.get(ref), now.get(ref)) for ref in sorted(then.keys() | now.keys()) if then.get(ref) != now.get(ref)]
     return [move for move in moved if not _explained(durable, move, promoted)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,3 +113,34 @@ def test_after_the_end_it_is_not_known_any_more(site: Site) -> None:
     session.discard()
     with pytest.raises(SessionExpired):
         session.moved_refs()
+
+
+def test_many_packed_references_are_stored_once_for_all_sessions_that_begin_with_them(site: Site) -> None:
+    head = site.durable.head()
+    packed = "".join(f"{head} refs/tags/v{number:03}\n" for number in range(400))
+    (site.durable.path / ".git" / "packed-refs").write_text(f"# pack-refs with: peeled fully-peeled sorted \n{packed}")
+    one, other = site.start("one"), site.start("other")
+    notes = [site.store / session.id / "engine" for session in (one, other)]
+    (shared,) = (site.store / ".references").iterdir()
+    assert all((note / "refs.packed").samefile(shared) for note in notes)
+    assert all((note / "refs.json").stat().st_size < 100 for note in notes)
+
+    site.durable.git("tag", "-d", "v007")
+    site.durable.git("tag", "v400")
+    moved = [MovedRef("refs/tags/v007", head, None), MovedRef("refs/tags/v400", None, head)]
+    assert one.moved_refs() == other.moved_refs() == moved
+
+    one.discard()
+    other.discard()
+    site.engine.services.resources.trash.wait()
+    site.engine.services.resources.trash.empty()
+    later = site.start("later")
+    assert (site.store / later.id / "engine" / "refs.packed").samefile(next((site.store / ".references").iterdir()))
+    assert len(list((site.store / ".references").iterdir())) == 1  # the first file had no session left
+    assert later.moved_refs() == []
+
+
+def test_notes_that_hold_every_reference_are_read_as_before(site: Site) -> None:
+    session, head = site.start(), site.durable.head()
+    (site.store / session.id / "engine" / "refs.json").write_text(json.dumps({"refs/heads/main": head, "refs/tags/gone": head}))
+    assert session.moved_refs() == [MovedRef("refs/tags/gone", head, None)]

@@ -16,7 +16,7 @@ from support.git import GitRepo, git, try_git
 from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.objects import FORMATS, SHA1
-from pytest_gittrix.git.refs import References, RefMoved, branch_ref
+from pytest_gittrix.git.refs import PackedReferences, References, RefMoved, branch_ref
 
 MAIN = "refs/heads/main"
 
@@ -246,7 +246,7 @@ WORKER = """
 import sys
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.pack import install_pack
-from pytest_gittrix.git.refs import RefMoved
+from pytest_gittrix.git.refs import PackedReferences, RefMoved
 from pytest_gittrix.git.repository import Repository
 
 path, worker, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -304,3 +304,24 @@ def test_a_swap_of_a_branch_deleted_meanwhile_is_refused(repo: GitRepo) -> None:
 
     assert caught.value.current is None
     assert try_git("rev-parse", "--verify", MAIN, cwd=repo.path).returncode != 0
+
+
+def test_packed_references_are_found_by_whole_names_and_by_their_beginnings() -> None:
+    one, two = "1" * 40, "2" * 40
+    lines = (f"{one} refs/heads/a", f"{two} refs/heads/a/b", f"{one} refs/tags/v1", f"^{two}", f"{two} refs/x")
+    packed = PackedReferences("\n".join(["# pack-refs with: peeled refs/heads/no ", *lines]).encode())
+    assert (packed.get("refs/heads/a"), packed.get("refs/tags/v1"), packed.get("refs/x")) == (one, one, two)
+    assert packed.get("refs/heads") is packed.get("refs/heads/no") is packed.get("heads/a") is None
+    assert packed.below("refs/heads/a/", "refs/tags/") == {"refs/heads/a/b": two, "refs/tags/v1": one}
+    assert PackedReferences().below("refs/") == {}
+
+
+def test_packed_references_are_read_again_when_git_replaced_them(repo: GitRepo) -> None:
+    found = references(repo)
+    repo.git("pack-refs", "--all")
+    first = found.packed()
+    assert found.packed() is first
+    repo.git("update-ref", "refs/heads/later", "HEAD")
+    repo.git("pack-refs", "--all")
+    assert first.get("refs/heads/later") is None
+    assert found.read("refs/heads/later") == found.packed().get("refs/heads/later") is not None

@@ -100,7 +100,7 @@ class Fork:
 
     def fill(self, child: Recorder, workspace: Workspace) -> None:
         """Give the child the conversation, its attachments, and the files."""
-        child.take_over(event for event in self.events if event.type in REPLAYED)
+        child.take_over([event for event in self.events if event.type in REPLAYED])
         if self.summary is not None:
             left_out = {"parent_session_id": self.parent.id, "to_seq": self.events[-1].seq}
             child.append("branch_summary", {"summary": self.summary, **left_out}, actor="human")

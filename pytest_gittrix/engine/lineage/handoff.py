@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_gittrix import points
@@ -18,7 +18,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
 from pytest_gittrix.engine.operations.resources import local_ref
 from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.eventlog.events import Event, path_fields, path_of
+from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import Lineage
 from pytest_gittrix.record.store.store import LOCK
@@ -116,8 +116,8 @@ class Handoff:
             raise CapabilityMissing(
                 "A 'worktree' cannot be handed on.", why="Durable knows it by its place.", fix="Use 'clone', 'lazy' or 'copy'."
             )
-        first = recorder.log.twin().read()[0]
-        if first.type != "session.created":
+        first = recorder.log.first()
+        if first is None or first.type != "session.created":
             raise CapabilityMissing(
                 f"Session {state.id} was started by another system, and cannot be handed on.",
                 why="What it began with is not known well enough to begin another with it.",
@@ -170,8 +170,8 @@ class Handoff:
         if not child_state.ended and not child_state.workspace_present:
             # Nobody but a handoff writes to a child without a workspace, so a killed one has inherited as many as there are.
             inherited = len(_writes(child))
-            for event in _writes(recorder)[inherited:]:
-                child.append("session.write", {**path_fields(path_of(event.data)), "op": event.data["op"]}, actor="agent")
+            for event in child.take_over([replace(event, ts=child.clock.now_ns()) for event in _writes(recorder)[inherited:]]):
+                child.emit(event)
             child.append("workspace.ready", path_fields(str(child.directory / "workspace")), commit_point=True)
             child.derive()
         points.reached("handoff:child-ready")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.operations.caller import true_actor
@@ -21,6 +21,7 @@ from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
 from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.store.fold_checkpoint import fold_log
 from pytest_gittrix.record.store.store import Store
 
 Listener = Callable[[Event], object]
@@ -136,15 +137,17 @@ class Recorder:
             LogDamaged: the log is damaged in the middle.
             MetadataVersionUnsupported: it, or the record of a TypeScript store, is of a version this engine does not know.
         """
-        events = self.log.refresh()
         if self._state is None or self._state.legacy:
-            self._state = self._fold(events, None) if events else self.store.load(self.id)
-        elif events:
+            state = fold_log(self.log)
+            self._state = self.store.load(self.id) if state is None else self._placed(state)
+        elif events := self.log.refresh():
             self._state = self._fold(events, self._state)
         return self._state
 
     def _fold(self, events: Sequence[Event], state: SessionState | None) -> SessionState:
-        state = fold(events, state)
+        return self._placed(fold(events, state))
+
+    def _placed(self, state: SessionState) -> SessionState:
         if state.workspace is not self._located:  # hardly ever: this is run for each event
             self._located = self.store.located(state).workspace
         return state
@@ -173,15 +176,19 @@ class Recorder:
         self.emit(event)
         return self._state
 
-    def take_over(self, events: Iterable[Event]) -> None:
+    def take_over(self, events: Sequence[Event]) -> list[Event]:
         """Store events of another session as this one's, with their times; listeners are not called. The caller holds the lease.
 
+        Returns:
+            The events as they are stored.
+
         Raises:
-            AdapterUnavailable: it could not be stored.
+            AdapterUnavailable: they could not be stored; none is.
         """
-        for event in events:
-            stored = self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))
-            self._state = self._fold([stored], self._state)
+        stored = self.log.append_all(events)
+        if stored:
+            self._state = self._fold(stored, self._state)
+        return stored
 
     def with_activity(self, state: SessionState, on_step: Callable[[], object] = lambda: None) -> SessionState:
         """Count changes of files in the workspace as use of the session; see ``unseen_activity``. The caller holds the lease."""

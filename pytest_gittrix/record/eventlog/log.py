@@ -9,10 +9,11 @@ No descriptor stays open between calls, so that thousands of open sessions cost 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from pytest_gittrix.record.eventlog.change_feed import announce_write
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
 
 Durability = Literal["full", "fast"]
+_Draft = tuple[str, Mapping[str, Any], int, str]
+"""An event that has no number yet: its type, data, time and actor."""
 ReadPolicy = Literal["repair-tail", "strict", "skip"]
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -39,6 +42,19 @@ class Cursor:
 
     offset: int = 0
     seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The beginning of a log, up to a position.
+
+    Attributes:
+        end: the position.
+        digest: the SHA-256 of all bytes before it, in hex; of nothing by default.
+    """
+
+    end: Cursor = Cursor()
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,14 @@ def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:
         damaged.append(Damage(number, offset, reason))
         offset += len(line) + 1
     return Scan(events, end or Cursor(offset, seq), tuple(damaged), torn)
+
+
+class _OtherBeginning(Exception):
+    """A log does not begin with the bytes that it began with before."""
+
+
+def _digest(raw: bytes, end: Cursor) -> str:
+    return hashlib.sha256(memoryview(raw)[: end.offset]).hexdigest()
 
 
 class EventLog:
@@ -170,19 +194,34 @@ class EventLog:
             LogDamaged: the log is damaged before its last line, or a sync failed, now or earlier: the event may or may not be kept.
             AdapterUnavailable: the file cannot be opened or written (no space, no directory); nothing was stored.
         """
-        check(type, data, actor)
+        return self._append([(type, data, ts, actor)], ts, commit_point=commit_point)[0]
+
+    def append_all(self, events: Sequence[Event]) -> list[Event]:
+        """Store events that another log has, with their times and actors, under this log's name and its next numbers, in one write.
+
+        Either all are stored, or none and an error is raised; after a kill, the first of them may be. The caller holds the session's lease.
+
+        Raises:
+            InvalidInput, LogDamaged, AdapterUnavailable: as :meth:`append`.
+        """
+        if not events:
+            return []
+        return self._append([(event.type, event.data, event.ts, event.actor) for event in events], events[-1].ts, commit_point=False)
+
+    def _append(self, drafts: Sequence[_Draft], ts: int, *, commit_point: bool) -> list[Event]:
+        for type_, data, _ts, actor in drafts:
+            check(type_, data, actor)
         self._refuse_poison()
         try:
             fd = os.open(self._file, _APPEND, OWNERS)
             try:
                 self._announce(fd)
                 self._catch_up(fd, ts)
-                event = self._store(fd, type, data, ts, actor, commit_point)
+                return self._store(fd, drafts, commit_point)
             finally:
                 os.close(fd)
         except OSError as problem:
             raise _unavailable(self._file, problem) from problem
-        return event
 
     def read(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
         """All events from the first. ``repair-tail`` takes a torn end for absent, ``strict`` for damage.
@@ -199,6 +238,48 @@ class EventLog:
         if policy == "skip":
             return self.salvage().events
         return self._read_from(Cursor(), strict=policy == "strict")
+
+    def first(self) -> Event | None:
+        """The first event, without reading the others; None if the log has no whole line.
+
+        Raises:
+            LogDamaged, MetadataVersionUnsupported: the line is damaged, or of a version this engine does not know.
+            AdapterUnavailable: the file cannot be read.
+        """
+        try:
+            with open(self._file, "rb") as file:
+                line = file.readline()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise _unavailable(self._file, problem) from problem
+        return decode(line[:-1]) if line.endswith(b"\n") else None
+
+    def read_after(self, prefix: Prefix) -> tuple[list[Event], Callable[[], Prefix]] | None:
+        """The events after a beginning that was read before, and a function that gives what was read as a beginning.
+
+        None if the log does not begin with that. Its bytes are compared by their digest, and none of its lines is parsed.
+
+        Raises:
+            LogDamaged, AdapterUnavailable: as :meth:`read`.
+        """
+        if self._size() < prefix.end.offset:
+            return None
+        raw = b""
+
+        def read() -> bytes:
+            nonlocal raw
+            raw = self._bytes_from(0)
+            if prefix.end.offset and _digest(raw, prefix.end) != prefix.digest:
+                raise _OtherBeginning
+            return raw[prefix.end.offset :]
+
+        try:
+            events = self._read_from(prefix.end, read)
+        except _OtherBeginning:
+            return None
+        end = self._reader
+        return events, lambda: Prefix(end, _digest(raw, end))
 
     def refresh(self) -> list[Event]:
         """The events that neither this method nor :meth:`read` nor :meth:`append` of this object has returned yet.
@@ -238,22 +319,24 @@ class EventLog:
             self._announce(fd)
             return self._catch_up(fd, ts)
 
-    def _store(self, fd: int, type: str, data: Mapping[str, Any], ts: int, actor: str, commit_point: bool) -> Event:
+    def _store(self, fd: int, drafts: Sequence[_Draft], commit_point: bool) -> list[Event]:
         before = self._tail
-        event = Event(before.seq, ts - ts % 1000, self.stream, type, actor, data)
-        line = encode(event) + b"\n"
+        events = [
+            Event(seq, ts - ts % 1000, self.stream, type_, actor, data) for seq, (type_, data, ts, actor) in enumerate(drafts, before.seq)
+        ]
+        lines = b"".join([encode(event) + b"\n" for event in events])
         try:
-            write_all(fd, line)
+            write_all(fd, lines)
         except OSError:
             with suppress(OSError):  # what stays is a torn end, and the next append repairs it
                 os.ftruncate(fd, before.offset)
             raise
         if self._full and (commit_point or not before.seq):
             self._sync(fd, new=not before.seq)
-        self._tail = Cursor(before.offset + len(line), before.seq + 1)
+        self._tail = Cursor(before.offset + len(lines), before.seq + len(events))
         if self._reader == before:
             self._reader = self._tail
-        return event
+        return events
 
     def _sync(self, fd: int, *, new: bool) -> None:
         try:
@@ -296,12 +379,12 @@ class EventLog:
         if not found.end.seq:
             return None
         reader = self._reader
-        event = self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
+        (event,) = self._store(fd, [("log.recovered", {"dropped_bytes": found.torn}, ts, "system")], True)
         self._reader = reader  # no caller gets this event, so the next refresh() returns it
         return event
 
-    def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
-        found = self._scan(start, lambda: self._bytes_from(start.offset), strict=strict)
+    def _read_from(self, start: Cursor, read: Callable[[], bytes] | None = None, *, strict: bool = False) -> list[Event]:
+        found = self._scan(start, read or (lambda: self._bytes_from(start.offset)), strict=strict)
         self._reader, self._torn = found.end, bool(found.torn)
         if found.end.offset > self._tail.offset:
             self._tail = found.end

@@ -21,6 +21,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
 from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState, fold, metadata_of, state_from_metadata
+from pytest_gittrix.record.store.fold_checkpoint import fold_log
 from pytest_gittrix.record.store.listing import ID as ID
 from pytest_gittrix.record.store.listing import LOG as LOG
 from pytest_gittrix.record.store.listing import METADATA as METADATA
@@ -136,8 +137,12 @@ class Store:
             MetadataVersionUnsupported: the log or record is of another version or shape.
             InvalidInput: the id is malformed, or the record is another session's.
         """
-        events = self.log(id).read(policy)
-        return self.located(fold(events, policy="skip" if policy == "skip" else "strict")) if events else self._legacy(id)
+        if policy == "repair-tail":
+            state = fold_log(self.log(id))
+        else:
+            events = self.log(id).read(policy)
+            state = fold(events, policy="skip" if policy == "skip" else "strict") if events else None
+        return self.located(state) if state is not None else self._legacy(id)
 
     def located(self, state: SessionState) -> SessionState:
         """A session's state with its workspace where this store has it, and not where the store was when the session was recorded.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -296,3 +297,37 @@ def test_a_log_of_a_later_version_is_named_and_left_alone(path: Path) -> None:
     path.write_bytes(body + b',"crc":"%08x"}\n' % crc32(body))
     with pytest.raises(MetadataVersionUnsupported, match=r"events\.jsonl cannot be read"):
         EventLog(path, STREAM).read()
+
+
+def test_events_of_another_log_are_stored_in_one_write_under_new_numbers(tmp_path: Path) -> None:
+    source, target = EventLog(tmp_path / "source", "sess_a"), EventLog(tmp_path / "target", "sess_b")
+    for number in range(3):
+        source.append("session.accessed", {"op": str(number)}, ts=number * 1000, actor="agent")
+    target.append("session.accessed", {}, ts=7000)
+
+    stored = target.append_all(source.read()[1:])
+
+    assert stored == target.read()[1:]
+    assert [(event.seq, event.ts, event.stream, event.actor, event.data) for event in stored] == [
+        (1, 1000, "sess_b", "agent", {"op": "1"}),
+        (2, 2000, "sess_b", "agent", {"op": "2"}),
+    ]
+    assert target.append_all([]) == []
+
+
+def test_of_events_that_are_stored_together_all_are_checked_first(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log", "sess_a")
+    good = log.append("session.accessed", {}, ts=0)
+    with pytest.raises(InvalidInput):
+        log.append_all([good, replace(good, type="session.unknown")])
+    assert log.read() == [good]
+
+
+def test_the_first_event_is_read_alone(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log", "sess_a")
+    assert log.first() is None
+    first = log.append("session.accessed", {}, ts=0)
+    (tmp_path / "log").write_bytes((tmp_path / "log").read_bytes() + b"damaged\n")
+    assert log.first() == first
+    (tmp_path / "log").write_bytes(b'{"v":1')
+    assert log.first() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -290,6 +290,10 @@ class GitTrix:
             state: only those in this state.
         """
         return self.records.every(state)
+
+    def iter_sessions(self, state: StateName | None = None) -> Iterator[SessionMetadata]:
+        """The same as ``list_sessions``, one after the other: for stores whose list would take much memory."""
+        return self.records.each(state)
 
     def problems(self) -> list[Problem]:
         """The records that cannot be read, each with the reason."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -77,8 +77,12 @@ class Records:
 
     def every(self, state: StateName | None = None) -> list[SessionMetadata]:
         """Every session that can be read, or those in a state, oldest first."""
+        return list(self.each(state))
+
+    def each(self, state: StateName | None = None) -> Iterator[SessionMetadata]:
+        """The same one after the other, in memory that does not grow with their number."""
         self.index.sync()
-        return _read(self.index.rows(state=state))
+        return _each(self.index.each(state=state))
 
     def documents(self, state: StateName | None = None) -> list[dict[str, Any]]:
         """What ``SessionMetadata.wire`` gives for every session of :meth:`every`, without the cost of loading pydantic."""
@@ -203,7 +207,7 @@ class Records:
     def promoted(self) -> set[str]:
         """The commits that promotions made."""
         self.index.sync()
-        results = (json.loads(row.metadata)["promote"]["result"] for row in self.index.rows(state="promoted"))
+        results = (json.loads(row.metadata)["promote"]["result"] for row in self.index.each(state="promoted"))
         return {result["sha"] for result in results if result}
 
     def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
@@ -243,6 +247,10 @@ def _generations(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:
+    return list(_each(rows))
+
+
+def _each(rows: Iterable[Row]) -> Iterator[SessionMetadata]:
     from pytest_gittrix.record.state.records import SessionMetadata
 
-    return [SessionMetadata.model_validate(json.loads(row.metadata)) for row in rows]
+    return (SessionMetadata.model_validate(json.loads(row.metadata)) for row in rows)

@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -28,6 +28,7 @@ from pytest_gittrix.record.store.listing import Signature, names_of, signatures
 from pytest_gittrix.record.store.store import LOG, Problem, Store
 
 SMALL = 64
+_PAGE = 500
 LARGE = 4096
 
 T = TypeVar("T")
@@ -157,6 +158,19 @@ class Index:
         terms = {name: value for name, value in wanted.items() if value is not None}
         query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
+
+    def each(self, *, state: StateName | None = None) -> Iterator[Row]:
+        """The same as :meth:`rows`, read a page at a time. A session that goes meanwhile may be missing."""
+        query = f"SELECT id FROM session WHERE problem IS NULL{' AND state = :state' * (state is not None)} ORDER BY created_us, id"
+        ids = self._ask(lambda database: [id for (id,) in database.execute(query, {"state": state})])
+        for at in range(0, len(ids), _PAGE):
+            page = ids[at : at + _PAGE]
+            found = {row.id: row for row in self._rows_of(page)}
+            yield from (found[id] for id in page if id in found)
+
+    def _rows_of(self, ids: Sequence[str]) -> list[Row]:
+        query = f"{_ROWS} AND id IN ({', '.join('?' * len(ids))})"
+        return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, ids)])
 
     def row(self, id: str) -> Row | None:
         """One session, if it is there and can be read; as of the last :meth:`sync`."""

@@ -193,6 +193,7 @@ def test_one_odd_record_stops_neither_lists_nor_sweeps_nor_starts(world: World) 
     odd = world.start()
     kept(world, odd.id, "engine/workspace.json").write_text('{"kind": "clone", "stamp": "soon"}')
     assert len(world.gittrix.list_sessions()) == 2
+    assert [*world.gittrix.iter_sessions("active")] == world.gittrix.list_sessions()
     world.clock.advance(hours=5)
     assert {metadata.state for metadata in world.gittrix.list_sessions()} == {"expired"}
     assert world.start().read("a") == b"base\n"

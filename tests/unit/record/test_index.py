@@ -71,6 +71,21 @@ def test_a_row_says_what_the_fold_says(store: Store, index: Index) -> None:
     assert row.log_size == (store.directory("a") / "events.jsonl").stat().st_size
 
 
+def test_rows_are_read_a_page_at_a_time(store: Store, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_PAGE", 2)
+    for number, id in enumerate("edcba"):
+        start(store, id, ts=NOW + number // 2 * 1000)
+    append(store, "c", "session.ended", {"state": "discarded"})
+    index.sync()
+    assert [*index.each()] == index.rows()
+    assert [row.id for row in index.each(state="active")] == ids(index, state="active")
+    rows = index.each()
+    first = next(rows)
+    shutil.rmtree(store.directory("a"))
+    index.sync()
+    assert [first.id, *(row.id for row in rows)] == [first.id, *ids(index)[1:]]
+
+
 def test_a_sync_sees_what_changed_what_came_and_what_went(store: Store, index: Index) -> None:
     start(store, "a")
     start(store, "b")

@@ -24,6 +24,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 _QUICK: Final = 8
 """A quick run divides each size by this."""
+_ROUNDS: Final = 3
 _FITTED: Final = 3
 """The number of sizes, the largest ones, that an exponent is fitted to: below them the constant hides the growth."""
 _TALK: Final = ("text", "That was one more step; what comes next is the one after it, as it was agreed on before.")
@@ -71,20 +72,20 @@ def exponents(*, quick: bool = False) -> list[Measurement]:
     found: list[Measurement] = []
     for dimension, (sizes, scene) in DIMENSIONS.items():
         shrunk = [size // _QUICK for size in sizes] if quick else sizes
-        taken = [item for size in shrunk for item in _measured(dimension, scene(size), size, rounds=3 if quick else 5)]
+        taken = [item for size in shrunk for item in _measured(dimension, scene(size), size)]
         found += taken
         found += [_exponent(dimension, operation, taken) for operation in dict.fromkeys(item.phase for item in taken)]
     return found
 
 
-def _measured(dimension: str, scene: Scene, size: int, *, rounds: int) -> list[Measurement]:
+def _measured(dimension: str, scene: Scene, size: int) -> list[Measurement]:
     with scratch() as root:
         if scene.sessions:
             fill(root / "store", scene.sessions, events=3)
         options: dict[str, Any] = {"workspace": scene.kind, "store": root / "store", "separate_files": False, "sweep_interval": None}
         with World.open(root / "world", files=scene.files, bare=True, **options) as world:
             _grow(world, scene)
-            turns = interleave({dimension: lambda _turn: _turn_of(world, scene)}, rounds=rounds, seconds=10)
+            turns = interleave({dimension: lambda _turn: _turn_of(world, scene)}, rounds=_ROUNDS, seconds=10)
     return [item for item in summarise(EXPONENTS, turns, size=size) if item.phase != "total"]
 
 

@@ -12,6 +12,7 @@ from benchmarks.sessions import fill
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.record.eventlog.events import Event, encode
+from pytest_gittrix.record.store.fold_checkpoint import FILE
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.world import World
@@ -108,6 +109,8 @@ def _rebuilt(*, quick: bool) -> list[Measurement]:
 
 def _rebuild(index: Index) -> Variant:
     def run(_turn: int) -> Phases:
+        for checkpoint in index.store.root.glob(f"*/{FILE}"):
+            checkpoint.unlink()  # every line is to be read
         phases = timed(index.rebuild)
         if index.problems():
             raise AssertionError(index.problems()[0].message)

@@ -14,7 +14,8 @@ from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.store import fold_checkpoint
 from pytest_gittrix.record.store.fold_checkpoint import FILE, WORTH
-from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.record.store.store import Store, is_temporary
+from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, supported
 from tests.unit.record.test_fold import CREATED, SAMPLES
 
 ID = "sess_a"
@@ -170,3 +171,15 @@ def test_a_checkpoint_of_another_version_or_log_does_not_count(store: Store, cha
 def test_a_store_that_cannot_be_written_is_read_without_checkpoints(store: Store) -> None:
     (store.directory(ID) / FILE).mkdir()
     assert with_it(store) == without(store)
+
+
+@pytest.mark.skipif(supported() is not None, reason=str(supported()))
+def test_whoever_is_killed_while_it_is_written_leaves_it_whole_or_not_there(store: Store) -> None:
+    right, kills = without(store), 0
+    while supervise_function(lambda: store.load(ID), fault=Kill(kills + 1), within=store.root).killed:
+        kills += 1
+        assert with_it(store) == right
+        checkpoint(store).unlink()
+    assert kills >= 3
+    assert with_it(store) == right
+    assert {path.name for path in store.directory(ID).iterdir() if not is_temporary(path.name)} == {"events.jsonl", FILE}

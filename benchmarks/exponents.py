@@ -74,7 +74,7 @@ def exponents(*, quick: bool = False) -> list[Measurement]:
         shrunk = [size // _QUICK for size in sizes] if quick else sizes
         taken = [item for size in shrunk for item in _measured(dimension, scene(size), size)]
         found += taken
-        found += [_exponent(dimension, operation, taken) for operation in dict.fromkeys(item.phase for item in taken)]
+        found += [exponent_of(dimension, operation, taken) for operation in dict.fromkeys(item.phase for item in taken)]
     return found
 
 
@@ -89,7 +89,8 @@ def _measured(dimension: str, scene: Scene, size: int) -> list[Measurement]:
     return [item for item in summarise(EXPONENTS, turns, size=size) if item.phase != "total"]
 
 
-def _exponent(dimension: str, operation: str, taken: list[Measurement]) -> Measurement:
+def exponent_of(dimension: str, operation: str, taken: list[Measurement]) -> Measurement:
+    """The slope of log time over log size, of an operation's best rounds at the larger sizes."""
     points = [(math.log(item.size or 1), math.log(item.best)) for item in taken if item.phase == operation][-_FITTED:]
     middle_x, middle_y = (sum(column) / len(points) for column in zip(*points, strict=True))
     slope = sum((x - middle_x) * (y - middle_y) for x, y in points) / sum((x - middle_x) ** 2 for x, _ in points)

@@ -341,6 +341,10 @@ def was_postponed(recorder: Recorder) -> bool:
 
 def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:
     """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
-    stored = _since_the_end(recorder, "archive.written")
-    if all((one.get("patch"), one.get("commit")) != (archive.get("patch"), archive.get("commit")) for one in stored):
+    if recorder.read().archive is None or not _is_noted(recorder, archive):
         recorder.append("archive.written", archive)
+
+
+def _is_noted(recorder: Recorder, archive: Mapping[str, Any]) -> bool:
+    stored = _since_the_end(recorder, "archive.written")
+    return any((one.get("patch"), one.get("commit")) == (archive.get("patch"), archive.get("commit")) for one in stored)

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.exponents import exponent_of
+from benchmarks.measure import Measurement
+from benchmarks.report import EXPONENTS, Run, text
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -61,6 +65,17 @@ def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> No
     goals = [verdict for verdict in found["verdicts"] if verdict["goal"].startswith("cycle at 10 files")]
     assert len(goals) == 4
     assert all(verdict["limit"] == 5 and isinstance(verdict["met"], bool) for verdict in goals)
+
+
+def test_an_exponent_is_fitted_to_the_larger_sizes_and_judged() -> None:
+    times = {10: 500.0, 100: 1.0, 1_000: 100.0, 10_000: 10_000.0}
+    taken = [Measurement(EXPONENTS, "files", "start", size, best * 2, best, 3) for size, best in times.items()]
+
+    run = Run([*taken, exponent_of("files", "start", taken)])
+
+    (verdict,) = run.verdicts()
+    assert (round(verdict.best, 6), verdict.limit, verdict.met) == (2.0, 1.1, False)
+    assert "2.00 (10 000)" in text(run, {})
 
 
 @pytest.mark.parametrize("arguments", [("--only", "nothing"), ("--sizes", "many")])

@@ -102,8 +102,10 @@ def moved_references(directory: Path, durable: Durable, promoted: Collection[str
         raise AdapterUnavailable(
             f"Where durable's references were is not known any more: {problem}.", fix="Ask while the session lives."
         ) from problem
-    then = packed.below(*BRANCHES_AND_TAGS) | loose
-    now = durable.references()
+    loose_now, packed_now = durable.stored_references()
+    shared_then = packed.below(*BRANCHES_AND_TAGS)
+    shared_now = shared_then if packed_now == packed else packed_now.below(*BRANCHES_AND_TAGS)
+    then, now = shared_then | loose, shared_now | dict(loose_now)
     moved = [MovedRef(ref, then.get(ref), now.get(ref)) for ref in sorted(then.keys() | now.keys()) if then.get(ref) != now.get(ref)]
     return [move for move in moved if not _explained(durable, move, promoted)]
 

@@ -14,7 +14,8 @@ from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.store import fold_checkpoint
 from pytest_gittrix.record.store.fold_checkpoint import FILE, WORTH
-from pytest_gittrix.record.store.store import Store, is_temporary
+from pytest_gittrix.record.store.listing import is_temporary
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, supported
 from tests.unit.record.test_fold import CREATED, SAMPLES
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
-from pytest_gittrix.git.pack import store_object
+from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
 from pytest_gittrix.os_level.files import link_or_copy, names_in, sync_directory, sync_tree, write_file
@@ -46,6 +46,7 @@ _SUBMODULES: Final = ".git/modules"
 _LARGEST_INDEX: Final = 256 << 20
 _LARGEST_LOG: Final = 16 << 20
 _MOST_LOGGED: Final = 1000
+_BATCH: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +70,27 @@ class LinkedWork:
 
     Attributes:
         git_dir: the directory in durable with its HEAD and its index.
-        commits: those on its detached HEAD since the baseline, newest first.
+        commits: those that its detached HEAD leads to and the baseline does not, that of HEAD first.
+        edge: their parents that are not among them, with the parents of each; without the baseline itself.
         blobs: the ids of staged contents.
         lines: the same for people, a line for each.
     """
 
     git_dir: str
     commits: tuple[str, ...]
+    edge: Mapping[str, tuple[str, ...]]
     blobs: tuple[str, ...]
     lines: tuple[str, ...]
 
 
-def find_linked_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None], *, promoted: bool) -> LinkedWork | None:
+def find_linked_work(
+    git_dir: str,
+    seed: Seed,
+    files: Mapping[str, Entry | None],
+    *,
+    promoted: bool,
+    on_step: Callable[[], object] = lambda: None,
+) -> LinkedWork | None:
     """Look for work of a linked work tree that goes with it: commits on no branch, and contents that are only staged.
 
     Args:
@@ -88,6 +98,7 @@ def find_linked_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None]
         seed: its baseline.
         files: what the work tree changed of the baseline, which is archived or promoted.
         promoted: whether that was promoted, so that its commits are no side work.
+        on_step: called for each commit; may raise to end the search.
 
     Raises:
         WriteRejected: the index or HEAD cannot be read.
@@ -107,10 +118,12 @@ def find_linked_work(git_dir: str, seed: Seed, files: Mapping[str, Entry | None]
     except (UnsupportedRepository, ValueError, IndexError, struct.error):
         lines.append(_UNKNOWN_INDEX)
     commits: tuple[str, ...] = ()
+    edge: Mapping[str, tuple[str, ...]] = {}
     if not promoted and re.fullmatch(rf"[0-9a-f]{{{seed.format.hex_size}}}", head) and head != seed.commit:
-        commits = _commits_since(git_dir, seed, head)
+        with _objects_of_durable(git_dir, seed) as objects:
+            commits, edge = _commits_since(seed.commit, head, objects, on_step)
         lines.append(f"a detached HEAD is at {head}{'' if commits else ', which is in durable alone'}")
-    return LinkedWork(git_dir, commits, tuple(staged.values()), tuple(lines)) if lines else None
+    return LinkedWork(git_dir, commits, edge, tuple(staged.values()), tuple(lines)) if lines else None
 
 
 @contextmanager
@@ -122,22 +135,49 @@ def _objects_of_durable(git_dir: str, seed: Seed) -> Iterator[Objects]:
         objects.close()
 
 
-def _commits_since(git_dir: str, seed: Seed, head: str) -> tuple[str, ...]:
-    """The commits from the baseline to ``head``, newest first; none if they do not lead to the baseline."""
-    found: dict[str, None] = {}
-    pending, descends = [head], False
-    with _objects_of_durable(git_dir, seed) as objects:
-        while pending and len(found) < _MOST_LOGGED:
-            id_ = pending.pop()
-            descends = descends or id_ == seed.commit
-            if id_ in found or id_ == seed.commit:
-                continue
-            try:
-                pending += parse_commit(id_, objects.read(id_)[1]).parents
-            except (MissingObject, ValueError, LookupError, OverflowError):
-                return ()
-            found[id_] = None
-    return tuple(found) if descends and not pending else ()
+def _commits_since(
+    baseline: str, head: str, objects: Objects, on_step: Callable[[], object]
+) -> tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]:
+    """The commits that ``head`` leads to and ``baseline`` does not, and their other parents, as ``git rev-list --boundary`` finds them.
+
+    Both histories are read from the newest commit to the oldest, until all that is left to read belongs to the baseline. Dates that a clock
+    or an agent set wrong make this read more, or return commits that the baseline leads to as well; none is left out.
+    """
+    parents: dict[str, tuple[str, ...]] = {}
+    of_baseline = {baseline}
+    unread: list[tuple[int, bool, str]] = []
+    undecided: set[str] = set()
+
+    def read(id_: str) -> None:
+        on_step()
+        with suppress(MissingObject, ValueError, LookupError, OverflowError):  # what an agent's commit names can be anything
+            commit = parse_commit(id_, objects.read(id_)[1])
+            parents[id_] = commit.parents
+            heappush(unread, (-commit.committer.seconds, id_ not in of_baseline, id_))  # at equal dates the baseline's come first
+            if id_ not in of_baseline:
+                undecided.add(id_)
+
+    read(baseline)
+    read(head)
+    found: list[str] = []
+    while undecided:
+        id_ = heappop(unread)[2]
+        undecided.discard(id_)
+        found.append(id_)
+        if id_ in of_baseline:
+            marked = list(parents[id_])
+            while marked:
+                below = marked.pop()
+                if below not in of_baseline:
+                    of_baseline.add(below)
+                    undecided.discard(below)
+                    marked += parents.get(below, ())
+        for parent in parents[id_]:
+            if parent not in parents:
+                read(parent)
+    commits = dict.fromkeys(id_ for id_ in found if id_ not in of_baseline)
+    beyond = {parent for id_ in commits for parent in parents[id_] if parent not in commits and parent != baseline}
+    return tuple(commits), {id_: parents[id_] for id_ in sorted(beyond) if id_ in parents}
 
 
 def find_side_work(
@@ -246,7 +286,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     return target
 
 
-def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: bool) -> Path:
+def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: bool, on_step: Callable[[], object] = lambda: None) -> Path:
     """Copy what only a linked work tree leads to, with its index, into a bare repository; a killed copy begins anew.
 
     Args:
@@ -254,6 +294,7 @@ def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: boo
         seed: the baseline.
         work: what ``find_linked_work`` found.
         sync: write through to the disk.
+        on_step: called for each object; may raise to end the copy, of which nothing is left then.
 
     Returns:
         The bare repository, which is whole in itself if it holds commits.
@@ -263,39 +304,58 @@ def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: boo
         OSError: the disk refused.
     """
     building, target = directory / _BUILDING, directory / REPOSITORY
-    _begin(building, seed, work.lines, work.git_dir)
-    with _objects_of_durable(work.git_dir, seed) as objects:
-        for kind, data in _objects_to_keep(objects, seed, work):
-            store_object(str(building / "objects"), len(data), partial(iter, [data]), seed.format, kind=kind)
-    if work.commits:
-        (building / "objects" / "pack").mkdir()
-        for name in seed.packs:
-            link_or_copy(os.path.join(seed.objects_dir, "pack", name), building / "objects" / "pack" / name)
-        if seed.shallow:
-            write_file(building / "shallow", seed.shallow.encode())
-        write_file(building / "packed-refs", f"# pack-refs with: sorted \n{work.commits[0]} refs/gittrix/agent/HEAD\n".encode())
-    _finish(building, target, sync)
+    try:
+        _begin(building, seed, work.lines, work.git_dir)
+        packs = building / "objects" / "pack"
+        with _objects_of_durable(work.git_dir, seed) as objects:
+            for batch in _batches(_objects_to_keep(objects, seed, work, on_step)):
+                install_pack(str(packs.parent), build_pack(batch, seed.format))
+        if work.commits:
+            packs.mkdir(exist_ok=True)
+            for name in seed.packs:
+                link_or_copy(os.path.join(seed.pack_dir, name), packs / name)
+            cut = {*seed.shallow.splitlines(), *(id_ for id_, parents in work.edge.items() if parents)}
+            if cut:
+                write_file(building / "shallow", "".join(f"{id_}\n" for id_ in sorted(cut)).encode())
+            write_file(building / "packed-refs", f"# pack-refs with: sorted \n{work.commits[0]} refs/gittrix/agent/HEAD\n".encode())
+        _finish(building, target, sync)
+    except Exception:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
     return target
 
 
-def _objects_to_keep(objects: Objects, seed: Seed, work: LinkedWork) -> Iterator[tuple[str, bytes]]:
-    """Kind and data of every object that the commits and the index name, and the baseline does not have."""
+def _batches(objects: Iterable[tuple[str, str, bytes]]) -> Iterator[dict[str, tuple[str, bytes]]]:
+    """Objects in parts that can be held in memory, each for a pack of its own."""
+    batch: dict[str, tuple[str, bytes]] = {}
+    size = 0
+    for id_, kind, data in objects:
+        batch[id_] = kind, data
+        size += len(data)
+        if size > _BATCH:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
+
+
+def _objects_to_keep(objects: Objects, seed: Seed, work: LinkedWork, on_step: Callable[[], object]) -> Iterator[tuple[str, str, bytes]]:
+    """Id, kind and data of every object that the commits, those on their edge and the index name, and the baseline does not have."""
     known = {entry.id for entry in seed.entries.values()}
-    pending = [*work.commits, *work.blobs]
+    pending = [*work.commits, *work.edge, *work.blobs]
     while pending:
         id_ = pending.pop()
         if id_ in known:
             continue
         known.add(id_)
-        try:
+        on_step()
+        with suppress(MissingObject, ValueError, LookupError, OverflowError):  # what an agent's index, commit or tree names can be anything
             kind, data = objects.read(id_)
-        except MissingObject:
-            continue  # the index of an agent can name anything
-        yield kind, data
-        if kind == "commit":
-            pending.append(parse_commit(id_, data).tree)
-        elif kind == "tree":
-            pending += [item for mode, item in parse_tree(data, seed.format.size).values() if mode != SUBMODULE]
+            yield id_, kind, data
+            if kind == "commit":
+                pending.append(parse_commit(id_, data).tree)
+            elif kind == "tree":
+                pending += [item for mode, item in parse_tree(data, seed.format.size).values() if mode != SUBMODULE]
 
 
 def _begin(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:

@@ -168,7 +168,7 @@ class AgentCommits:
             UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
         """
         if self._workspace.linked_git_dir is not None:
-            return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted)
+            return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted, on_step=on_step)
         if self._workspace.kind != "clone":
             return None
         return find_side_work(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.eviction import check_end, check_outcome, is_repeated, require_evictable, was_postponed
 from pytest_gittrix.engine.operations.expiry import resolution_ns
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound
+from pytest_gittrix.os_level.monotonic import OutOfTime
 
 
 def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None) -> None:
@@ -40,6 +43,22 @@ def sweep(services: EngineServices) -> list[str]:
     """Evict every session past its time to live; ``GitTrix.sweep`` says more."""
     services.index.sync()
     evicted: list[str] = []
+    slow: list[str] = []
+
+    def end(id_: str, end_it: Callable[[], bool]) -> None:
+        try:
+            if end_it():
+                evicted.append(id_)
+        except OutOfTime:
+            slow.append(id_)
+        except (EvictionRace, SessionNotFound):
+            pass
+        except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
+            services.complain(id_, problem)
+
+    def end_due(id_: str, *, patient: bool) -> None:
+        end(id_, lambda: services.evictor.sweep_one(services.settled(services.recorder(id_)), patient=patient))
+
     now = services.clock.now_ns()
     unfinished = postponed(services)
     for id_ in services.index.ahead(now + resolution_ns(services.clock)):
@@ -47,25 +66,11 @@ def sweep(services: EngineServices) -> list[str]:
             services.evictor.rebase_one(services.recorder(id_))
     for id_ in services.index.due(now):
         points.reached("sweep:found-due")
-        try:
-            gone = services.evictor.sweep_one(services.settled(services.recorder(id_)))
-        except SessionNotFound:
-            continue
-        except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
-            services.complain(id_, problem)
-            continue
-        if gone:
-            evicted.append(id_)
-    for id_ in unfinished:  # last, since each has held up a sweep before
-        try:
-            gone = services.recovery().resume(id_)
-        except (EvictionRace, SessionNotFound):
-            continue
-        except Exception as problem:  # noqa: BLE001  (as above)
-            services.complain(id_, problem)
-            continue
-        if gone:
-            evicted.append(id_)
+        end_due(id_, patient=False)
+    for id_ in unfinished:  # after the others, since each has held up a sweep before
+        end(id_, partial(services.recovery().resume, id_))
+    for id_ in tuple(slow):  # last, since each takes as long as it needs to say when it was used
+        end_due(id_, patient=True)
     if evicted:
         services.tidy()
     return evicted

@@ -338,7 +338,7 @@ class GitTrix:
     def sweep(self) -> list[str]:
         """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it.
 
-        A session whose work takes longer to archive than ``sweep_budget`` is postponed.
+        A session whose work takes longer to archive than ``sweep_budget`` is postponed. One whose files take longer to look at comes last.
         """
         return sweep(self.services)
 

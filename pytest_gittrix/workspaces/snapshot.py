@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,6 @@ from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, Writ
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
-from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.seed import Seed
 
@@ -36,8 +36,9 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-# The ids of large files, by what the system says of them; a program that looks at many workspaces meets few.
-_HASHED: Final[dict[tuple[int, int, int, int, str], str]] = {}
+# The ids of large files that were hashed last, by what the system says of them.
+_HASHED: Final[OrderedDict[tuple[int, int, int, int, str], str]] = OrderedDict()
+_MOST_HASHED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,8 @@ class _Walk:
             # A file that changed just now could change again without another change time.
             if time.clock_gettime_ns(time.CLOCK_REALTIME) - status.st_ctime_ns > _SETTLED_NS:
                 _HASHED[known] = id_
+                while len(_HASHED) > _MOST_HASHED:
+                    _HASHED.popitem(last=False)
         return id_ == baseline.id
 
     def _add_deletions(self) -> None:
@@ -462,15 +465,12 @@ def latest_change(path: str, on_step: Callable[[], object] = lambda: None) -> in
 
     Args:
         path: the workspace.
-        on_step: called for each directory; raises ``OutOfTime`` to end the walk with the newest time that was found until then.
+        on_step: called for each directory; may raise to end the walk.
     """
     latest = 0
     # Only times are read, so a directory that is replaced by a link during the walk can at worst make the session look busier.
     for parent, directories, names in os.walk(path):
-        try:
-            on_step()
-        except OutOfTime:
-            break
+        on_step()
         for name in (*directories, *names, "."):
             try:
                 latest = max(latest, os.lstat(os.path.join(parent, name)).st_ctime_ns)

@@ -87,8 +87,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "In a sweep one session may take": ("unit/engine/test_sweep_budget.py::test_who_takes_too_long_twice_is_kept_whole",),
     "One that takes longer to archive": ("unit/engine/test_sweep_budget.py::test_who_takes_too_long_twice_is_kept_whole",),
-    "Files that could not be looked at": (
-        "unit/engine/test_sweep_budget.py::test_files_that_could_not_be_looked_at_in_time_are_no_use_of_the_session",
+    "Whether a session is in use is seen from all its files": (
+        "unit/engine/test_sweep_budget.py::test_a_session_whose_files_take_too_long_to_look_at_is_judged_last_and_by_all_of_them",
     ),
     "Only programs that the engine starts are confined": (
         "unit/confine/test_confine_levels.py::test_a_program_is_confined_unless_off_is_named",

@@ -287,23 +287,29 @@ class Evictor:
         _note(recorder, {"touched": len(state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
-    def sweep_one(self, recorder: Recorder) -> bool:
+    def sweep_one(self, recorder: Recorder, *, patient: bool = False) -> bool:
         """Evict one session if it is past its TTL, judged under its lease; returns whether it was evicted.
 
-        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget``. Files that could
-        not be looked at in that time do not count as use.
+        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget`` to archive.
+
+        Args:
+            recorder: the session's record.
+            patient: look at all its files for use of it, however long that takes.
+
+        Raises:
+            OutOfTime: to look at its files takes longer than ``budget``, so that nobody can say yet whether it is past its TTL.
         """
-        time = TimeLimit(self.budget)
+        look = TimeLimit(None if patient else self.budget)
         try:
             with recorder.leased(wait=0) as state:
                 if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
                     return False
                 points.reached("sweep:past-deadline")
                 if not state.ended:
-                    state = recorder.with_activity(state, time.check)
+                    state = recorder.with_activity(state, look.check)
                 if not is_past(state, recorder.clock):
                     return False
-                return self.evict(recorder, state, "expired", within=time)
+                return self.evict(recorder, state, "expired", within=TimeLimit(self.budget))
         except EvictionRace:
             return False
 

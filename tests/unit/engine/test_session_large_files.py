@@ -191,3 +191,7 @@ def test_one_of_another_size_is_not_read_and_one_of_the_same_size_only_once(tmp_
         shell(session, "tr w v < edited > e; cat e > edited; rm e")
         assert session.touched_files() == ["edited", "grown"]
         assert hashed.count("edited") == 2
+        monkeypatch.setattr(snapshot, "_MOST_HASHED", 1)
+        shell(session, "tr v u < edited > e; cat e > edited; rm e")
+        assert session.touched_files() == ["edited", "grown"]
+        assert len(snapshot._HASHED) == 1

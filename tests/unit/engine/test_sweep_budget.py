@@ -107,15 +107,29 @@ def test_an_eviction_that_was_killed_is_put_off_by_a_recovery_too(site: Site) ->
     assert site.state(session.id).state == "discarded"
 
 
-def test_files_that_could_not_be_looked_at_in_time_are_no_use_of_the_session(site: Site) -> None:
-    session = site.start()
+def test_a_session_whose_files_take_too_long_to_look_at_is_judged_last_and_by_all_of_them(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, idle, quick = site.start(), site.start(), site.start()
     site.clock.advance(hours=5)
-    assert session.workspace_path is not None
-    (session.workspace_path / "late.txt").write_text("just now\n")
+    assert used.workspace_path is not None
+    (used.workspace_path / "late.txt").write_text("just now\n")
+    real, late, judged = monotonic.real_seconds, 0.0, 0
 
-    assert site.another(sweep_budget=NOTHING).sweep() == []
-    assert site.another(sweep_budget=None).sweep() == [session.id]
-    assert (site.directory(session) / "archive.patch").exists()
+    def stall(point: str) -> None:
+        """The look at the first two sessions takes an hour."""
+        nonlocal late, judged
+        judged += point == "sweep:past-deadline"
+        late += 3600 * (point == "sweep:past-deadline" and judged <= 2)
+
+    with monkeypatch.context() as patch, points.listening(stall):
+        patch.setattr(monotonic, "real_seconds", lambda: real() + late)
+        assert site.engine.sweep() == [quick.id, idle.id]
+
+    assert judged == 5
+    assert site.engine.info(used.id).state == "active"
+    assert site.types(used.id)[-1] == "session.activity"
+    assert site.engine.sweep() == []
 
 
 @pytest.mark.parametrize("budget", [-NOTHING - timedelta(1), 30])

@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, write_all, write_file, write_new
+from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, sync_directory, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed, open_seed
 from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME
@@ -169,6 +169,18 @@ class Workspace:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, path)
         self.path = path
+
+    def leave_in_durable(self, reason: str) -> None:
+        """Lock the entry of a linked work tree in durable, so that neither ``remove`` nor git takes what its HEAD and index lead to.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self._admin is not None:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                write_file(os.path.join(self._admin, "locked"), os.fsencode(f"{reason}\n"), sync=True)
+                sync_directory(self._admin)
+            self._admin = None
 
     def remove(self, trash: Trash) -> None:
         """Move the workspace to the trash, which deletes it later. A workspace that is gone already is no error."""

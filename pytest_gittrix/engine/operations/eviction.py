@@ -31,7 +31,9 @@ from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
 from pytest_gittrix.workspaces.side_work import (
     CONTENTS,
+    REPOSITORY,
     LinkedWork,
+    find_linked_work,
     keep_linked_work,
     keep_side_work,
     nested_repositories,
@@ -50,6 +52,7 @@ BUDGET: Final = timedelta(seconds=30)
 """The real time that one session may take in a sweep or a recovery by default."""
 
 _ENDS: Final = ("session.ended", "promote.done")
+_GONE: Final = (FileNotFoundError, NotADirectoryError)
 
 OpenWorkspace = Callable[[SessionState], Workspace]
 
@@ -182,7 +185,7 @@ class Evictor:
         with settled_later(f"The end of session {state.id}"):
             if state.workspace_present:
                 try:
-                    self._clear(recorder, state, promoted, within or TimeLimit(None))
+                    self._clear(recorder, state, promoted, within)
                 except OutOfTime:
                     recorder.append("eviction.postponed", {"budget_ns": _nanoseconds(self.budget)})
                     return False
@@ -197,7 +200,7 @@ class Evictor:
                 lease.remove()
         return True
 
-    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None, time: TimeLimit) -> None:
+    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None, within: TimeLimit | None) -> None:
         leaving = str(recorder.directory / LEAVING)
         try:
             workspace = self.open_workspace(state)
@@ -207,13 +210,14 @@ class Evictor:
         workspace.move_aside(leaving)
         points.reached("evict:apart")
         try:
-            left_out = self._archive_workspace(recorder, state, workspace, promoted, time)
+            left_out = self._archive_workspace(recorder, state, workspace, promoted, within or TimeLimit(None))
         except OutOfTime:
             if not was_postponed(recorder):
                 raise
             left_out = AdapterUnavailable("To archive it took longer than a session may take in a sweep, for the second time.")
         if left_out is not None:
-            self._keep_whole(recorder, state, leaving, left_out)
+            why = self._archive_linked_work(recorder, workspace, promoted, TimeLimit(self.budget if within is not None else None))
+            self._keep_whole(recorder, state, leaving, left_out, why)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
 
@@ -253,13 +257,15 @@ class Evictor:
         except GittrixError as problem:
             return problem
         except OSError as problem:
-            if workspace.linked_git_dir is not None or not os.path.lexists(os.path.join(workspace.path, ".git", "objects")):
-                raise  # they are durable's, or on their way into the archive: a recovery goes on
+            if workspace.linked_git_dir is not None:
+                may_pass = not isinstance(problem, _GONE)
+            else:
+                may_pass = not os.path.lexists(os.path.join(workspace.path, ".git", "objects"))  # they are on their way into the archive
+            if may_pass:
+                raise  # a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
         if kept is not None:
-            lines = (kept / CONTENTS).read_text("utf-8").splitlines()
-            reason = f"beside the work tree: {'; '.join(lines)}"[:500]
-            _note(recorder, {"touched": 0, "patch": kept.name, "reason": reason})
+            _note_side_work(recorder, kept)
         return None
 
     def _keep_side_work(
@@ -273,17 +279,42 @@ class Evictor:
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
         work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
         if isinstance(work, LinkedWork):
-            return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync)
+            return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync, on_step=time.check)
         return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
-    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
+    def _archive_linked_work(self, recorder: Recorder, workspace: Workspace, promoted: Changes | None, time: TimeLimit) -> str:
+        """Archive what only the entry of a linked work tree in durable leads to, where the files are kept whole without it.
+
+        Returns:
+            Why the entry stays in durable instead, locked; empty if it can go.
+
+        Raises:
+            OSError: the disk refused; a recovery tries again.
+        """
+        git_dir, seed, kept = workspace.linked_git_dir, workspace.seed, recorder.directory / REPOSITORY
+        if git_dir is None:
+            return ""
+        try:
+            if not kept.is_dir():
+                work = find_linked_work(git_dir, seed, {}, promoted=promoted is not None, on_step=time.check)
+                if work is None:
+                    return ""
+                keep_linked_work(recorder.directory, seed, work, sync=recorder.store.durability == "full", on_step=time.check)
+        except (GittrixError, OutOfTime, *_GONE) as problem:
+            reason = str(problem).partition("\n")[0] or "To archive what it leads to took too long."
+            workspace.leave_in_durable(f"Its files are in {recorder.directory / WHOLE}. {reason}")
+            return f" Its entry {git_dir} stays in durable, locked: {reason}"
+        _note_side_work(recorder, kept)
+        return ""
+
+    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception, also: str = "") -> None:
         """Keep a workspace as it is, where it cannot be archived as changes of the baseline."""
         target = recorder.directory / WHOLE
         if os.path.isdir(path) and not target.exists():
             os.rename(path, target)
         if not target.exists():
             return
-        reason = str(problem).partition("\n")[0][:500]
+        reason = (str(problem).partition("\n")[0] + also)[:500]
         _note(recorder, {"touched": len(state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
@@ -343,6 +374,12 @@ def _since_the_end(recorder: Recorder, type_: str) -> list[Mapping[str, Any]]:
 def was_postponed(recorder: Recorder) -> bool:
     """Whether the eviction of an ended session was postponed, so that the next one that takes too long keeps the workspace whole."""
     return bool(_since_the_end(recorder, "eviction.postponed"))
+
+
+def _note_side_work(recorder: Recorder, repository: Path) -> None:
+    """Store that what lay beside the files was set aside in a repository."""
+    lines = (repository / CONTENTS).read_text("utf-8").splitlines()
+    _note(recorder, {"touched": 0, "patch": repository.name, "reason": f"beside the work tree: {'; '.join(lines)}"[:500]})
 
 
 def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:

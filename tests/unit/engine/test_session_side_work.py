@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from support.git import FORMATS
 from support.refusals import refuse_to_open
 
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.environment import run_git
+from pytest_gittrix.workspaces import seed_files, side_work
 
 NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
 
@@ -126,9 +129,21 @@ def test_what_is_only_staged_in_a_linked_work_tree_is_kept(site: Site, end: str)
     assert not (site.durable.git_dir / "worktrees" / session.id).exists()
 
 
+def derive_seeds(site: Site, patch: pytest.MonkeyPatch) -> None:
+    """Let the next session start from a seed that is derived from another one."""
+    patch.setattr(seed_files, "_SMALL_INDEX", 0)
+    site.start().discard()
+    site.durable.commit({"moved.txt": "moved\n"})
+
+
+@pytest.mark.parametrize("derived", [False, True])
 @pytest.mark.parametrize("object_format", FORMATS)
-def test_commits_on_the_detached_head_of_a_linked_work_tree_are_kept_unless_they_were_promoted(tmp_path: Path, object_format: str) -> None:
+def test_commits_on_the_detached_head_of_a_linked_work_tree_are_kept_unless_they_were_promoted(
+    tmp_path: Path, object_format: str, derived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_site(tmp_path, object_format=object_format) as site:
+        if derived:
+            derive_seeds(site, monkeypatch)
         discarded, promoted = site.start(workspace="worktree"), site.start(workspace="worktree")
         first = commit(discarded, "one")
         commit(discarded, "two")
@@ -169,6 +184,86 @@ def test_a_linked_work_tree_whose_end_is_killed_keeps_it_too(tmp_path: Path, obj
 
         assert kept(site, session, ":work.txt") == "the work"
         assert not (site.directory(plain) / "archive.agent.git").exists()
+
+
+def work_in_no_file(session: UserSession) -> tuple[str, str]:
+    """Two commits on a detached HEAD and a staged file, all of which are in no file; the second commit, and the id of what is staged."""
+    commit(session, "one")
+    second = commit(session, "two")
+    git(session, "rm", "-q", "work.txt")
+    in_the_index(session)
+    return second, git(session, "rev-parse", ":work.txt")
+
+
+def forget_everything(site: Site) -> None:
+    """Delete from durable what neither a reference nor a work tree leads to."""
+    site.durable.git("worktree", "prune", "--expire=now")
+    site.durable.git("reflog", "expire", "--expire=now", "--all")
+    site.durable.git("gc", "-q", "--prune=now")
+
+
+def test_a_linked_work_tree_that_is_kept_whole_keeps_its_commits_and_its_index_beside_it(site: Site) -> None:
+    session = site.start(workspace="worktree")
+    second, _ = work_in_no_file(session)
+    shell(session, "git init -q vendor; cd vendor; echo one > one.txt; git add .; git commit -qm one")
+    kill_at("evict:kept-whole", session.discard)
+    site.another().init()
+    forget_everything(site)
+
+    assert (site.directory(session) / "archive.workspace" / "vendor" / "one.txt").read_text() == "one\n"
+    assert kept(site, session, "refs/gittrix/agent/HEAD:work.txt") == "two"
+    assert kept(site, session, f"{second}~1:work.txt") == "one"
+    assert kept(site, session, ":work.txt") == "the work"
+    events = [event.data for event in site.events(session.id) if event.type == "archive.written"]
+    assert [event["patch"] for event in events] == ["archive.patch", "archive.agent.git", "archive.workspace"]
+    assert not (site.durable.git_dir / "worktrees" / session.id).exists()
+
+
+def test_the_entry_of_a_linked_work_tree_stays_in_durable_where_time_is_over_for_the_second_time(site: Site) -> None:
+    session = site.start(workspace="worktree")
+    second, staged = work_in_no_file(session)
+    site.clock.advance(hours=5)
+    impatient = site.another(sweep_budget=timedelta(0))
+    assert (impatient.sweep(), impatient.sweep()) == ([], [session.id])
+    forget_everything(site)
+
+    assert site.durable.git("cat-file", "blob", f"{second}~1:work.txt") == "one"
+    assert site.durable.git("cat-file", "blob", staged) == "the work"
+    (event,) = [event.data for event in site.events(session.id) if event.type == "archive.written"]
+    assert "stays in durable, locked" in event["reason"]
+    whole = site.directory(session) / "archive.workspace"
+    assert f"\nlocked Its files are in {whole}. To archive" in site.durable.git("worktree", "list", "--porcelain")
+    site.durable.git("worktree", "repair", str(whole))
+    assert run_git(["log", "-1", "--format=%s"], cwd=whole) == b"two\n"
+    assert not (site.directory(session) / "archive.agent.tmp").exists()
+
+
+def test_what_is_missing_ends_a_linked_work_tree_and_what_a_disk_refuses_is_tried_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing, refused = site.start(workspace="worktree"), site.start(workspace="worktree")
+    for session in (missing, refused):
+        work_in_no_file(session)
+
+    def fail(problem: OSError) -> Callable[..., object]:
+        def link(*_: object) -> object:
+            raise problem
+
+        return link
+
+    with monkeypatch.context() as patch:
+        patch.setattr(side_work, "link_or_copy", fail(FileNotFoundError(errno.ENOENT, "No such file")))
+        missing.discard()
+        patch.setattr(side_work, "link_or_copy", fail(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(AdapterUnavailable, match="No space left"):
+            refused.discard()
+        assert (site.directory(refused) / "leaving").is_dir()
+    assert site.another().recover().removed == [refused.id]
+
+    assert not (site.directory(missing) / "leaving").exists()
+    assert (site.durable.git_dir / "worktrees" / missing.id / "locked").exists()
+    assert kept(site, refused, "refs/gittrix/agent/HEAD:work.txt") == "two"
+    assert not (site.durable.git_dir / "worktrees" / refused.id).exists()
 
 
 def test_an_index_of_a_linked_work_tree_that_is_gone_or_no_index_ends_no_session_badly(site: Site) -> None:

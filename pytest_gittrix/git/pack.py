@@ -239,17 +239,14 @@ def _write(path: str, data: bytes, prefix: str, sync: bool, mode: int, permit: P
     write_file(path, data, mode=mode, sync=sync, prefix=prefix, permit=permit)
 
 
-def store_object(
-    objects_dir: str, size: int, pieces: Callable[[], Iterable[bytes]], format_: ObjectFormat, *, kind: str = "blob", sync: bool = False
-) -> str:
-    """Store an object of any size as a loose one; its data is read twice and never held.
+def store_object(objects_dir: str, size: int, pieces: Callable[[], Iterable[bytes]], format_: ObjectFormat, *, sync: bool = False) -> str:
+    """Store a blob of any size as a loose object; its data is read twice and never held.
 
     Args:
         objects_dir: the ``objects`` directory.
         size: its size in bytes.
         pieces: gives its data from the beginning.
         format_: the repository's object format.
-        kind: its kind.
         sync: write through to the disk (the directory is the caller's to sync).
 
     Returns:
@@ -259,17 +256,17 @@ def store_object(
         AdapterUnavailable: the data changed meanwhile.
         OSError: the disk refused.
     """
-    id_ = _hashed(format_, kind, size, pieces())
+    id_ = _hashed(format_, size, pieces())
     path = os.path.join(objects_dir, id_[:2], id_[2:])
     if not os.path.exists(path):
         make_directories(os.path.dirname(path))
         # A name of its own, so that a second try writes over what a killed one left.
-        write_file(path, _deflated(format_, kind, size, pieces(), id_), sync=sync, temporary=os.path.join(objects_dir, f"tmp_obj_{id_}"))
+        write_file(path, _deflated(format_, size, pieces(), id_), sync=sync, temporary=os.path.join(objects_dir, f"tmp_obj_{id_}"))
     return id_
 
 
-def _hashed(format_: ObjectFormat, kind: str, size: int, pieces: Iterable[bytes]) -> str:
-    hasher, left = format_.hasher(kind, size), size
+def _hashed(format_: ObjectFormat, size: int, pieces: Iterable[bytes]) -> str:
+    hasher, left = format_.hasher("blob", size), size
     for piece in pieces:
         hasher.update(piece)
         left -= len(piece)
@@ -278,10 +275,10 @@ def _hashed(format_: ObjectFormat, kind: str, size: int, pieces: Iterable[bytes]
     return hasher.hexdigest()
 
 
-def _deflated(format_: ObjectFormat, kind: str, size: int, pieces: Iterable[bytes], id_: str) -> Iterator[bytes]:
+def _deflated(format_: ObjectFormat, size: int, pieces: Iterable[bytes], id_: str) -> Iterator[bytes]:
     """The file of a loose object, in pieces. Raises AdapterUnavailable at the end if the data is not that of the id."""
-    compressor, hasher = zlib.compressobj(_LEVEL), format_.hasher(kind, size)
-    yield compressor.compress(object_header(kind, size))
+    compressor, hasher = zlib.compressobj(_LEVEL), format_.hasher("blob", size)
+    yield compressor.compress(object_header("blob", size))
     for piece in pieces:
         hasher.update(piece)
         yield compressor.compress(piece)

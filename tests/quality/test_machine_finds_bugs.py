@@ -177,17 +177,17 @@ def expires_at_the_deadline() -> Iterator[None]:
 
 def ignores_file_changes() -> AbstractContextManager[object]:
     """Only what goes through the session is use of it."""
-    return patch.object(recorder, "unseen_activity", lambda _state, _clock: None)
+    return patch.object(recorder, "unseen_activity", lambda *_: None)
 
 
 def forgets_archives() -> AbstractContextManager[object]:
     """What was not promoted is gone."""
-    return patch.object(eviction, "unpromoted", lambda _snapshot, _promoted: {})
+    return patch.object(eviction, "unpromoted", lambda *_: {})
 
 
 def lets_time_run_out_unseen() -> AbstractContextManager[object]:
     """Who holds a session may use it until a sweep comes by."""
-    return patch.object(recorder, "require_in_time", lambda _state, _clock: None)
+    return patch.object(recorder, "require_in_time", lambda *_: None)
 
 
 MISSED_DRIFT = "must answer (BASELINE_CONFLICT|PROMOTE_FAILED)|conflicts exactly where"

@@ -58,7 +58,10 @@ def quick_look(arguments: Sequence[str]) -> tuple[CommandResult, bool] | None:
         if index is None:
             return None
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_ns // 1000)
-        found = _listed(index, root, now) if id is None else _info(index, root, id, now)
+        try:
+            found = _listed(index, root, now) if id is None else _info(index, root, id, now)
+        except Exception:  # noqa: BLE001  (a damaged index can hold anything; the ordinary command makes it anew, or says what is wrong)
+            return None
     return None if found is None else (found, as_json)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -87,7 +86,7 @@ class Records:
     def documents(self, state: StateName | None = None) -> list[dict[str, Any]]:
         """What ``SessionMetadata.wire`` gives for every session of :meth:`every`, without the cost of loading pydantic."""
         self.index.sync()
-        return [json.loads(row.metadata) for row in self.index.rows(state=state)]
+        return [row.metadata for row in self.index.rows(state=state)]
 
     def problems(self) -> list[Problem]:
         """The records that cannot be read."""
@@ -202,16 +201,16 @@ class Records:
     def baselines(self) -> set[str]:
         """The baselines of sessions that are active or have a workspace, which may be needed again. As of the last ``sync``."""
         rows = [*self.index.rows(state="active"), *self.index.rows(workspace_present=True)]
-        return {json.loads(row.metadata)["baselineSha"] for row in rows}
+        return {row.metadata["baselineSha"] for row in rows}
 
     def promoted(self) -> set[str]:
         """The commits that promotions made."""
         self.index.sync()
-        results = (json.loads(row.metadata)["promote"]["result"] for row in self.index.each(state="promoted"))
+        results = (row.metadata["promote"]["result"] for row in self.index.each(state="promoted"))
         return {result["sha"] for result in results if result}
 
     def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
-        known = json.loads(row.metadata)
+        known: Any = row.metadata
         lineage, successor = known.get("lineage") or {}, known.get("successor")
         parent = lineage.get("parent")
         node = Node(row.id, lineage.get("relation"), row.state, known.get("outcome"), lineage.get("at_seq"))
@@ -229,13 +228,13 @@ class Records:
 
 
 def _chain_of(row: Row) -> str:
-    lineage = json.loads(row.metadata).get("lineage") or {}
+    lineage = row.metadata.get("lineage") or {}
     return str(lineage.get("chain", row.id))
 
 
 def _generations(rows: Iterable[Row]) -> dict[str, int]:
     """The number of ancestors of each session in its chain. Times do not order them: clocks are set back, and two starts can be equal."""
-    parents = {row.id: (json.loads(row.metadata).get("lineage") or {}).get("parent") for row in rows}
+    parents = {row.id: (row.metadata.get("lineage") or {}).get("parent") for row in rows}
     generations: dict[str, int] = {}
     for id_ in parents:
         above = [id_]
@@ -253,4 +252,4 @@ def _read(rows: Iterable[Row]) -> list[SessionMetadata]:
 def _each(rows: Iterable[Row]) -> Iterator[SessionMetadata]:
     from pytest_gittrix.record.state.records import SessionMetadata
 
-    return (SessionMetadata.model_validate(json.loads(row.metadata)) for row in rows)
+    return (SessionMetadata.model_validate(row.metadata) for row in rows)

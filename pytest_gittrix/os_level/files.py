@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -24,6 +25,8 @@ OWNERS: Final = 0o600
 """The mode of a file that nobody but its owner may read."""
 PUBLIC: Final = 0o644
 """The mode of a file that everybody may read, less the umask."""
+UNNEEDED_FOR: Final = 86400.0
+"""Seconds for which a store keeps what nobody needs any more, before a recovery removes it."""
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 Permit = Callable[[int], int]
@@ -311,6 +314,14 @@ def names_in(directory: str | os.PathLike[str]) -> list[str]:
         return sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def is_older(path: str | os.PathLike[str], seconds: float) -> bool:
+    """Whether a file or directory is there and was last changed more than ``seconds`` seconds ago."""
+    try:
+        return os.stat(path).st_mtime < time.clock_gettime(time.CLOCK_REALTIME) - seconds
+    except FileNotFoundError:
+        return False
 
 
 def remove_left(directory: str | os.PathLike[str], is_left: Callable[[str], object]) -> list[str]:

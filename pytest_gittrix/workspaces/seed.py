@@ -26,7 +26,7 @@ from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Tre
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, flatten, parents
 from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.os_level.files import names_in
+from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
     Derivation,
@@ -426,7 +426,7 @@ def prune_seeds(
     *,
     remove: Callable[[str], object],
     spare: int = SPARE_SEEDS,
-    older_than: float = 86400.0,
+    older_than: float = UNNEEDED_FOR,
 ) -> list[str]:
     """Remove seeds that no live session needs: those that are old, and all but the youngest. Also what killed processes left half made.
 

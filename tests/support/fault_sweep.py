@@ -5,7 +5,6 @@ Each test checks what must hold of the result of its own operation.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -304,7 +303,7 @@ def _expected(engine: GitTrix, id_: str) -> Row:
     deadline = deadline_ns(state)
     log = engine.store.log(id_).path
     times = (state.created_ns, state.updated_ns, state.last_access_ns)
-    size, metadata = log.stat().st_size, json.dumps(metadata_of(state))
+    size, metadata = log.stat().st_size, metadata_of(state)
     return Row(id_, state.state, deadline, *times, state.seq, state.workspace_present, state.legacy, size, metadata)
 
 

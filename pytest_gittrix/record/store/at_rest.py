@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
-from pytest_gittrix.os_level.files import names_in
+from pytest_gittrix.os_level.files import UNNEEDED_FOR, is_older, names_in
 from pytest_gittrix.record.store.index_tables import FILE, OPEN, VERSION
 from pytest_gittrix.record.store.listing import ID, is_temporary, signatures
 
 _TRASH: Final = ".trash"
 _SEEDS: Final = ".seeds"
+_SPARES: Final = ".spares"
 _RESOURCES: Final = "resources"
-_SEED_LASTS: Final = 86400.0
-"""Seconds for which a seed stays that no session needs."""
 
 # Nothing can be said of a session that is unfinished, unreadable, of another system, or managed for a member.
 _UNCLEAR: Final = "unsettled OR legacy OR problem IS NOT NULL OR life IS NOT NULL"
@@ -46,10 +44,11 @@ def store_at_rest(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]
     if not os.path.exists(path):
         yield None
         return
-    with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as database:
+    with ExitStack() as stack:
         try:
+            database = stack.enter_context(closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)))
             rests = _is_at_rest(root, database, now_ns // 1000)
-        except (sqlite3.DatabaseError, OSError):
+        except (sqlite3.DatabaseError, ValueError, LookupError, TypeError, OSError):  # a damaged file, or a row that is no record
             rests = False
         yield database if rests else None
 
@@ -57,7 +56,7 @@ def store_at_rest(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]
 def is_at_rest(root: str, now_ns: int) -> bool:
     """Whether a store is at rest, as one without sessions is that needs no index."""
     if not any(map(ID.fullmatch, names_in(root))):
-        return not names_in(os.path.join(root, _TRASH)) and not _has_old_seeds(os.path.join(root, _SEEDS), set())
+        return not _has_unneeded(root, ())
     with store_at_rest(root, now_ns) as index:
         return index is not None
 
@@ -80,8 +79,7 @@ def _is_at_rest(root: str, database: sqlite3.Connection, now_us: int) -> bool:
         and not any(ID.fullmatch(name) for name in names - ids)
         and signatures(root, names=known) == known
         and not any(_has_temporaries(os.path.join(root, id)) for id in known)
-        and not names_in(os.path.join(root, _TRASH))
-        and not _has_old_seeds(os.path.join(root, _SEEDS), baselines)
+        and not _has_unneeded(root, baselines)
     )
 
 
@@ -89,8 +87,11 @@ def _has_temporaries(directory: str) -> bool:
     return any(is_temporary(name) for part in ("", _RESOURCES) for name in names_in(os.path.join(directory, part)))
 
 
-def _has_old_seeds(seeds: str, baselines: set[str]) -> bool:
-    """Whether there is a seed that a recovery would remove."""
-    unneeded = (name for name in names_in(seeds) if name.partition("-")[0] not in baselines)
-    made_before = time.clock_gettime(time.CLOCK_REALTIME) - _SEED_LASTS
-    return any(os.stat(os.path.join(seeds, name)).st_mtime < made_before for name in unneeded)
+def _has_unneeded(root: str, baselines: Collection[str]) -> bool:
+    """Whether a recovery would remove something beside the sessions: what is in the trash, and old seeds and spares."""
+    return bool(names_in(os.path.join(root, _TRASH))) or any(
+        is_older(os.path.join(root, directory, name), UNNEEDED_FOR)
+        for directory in (_SEEDS, _SPARES)
+        for name in names_in(os.path.join(root, directory))
+        if name.partition("-")[0] not in baselines
+    )

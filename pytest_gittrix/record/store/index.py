@@ -57,7 +57,7 @@ class Row:
         id, state, created_ns, updated_ns, last_access_ns, seq, workspace_present, legacy: as in ``SessionState``.
         deadline_ns: the end of its TTL, rounded up to a microsecond; None for no limit.
         log_size: bytes of its log; of its record, when there is no log.
-        metadata: the version-1 record, as JSON text: what ``SessionMetadata.wire`` gives.
+        metadata: the version-1 record: what ``SessionMetadata.wire`` gives.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Row:
     workspace_present: bool
     legacy: bool
     log_size: int
-    metadata: str
+    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,11 @@ def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, up
     seq, present, legacy, log_size, metadata = rest
     deadline = None if deadline_us is None else deadline_us * 1000
     times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
-    return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, metadata)
+    try:
+        record = json.loads(metadata)
+    except (ValueError, TypeError) as problem:  # only damage to the file can have made it so
+        raise sqlite3.DatabaseError(f"the record of {id} is no JSON") from problem
+    return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, record)
 
 
 def _microseconds(ns: int | None) -> int | None:

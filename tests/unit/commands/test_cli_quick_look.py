@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ import pytest
 from pytest_gittrix import EvictionPolicy, GitTrix, LocalDurable
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.quick_look import quick_look
-from pytest_gittrix.record.store.at_rest import store_at_rest
+from pytest_gittrix.os_level.files import is_older
+from pytest_gittrix.record.store.at_rest import is_at_rest, store_at_rest
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.world import World
@@ -170,6 +172,17 @@ def unneeded_seed(root: Path) -> None:
     os.utime(seed, ns=(0, 0))
 
 
+def unneeded_spare(root: Path) -> None:
+    spare = root / ".spares" / "tmp_dead"
+    spare.mkdir(parents=True)
+    os.utime(spare, ns=(0, 0))
+
+
+def rewrite_rows(root: Path, metadata: str) -> None:
+    with closing(sqlite3.connect(root / "index.sqlite")) as database, database:
+        database.execute("UPDATE session SET metadata = ?", (metadata,))
+
+
 UNREST: dict[str, Callable[[Path], object]] = {
     "a start was killed": lambda root: (root / "sess_stillborn").mkdir(),
     "a session is gone": lambda root: shutil.rmtree(root / ended(root.parent)[0]),
@@ -178,6 +191,10 @@ UNREST: dict[str, Callable[[Path], object]] = {
     "a writer of an open session was killed": lambda root: (root / open_one(root) / ".metadata.json.1-2.tmp").touch(),
     "the trash is not empty": set_aside,
     "a seed is of no use any more": unneeded_seed,
+    "a spare is of no use any more": unneeded_spare,
+    "the index is a directory": lambda root: ((root / "index.sqlite").unlink(), (root / "index.sqlite").mkdir()),
+    "a row of the index is no record": lambda root: rewrite_rows(root, "{}"),
+    "a row of the index is no JSON": lambda root: rewrite_rows(root, "no JSON"),
     "the index is damaged": lambda root: (root / "index.sqlite").write_bytes(b"no database, but long enough to be one" * 100),
     "the index is gone": lambda root: (root / "index.sqlite").unlink(),
 }
@@ -206,13 +223,15 @@ def test_a_store_with_a_session_past_its_time_or_used_in_the_future_is_not_at_re
 
 def test_an_engine_recovers_a_store_that_is_not_at_rest(home: Path, tmp_path: Path) -> None:
     root = copied(home, tmp_path) / "sessions"
-    for unrest in ("a start was killed", "a writer of an open session was killed", "a seed is of no use any more"):
+    left = ("a start was killed", "a writer of an open session was killed", "a seed is of no use any more", "a spare is of no use any more")
+    for unrest in left:
         UNREST[unrest](root)
 
     with closing(GitTrix(None, store=root, sweep_interval=None).init()) as engine:
         engine.services.resources.trash.wait()
         assert not (root / "sess_stillborn").exists()
         assert not (root / ".seeds" / "0000-old").exists()
+        assert not [*(root / ".spares").iterdir()]
         assert not [*root.glob("*/*.tmp")]
         assert rests(root)
 
@@ -242,3 +261,48 @@ def test_a_command_leaves_an_index_for_the_next(home: Path, tmp_path: Path) -> N
     assert main(line) == 0
 
     assert quick_look(line) is not None
+
+
+def damage_every_page(root: Path) -> Iterator[int]:
+    """Overwrite one page of the index after another, but for the first."""
+    index = root / "index.sqlite"
+    whole = index.read_bytes()
+    for page in range(4096, len(whole), 4096):
+        for name in root.glob("index.sqlite*"):
+            name.unlink()
+        index.write_bytes(whole[:page] + b"\xff" * 4096 + whole[page + 4096 :])
+        yield page // 4096
+
+
+def test_a_damaged_page_of_the_index_makes_no_command_fail(home: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    root, id_ = copied(home, tmp_path) / "sessions", ended(home)[0]
+    lines = [[*line, "--store", str(root), "--json"] for line in (["session", "list"], ["session", "info", id_])]
+    expected = [printed(capsysbinary, *line) for line in lines]
+    refused = 0
+
+    for page in damage_every_page(root):
+        refused += any(quick_look(line) is None for line in lines)
+        assert [printed(capsysbinary, *line) for line in lines] == expected, page
+
+    assert refused
+    rewrite_rows(root, "no JSON")
+    assert [printed(capsysbinary, *line) for line in lines] == expected
+    assert quick_look(lines[0]) is not None, "the index was made anew"
+
+
+def test_a_seed_that_is_renamed_meanwhile_is_not_old(tmp_path: Path) -> None:
+    assert not is_older(tmp_path / "tmp_renamed", 0)
+
+
+@pytest.mark.parametrize("directory", [".seeds", ".spares"])
+def test_an_empty_store_is_looked_through_for_what_is_old(tmp_path: Path, directory: str) -> None:
+    old = tmp_path / directory / "tmp_dead"
+    old.mkdir(parents=True)
+    assert is_at_rest(str(tmp_path), now())
+
+    os.utime(old, ns=(0, 0))
+
+    assert not is_at_rest(str(tmp_path), now())
+    (tmp_path / directory / "tmp_link").symlink_to("nowhere")
+    old.rmdir()
+    assert is_at_rest(str(tmp_path), now()), "a name that leads nowhere is as one that another process has just renamed"

@@ -64,7 +64,7 @@ def test_a_row_says_what_the_fold_says(store: Store, index: Index) -> None:
     start(store, "a")
     index.sync()
     state, (row,) = store.load("a"), index.rows()
-    assert json.loads(row.metadata) == metadata_of(state)
+    assert row.metadata == metadata_of(state)
     assert (row.id, row.state, row.seq, row.workspace_present, row.legacy) == ("a", "active", 1, True, False)
     assert (row.created_ns, row.updated_ns, row.last_access_ns) == (NOW, NOW, NOW)
     assert row.deadline_ns == deadline_ns(state) == NOW + HOUR

@@ -129,12 +129,16 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
-        prune_seeds(str(self.resources.seeds_path), self._needed_baselines, remove=self.resources.trash.discard)
-        self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
+        def needed() -> set[str] | None:
+            nonlocal known
+            self.index.sync()
+            known = not self.index.problems()
+            return self.records.baselines() if known else None
 
-    def _needed_baselines(self) -> set[str] | None:
-        self.index.sync()
-        return None if self.index.problems() else self.records.baselines()
+        known = True
+        prune_seeds(str(self.resources.seeds_path), needed, remove=self.resources.trash.discard)
+        if known:
+            self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:
         """Remove seeds when there are many, make spares, and empty the trash in the background, if the store is written to the disk."""

@@ -382,6 +382,22 @@ def test_a_store_that_is_named_is_made_so_and_one_that_is_there_keeps_its_mode(t
             assert engine.store.root.stat().st_mode & 0o7777 == mode
 
 
+def test_no_seed_is_removed_while_a_record_cannot_be_read(site: Site) -> None:
+    services = site.engine.services
+    for number in range(2 * SPARE_SEEDS + 1):
+        (site.store / ".seeds" / f"{number:040x}-none").mkdir(parents=True)
+    damaged = site.store / "damaged"
+    damaged.mkdir()
+    (damaged / "events.jsonl").write_text("no event\nno event\n")
+
+    services.tidy()
+    assert len([*(site.store / ".seeds").glob("*-none")]) == 2 * SPARE_SEEDS + 1
+
+    shutil.rmtree(damaged)
+    services.tidy()
+    assert len([*(site.store / ".seeds").glob("*-none")]) == SPARE_SEEDS
+
+
 def test_a_day_of_promotions_leaves_a_few_seeds_and_those_that_sessions_need(site: Site) -> None:
     first = site.start()
     for number in range(40):

@@ -11,15 +11,16 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.tree import changed_directories, changed_entries, parents
-from pytest_gittrix.os_level.files import names_in, sync_file_system
+from pytest_gittrix.os_level.files import UNNEEDED_FOR, is_older, names_in, private_directory, sync_file_system
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import CreationState
 from pytest_gittrix.workspaces.workspace import (
@@ -38,6 +39,12 @@ KINDS_WITH_SPARES: Final = ("clone", "copy")
 
 LEAST_FREE: Final = 1 << 30
 """Bytes that have to be free on the disk for a spare to be made."""
+
+MOST_ORDERS: Final = 4
+"""How many orders an engine keeps: those of the branches that sessions were last started from."""
+
+CLAIMED: Final = ".spare"
+"""What the name of a workspace ends with while a start turns a spare into it; only a start that was killed leaves such a directory."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,10 @@ class SpareOrder:
     seed: Callable[[], Seed] = field(compare=False)
     most: int = field(compare=False)
 
-    @property
-    def mark(self) -> str:
-        """The same text for equal orders, and for no others."""
-        return hashlib.sha256("\0".join((self.kind, self.branch, self.source)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    def mark(self, made: str) -> str:
+        """The same text for equal orders of spares that are ``made`` in the same way, and for no others."""
+        parts = (self.kind, self.branch, self.source, made)
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Spares:
@@ -70,7 +77,8 @@ class Spares:
     Args:
         directory: where they are; on the same file system as the sessions.
         trash: where those go that nobody needs any more.
-        sync: write each through to the disk before somebody can have it.
+        sync: write each through to the disk before somebody can have it. Otherwise a power cut may have emptied it, so it is nobody's after
+            the next boot.
     """
 
     def __init__(self, directory: str, trash: Trash, *, sync: bool) -> None:
@@ -79,13 +87,13 @@ class Spares:
         self._sync = sync
         self._orders: dict[str, SpareOrder] = {}
         self._created: dict[str, CreationState] = {}
-        self._lock = threading.Lock()
+        self._pid, self._lock = os.getpid(), threading.Lock()
         self._again = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def take(self, order: SpareOrder, seed: Seed, path: str, state_dir: str) -> Workspace | None:
-        """Make a spare the workspace of a session; None if there is no spare of the baseline.
+        """Make a spare the workspace of a session; None if there is no spare of the baseline. A damaged one goes to the trash.
 
         Args:
             order: what it is to be.
@@ -94,73 +102,109 @@ class Spares:
             state_dir: where the engine notes what it has to know about the workspace.
 
         Raises:
-            OSError: the system refused, and the spare is lost.
+            OSError: the system refuses to list the spares, or to move a damaged one to the trash.
         """
+        claimed = path + CLAIMED
         for name in self._of(order, seed.commit):
-            claimed = f"{path}.spare"
+            created = self._created.pop(name, None)
             try:
                 os.rename(os.path.join(self._directory, name), claimed)
-            except FileNotFoundError:  # another start was faster
+            except OSError:  # another start was faster
                 continue
-            os.rename(os.path.join(claimed, "workspace"), path)
-            os.rename(os.path.join(claimed, "engine"), state_dir)
-            os.rmdir(claimed)
-            created = self._created.pop(name, None)
-            if created is None:
-                return open_workspace(path, state_dir, os.path.dirname(seed.directory))
-            return Workspace(order.kind, path, seed, created, None)
+            try:
+                os.rename(os.path.join(claimed, "workspace"), path)
+                os.rename(os.path.join(claimed, "engine"), state_dir)
+                os.rmdir(claimed)
+                if created is None:
+                    return open_workspace(path, state_dir, os.path.dirname(seed.directory))
+                return Workspace(order.kind, path, seed, created, None)
+            except (OSError, GittrixError):
+                for part in (claimed, path, state_dir):
+                    self._trash.discard(part)
         return None
 
     def order(self, order: SpareOrder) -> None:
         """See in the background that there are as many spares as are ordered, of the commit that the branch is at; also from now on."""
-        self._orders[order.mark] = order
+        mark = self._mark(order)
+        with self._locked():
+            self._orders.pop(mark, None)
+            self._orders[mark] = order
         self.refill()
 
     def refill(self) -> None:
         """Make in the background what is missing of the spares that were ordered, and bring forward those of earlier commits."""
-        with self._lock:
+        with self._locked():
             self._again = True
             if self._orders and not self._closed and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="gittrix-spares", daemon=True)
                 self._thread.start()
 
-    def prune(self, *, older_than: float = 86400.0) -> None:
+    def prune(self, *, older_than: float = UNNEEDED_FOR) -> None:
         """Remove the spares of engines that have ended, and what was half made, once they are ``older_than`` seconds old."""
-        limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
         for name in names_in(self._directory):
             path = os.path.join(self._directory, name)
-            with suppress(FileNotFoundError):
-                if os.stat(path).st_mtime < limit:
-                    self._trash.discard(path)
+            if is_older(path, older_than):
+                self._trash.discard(path)
 
     def wait(self) -> None:
         """Wait until the background thread has nothing to do."""
-        thread = self._thread
+        with self._locked():
+            thread = self._thread
         if thread is not None:
             thread.join()
 
     def close(self) -> None:
         """Let the background thread end after the spare that it is making. The spares stay, for who comes next."""
-        self._closed = True
+        with self._locked():
+            self._closed = True
         self.wait()
+
+    def _locked(self) -> threading.Lock:
+        """The lock; a new one in a process that was forked, since a thread of its parent may have held the old one."""
+        if self._pid != os.getpid():
+            self._lock, self._thread = threading.Lock(), None
+            self._pid = os.getpid()
+        return self._lock
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with self._locked():
                 if self._closed or not self._again:
                     self._thread = None
                     return
                 self._again = False
-            for order in list(self._orders.values()):
+                orders = list(self._orders.values())
+            for order in orders[:-MOST_ORDERS]:
+                self._drop(order)
+            for order in orders[-MOST_ORDERS:]:
                 # Without a spare the next start makes its own workspace, and says what is wrong.
                 with suppress(OSError, GittrixError):
                     self._fill(order)
+            there = names_in(self._directory)
+            for name in set(self._created).difference(there):
+                self._created.pop(name, None)
+
+    def _drop(self, order: SpareOrder) -> None:
+        """Forget an order, unless it was given again meanwhile, and remove its spares."""
+        mark = self._mark(order)
+        with self._locked():
+            if self._orders.get(mark) is not order:
+                return
+            del self._orders[mark]
+        with suppress(OSError):
+            for name in self._of(order):
+                self._trash.discard(os.path.join(self._directory, name))
 
     def _fill(self, order: SpareOrder) -> None:
-        os.makedirs(self._directory, exist_ok=True)
-        seed = order.seed()
-        old = [name for name in self._of(order) if not name.startswith(f"{order.mark}-{seed.commit}-")]
-        missing = order.most - len(list(self._of(order, seed.commit)))
+        private_directory(self._directory, close=True)
+        try:
+            seed = order.seed()
+        except (OSError, GittrixError):  # its branch or its repository is gone; a start that still finds them orders again
+            self._drop(order)
+            return
+        fresh = list(self._of(order, seed.commit))
+        old = [name for name in self._of(order) if name not in fresh]
+        missing = order.most - len(fresh)
         for _ in range(missing):
             if self._closed or shutil.disk_usage(self._directory).free < LEAST_FREE:
                 break
@@ -169,8 +213,11 @@ class Spares:
             self._trash.discard(os.path.join(self._directory, name))
 
     def _of(self, order: SpareOrder, commit: str | None = None) -> Iterator[str]:
-        prefix = f"{order.mark}-" if commit is None else f"{order.mark}-{commit}-"
+        prefix = f"{self._mark(order)}-" if commit is None else f"{self._mark(order)}-{commit}-"
         return (name for name in names_in(self._directory) if name.startswith(prefix))
+
+    def _mark(self, order: SpareOrder) -> str:
+        return order.mark("synced" if self._sync else _boot())
 
     def _make(self, order: SpareOrder, seed: Seed, old: str | None) -> None:
         """Make one spare, from one of an earlier commit if there is one."""
@@ -181,7 +228,7 @@ class Spares:
                 create(order.kind, workspace, engine, seed, branch=order.branch)
             if self._sync:
                 sync_file_system(building)
-            name = f"{order.mark}-{seed.commit}-{secrets.token_hex(8)}"
+            name = f"{self._mark(order)}-{seed.commit}-{secrets.token_hex(8)}"
             self._created[name] = open_workspace(workspace, engine, os.path.dirname(seed.directory)).created
             os.rename(building, os.path.join(self._directory, name))
         except BaseException:
@@ -190,8 +237,8 @@ class Spares:
 
     def _brought_forward(self, old: str, building: str, seed: Seed, branch: str) -> bool:
         """Make a spare of another one. Returns False if that is not possible: a start has taken it, or its seed is gone."""
-        self._created.pop(old, None)
         try:
+            os.utime(os.path.join(self._directory, old))  # from now on it is not old, so nobody prunes it
             os.rename(os.path.join(self._directory, old), building)
             engine = os.path.join(building, "engine")
             workspace = open_workspace(os.path.join(building, "workspace"), engine, os.path.dirname(seed.directory))
@@ -200,6 +247,12 @@ class Spares:
             self._trash.discard(building)
             return False
         return True
+
+
+@cache
+def _boot() -> str:
+    """The id of this boot of the machine; where the system does not say, one of this process."""
+    return Owner.current().boot_id or secrets.token_hex(8)
 
 
 def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -255,7 +255,7 @@ def sweep_operation(
     where: Where = "clean",
     durability: Durability = "fast",
     kinds: tuple[str, ...] = ("kill",),
-    points: slice | range | None = None,
+    points: slice | Collection[int] | None = None,
     label: bool = True,
 ) -> Counter[str]:
     """Play faults in an operation at many points, and check each; result and errors as for ``sweep_scenes``."""
@@ -278,6 +278,40 @@ def some(step: int, first: int = 0) -> slice | None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_any_call_is_survived(place: Path, name: str, durability: Durability) -> None:
     assert sweep_operation(OPERATIONS[name], place, durability=durability, points=some(7, 3))
+
+
+def with_a_spare(scene: Scene) -> None:
+    with scene.engine(spares=1) as engine:
+        engine.start_session("first").discard()
+        engine.services.resources.spares.wait()
+    assert len([*(scene.home / "sessions/.spares").iterdir()]) == 1
+
+
+def start_with_the_spare(scene: Scene) -> None:
+    with scene.engine(init=False, spares=1) as engine:
+        engine.services.resources.spares.close()  # it makes no other in the background
+        do(engine.start_session("do it"))
+
+
+def judge_start_with_the_spare(scene: Scene, run: SupervisedRun) -> str:
+    judge_start(scene, run)
+    assert not [*(scene.home / "sessions").glob("*/*.spare")]
+    with scene.engine() as engine:
+        return "nothing" if SECOND not in engine.store.ids() else engine.info(SECOND).state
+
+
+def test_a_kill_of_a_start_that_takes_a_spare_is_survived(place: Path) -> None:
+    scene = Scenes(place, Scene).next()
+    with_a_spare(scene)
+    calls = supervise_function(lambda: start_with_the_spare(scene), within=scene.root).calls
+    taking = [call.index for call in calls if ".spare" in str(call.path)]
+    # From the rename that takes it to the call after all of it is in place.
+    points = None if SOAK else range(taking[0], taking[-1] + 2)
+
+    found = sweep_operation(Operation(with_a_spare, start_with_the_spare, judge_start_with_the_spare), place, points=points)
+
+    assert found["discarded"] >= 5
+    assert not SOAK or found["active"]
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "bare"])

@@ -19,6 +19,7 @@ from typing import Literal
 
 import pytest
 
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
@@ -93,10 +94,11 @@ class Scene:
         return os.fsdecode(done.stdout).rstrip("\n")
 
     @contextmanager
-    def engine(self, *, init: bool = True, budget: timedelta | None = None) -> Iterator[GitTrix]:
+    def engine(self, *, init: bool = True, budget: timedelta | None = None, spares: int = 0) -> Iterator[GitTrix]:
         """A new engine, as a new process would have one; ``budget`` is what one session may take in a sweep."""
         engine = GitTrix(
             self.durable,
+            LocalEphemeral(spares=spares),
             home=self.home,
             clock=self.clock,
             eviction=EvictionPolicy(ttl_idle=TTL),

@@ -28,8 +28,10 @@ from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.listing import ID, LOG, is_temporary
 from pytest_gittrix.record.store.store import LOCK, Problem, Store
+from pytest_gittrix.workspaces.spares import CLAIMED
 
 _STILLBORN: Final = (LOCK, LOG)
+_SPARE: Final = f"workspace{CLAIMED}"
 
 
 @dataclass
@@ -117,10 +119,11 @@ class Recovery:
             elif not state.ended and not state.workspace_present:
                 if state.lineage is not None and state.lineage.relation == "crash":
                     Succession(self.recorder_of(state.lineage.parent)).undo(id_)
+                # First of all, so that a kill in between leaves a session that the next recovery looks at.
+                made = [str(recorder.directory / name) for name in (_SPARE, "engine")]
+                for path in [*made, state.workspace] if state.workspace is not None else made:
+                    self.evictor.trash.discard(path)
                 state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
-                if state.workspace is not None:
-                    self.evictor.trash.discard(state.workspace)
-                self.evictor.trash.discard(str(recorder.directory / "engine"))
                 self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
             recorder.derive()
@@ -177,7 +180,7 @@ class Recovery:
         """Directories in which no event was ever stored whole: a start was killed at its very first steps.
 
         Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's. So it is with the
-        temporary files of a killed writer beside a session's log.
+        temporary files of a killed writer beside a session's log, and with the spare that a killed start was about to use.
         """
         for name in names_in(self.store.root):
             directory = self.store.root / name
@@ -199,9 +202,10 @@ class Recovery:
         places = [directory] if any(map(is_temporary, names)) else []
         if RESOURCES in names and any(map(is_temporary, names_in(directory / RESOURCES))):
             places.append(directory / RESOURCES)
-        if not places:
+        if not places and _SPARE not in names:
             return
         with suppress(GittrixError, OSError), self.store.lease(name, wait=0) as lease:
+            self.evictor.trash.discard(str(directory / _SPARE))
             for place in places:
                 remove_left(place, is_temporary)
             if self.recorder_of(name).read().ended:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine import Site, open_site
@@ -17,12 +21,15 @@ from support.git import GitRepo, git
 from support.moving import edit
 
 from pytest_gittrix.backends.local import MOST_SPARES, LocalEphemeral
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces import spares as spares_module
 from pytest_gittrix.workspaces.seed import Seed, prepare_seed
-from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, SpareOrder, Spares, bring_forward
-from pytest_gittrix.workspaces.workspace import Trash, WorkspaceKind, create, open_workspace
+from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, LEAST_FREE, MOST_ORDERS, SpareOrder, Spares, bring_forward
+from pytest_gittrix.workspaces.workspace import KINDS, Trash, WorkspaceKind, create, open_workspace
 
 
 def prepared(repo: GitRepo, root: Path) -> Seed:
@@ -188,6 +195,202 @@ def test_what_nobody_comes_for_is_removed_after_a_day(tmp_path: Path) -> None:
     spares.prune()
 
     assert [path.name for path in (tmp_path / "spares").iterdir()] == ["fresh"]
+
+
+def ordered(root: Path, *branches: str, sync: bool = False) -> tuple[Spares, Seed, dict[str, SpareOrder]]:
+    """Spares of a small repository, one made for each branch, the last of them ordered last."""
+    if not (root / "durable").exists():
+        GitRepo.make(root / "durable", {"a": "1\n"}, bare=True)
+    seed = prepared(GitRepo(root / "durable", bare=True), root)
+    spares = Spares(str(root / "spares"), Trash(str(root / "trash")), sync=sync)
+    orders = {branch: SpareOrder("clone", branch, "durable", lambda: seed, most=1) for branch in branches}
+    for order in orders.values():
+        spares.order(order)
+        spares.wait()
+    return spares, seed, orders
+
+
+def taken(spares: Spares, order: SpareOrder, seed: Seed, root: Path) -> bool:
+    path = root / f"taken-{len([*root.iterdir()])}"
+    return spares.take(order, seed, str(path), f"{path}-state") is not None
+
+
+def damage_the_note(spare: Path) -> None:
+    (spare / "engine" / "workspace.json").write_bytes(b"")
+
+
+def lose_the_note(spare: Path) -> None:
+    shutil.rmtree(spare / "engine")
+
+
+def lose_the_files(spare: Path) -> None:
+    shutil.rmtree(spare / "workspace")
+
+
+def be_a_file(spare: Path) -> None:
+    shutil.rmtree(spare)
+    spare.touch()
+
+
+@pytest.mark.parametrize("damage", [damage_the_note, lose_the_note, lose_the_files, be_a_file])
+def test_a_damaged_spare_goes_to_the_trash_and_the_next_one_is_taken(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    _, seed, orders = ordered(tmp_path, "main")
+    damage(next((tmp_path / "spares").iterdir()))
+    other = Spares(str(tmp_path / "spares"), Trash(str(tmp_path / "trash")), sync=False)
+    (path, state) = (tmp_path / "sessions" / name for name in ("workspace", "engine"))
+    path.parent.mkdir()
+
+    assert other.take(orders["main"], seed, str(path), str(state)) is None
+    assert not [*path.parent.iterdir()]
+    assert not [*(tmp_path / "spares").iterdir()]
+    other.order(orders["main"])
+    other.wait()
+    assert other.take(orders["main"], seed, str(path), str(state)) is not None
+
+
+def test_a_start_that_finds_a_damaged_spare_makes_its_own_workspace(site: Site) -> None:
+    site.start()
+    site.engine.services.resources.spares.wait()
+    damage_the_note(next((site.store / ".spares").iterdir()))
+
+    with closing(GitTrix(site.durable.path, LocalEphemeral(spares=1), store=site.store, sweep_interval=None)) as engine:
+        session = engine.start_session("another process")
+        assert session.touched_files() == []
+        assert session.read("app.py")
+
+
+def test_a_spare_that_was_not_written_through_is_nobodys_after_a_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sync in (False, True):
+        spares, seed, orders = ordered(tmp_path, "main", sync=sync)
+        with monkeypatch.context() as patch:
+            patch.setattr(spares_module, "_boot", lambda: "the next boot")
+            assert taken(spares, orders["main"], seed, tmp_path) is sync
+        assert taken(spares, orders["main"], seed, tmp_path) is not sync
+
+
+def test_spares_are_private_to_their_owner(site: Site) -> None:
+    (site.store / ".spares").mkdir(mode=0o755, parents=True)
+    site.start()
+    site.engine.services.resources.spares.wait()
+
+    assert stat.S_IMODE((site.store / ".spares").stat().st_mode) == 0o700
+
+
+def test_the_spares_of_the_branches_that_were_ordered_last_stay(tmp_path: Path) -> None:
+    branches = [f"b{number}" for number in range(MOST_ORDERS)]
+    spares, seed, orders = ordered(tmp_path, *branches)
+    spares.order(orders["b0"])
+    one_more = SpareOrder("clone", "one more", "durable", lambda: seed, most=1)
+    spares.order(one_more)
+    spares.wait()
+
+    assert len([*(tmp_path / "spares").iterdir()]) == MOST_ORDERS
+    assert not taken(spares, orders["b1"], seed, tmp_path)
+    assert taken(spares, orders["b0"], seed, tmp_path)
+    assert taken(spares, one_more, seed, tmp_path)
+
+
+def test_the_spares_of_a_branch_that_is_gone_go_too(tmp_path: Path) -> None:
+    spares, seed, orders = ordered(tmp_path, "main")
+    asked: list[str] = []
+
+    def refused() -> Seed:
+        asked.append("topic")
+        if len(asked) > 1:
+            raise InvalidInput("There is no branch topic.")
+        return seed
+
+    spares.order(SpareOrder("clone", "topic", "durable", refused, most=1))
+    spares.wait()
+    assert len([*(tmp_path / "spares").iterdir()]) == 2
+
+    for _ in range(3):
+        spares.refill()
+        spares.wait()
+
+    assert len(asked) == 2, "it is forgotten"
+    assert len([*(tmp_path / "spares").iterdir()]) == 1
+    assert taken(spares, orders["main"], seed, tmp_path)
+
+
+def test_what_is_remembered_of_a_spare_goes_with_it(tmp_path: Path) -> None:
+    spares, seed, orders = ordered(tmp_path, "main")
+    other = Spares(str(tmp_path / "spares"), Trash(str(tmp_path / "trash")), sync=False)
+    for _ in range(3):
+        assert taken(other, orders["main"], seed, tmp_path)
+        spares.refill()
+        spares.wait()
+
+    assert {*spares._created} == {path.name for path in (tmp_path / "spares").iterdir()}
+
+
+def test_a_spare_that_is_being_brought_forward_is_not_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spares, _, orders = ordered(tmp_path, "main")
+    os.utime(next((tmp_path / "spares").iterdir()), (0, 0))
+    repo = GitRepo(tmp_path / "durable", bare=True)
+    repo.commit({"a": "2\n"})
+    seed = prepared(repo, tmp_path)
+
+    def pruned_meanwhile(*arguments: Any) -> None:
+        spares.prune()
+        bring_forward(*arguments)
+
+    monkeypatch.setattr(spares_module, "bring_forward", pruned_meanwhile)
+    inode = next((tmp_path / "spares").iterdir()).stat().st_ino
+    spares.order(replace(orders["main"], seed=lambda: seed))
+    spares.wait()
+
+    assert [path.stat().st_ino for path in (tmp_path / "spares").iterdir()] == [inode]
+    assert taken(spares, orders["main"], seed, tmp_path)
+
+
+def test_after_close_nothing_is_made(tmp_path: Path) -> None:
+    spares, seed, orders = ordered(tmp_path, "main")
+    spares.close()
+
+    assert taken(spares, orders["main"], seed, tmp_path)
+    spares.order(orders["main"])
+    spares.wait()
+    assert not [*(tmp_path / "spares").iterdir()]
+
+
+def test_a_forked_process_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(tmp_path: Path) -> None:
+    spares, _, orders = ordered(tmp_path, "main")
+
+    def in_child() -> None:
+        spares.order(orders["main"])
+        spares.close()
+
+    with spares._lock:
+        assert not in_fork(in_child, timeout=20).timed_out
+
+
+def test_no_spare_is_made_while_the_disk_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: space._replace(free=LEAST_FREE - 1))
+    spares, _, orders = ordered(tmp_path, "main")
+    assert not [*(tmp_path / "spares").iterdir()]
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: space._replace(free=LEAST_FREE))
+    spares.order(orders["main"])
+    spares.wait()
+    assert len([*(tmp_path / "spares").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in KINDS_WITH_SPARES])
+def test_no_spare_is_made_of_the_other_kinds(site: Site, kind: WorkspaceKind) -> None:
+    site.engine.start_session("of another kind", workspace=kind)
+    site.engine.services.resources.spares.wait()
+
+    assert not (site.store / ".spares").exists()
+
+
+def test_no_spare_is_made_of_a_remote_repository(site: Site) -> None:
+    session = site.engine.start_session("of a remote", durable_ref=f"file://{site.durable.git_dir}#main")
+    site.engine.services.resources.spares.wait()
+
+    assert session.read("app.py")
+    assert not (site.store / ".spares").exists()
 
 
 @pytest.mark.parametrize("spares", [-1, MOST_SPARES + 1, True, 1.5, "two"])

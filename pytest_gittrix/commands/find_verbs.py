@@ -147,7 +147,7 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
     state = None if options.status in (None, "all") else options.status
     exact = state is None and options.durable is None
     if all(getattr(options, name) is None for name in _QUERY_OPTIONS):
-        if options.durable is None and options.view == "gittrix":
+        if options.durable is None and options.view == "gittrix" and not options.beside:
             return [], gittrix.records.documents(state)
         found = gittrix.list_sessions(state)
     else:

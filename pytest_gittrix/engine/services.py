@@ -129,6 +129,7 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
+
         def needed() -> set[str] | None:
             nonlocal known
             self.index.sync()

@@ -25,7 +25,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.store.index import Index
-from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.record.store.store import Problem, Store
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
 
 
@@ -129,16 +129,15 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
+        unreadable: list[Problem] = []
 
         def needed() -> set[str] | None:
-            nonlocal known
             self.index.sync()
-            known = not self.index.problems()
-            return self.records.baselines() if known else None
+            unreadable[:] = self.index.problems()
+            return None if unreadable else self.records.baselines()
 
-        known = True
         prune_seeds(str(self.resources.seeds_path), needed, remove=self.resources.trash.discard)
-        if known:
+        if not unreadable:
             self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:

@@ -6,7 +6,8 @@ A frame is hidden as pytest documents it, by ``__tracebackhide__`` among its loc
 
 from __future__ import annotations
 
-import sys
+import inspect
+import os
 from collections.abc import Iterator
 from itertools import groupby
 from types import FrameType, ModuleType
@@ -18,14 +19,16 @@ from pytest_gittrix.errors import GittrixError
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _CLAUSES: Final = f"{_PACKAGE}.conformance"
-_LIBRARIES: Final = sys.stdlib_module_names | {"hypothesis", "_hypothesis_pytestplugin"}
+_STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+_HYPOTHESIS: Final = ("hypothesis", "_hypothesis_pytestplugin")
 
 
 def hide_frames(failure: BaseException, test: ModuleType | None = None) -> bool:
-    """Hide the frames of this package in the tracebacks of an exception, of its causes and of its contexts.
+    """Hide the frames of this package in the tracebacks of an exception, of its causes and contexts, and of the members of a group.
 
-    An error of the package itself, such as a ``TypeError`` in the engine, keeps its frames: its report needs them. So does a skip, since
-    pytest takes the place of a skip from its last frame, and the code of the conformance clauses, which is what their tests check.
+    An error of the package itself, such as a ``TypeError`` in the engine, keeps its frames: its report needs them, and those of its cause.
+    So does a skip, since pytest takes the place of a skip from its last frame, and the code of the conformance clauses, which is what their
+    tests check.
 
     Args:
         failure: what a phase of a test raised.
@@ -37,22 +40,33 @@ def hide_frames(failure: BaseException, test: ModuleType | None = None) -> bool:
     """
     if isinstance(failure, pytest.skip.Exception):
         return False
-    frames = [*_frames(failure)]
 
     def is_users(frame: FrameType) -> bool:
         return _is_users(frame) or (test is not None and frame.f_globals is vars(test))
 
-    if not any(map(_is_ours, frames)) or not (_is_deliberate(failure) or is_users(frames[-1])):
-        return False
-    if not any(map(is_users, frames)):
-        return True
-    for error in _chain(failure):
-        for users, group in groupby(_frames(error), is_users):
+    chain = [(error, [*_frames(error)]) for error in _chain(failure)]
+    if not any(is_users(frame) for _, frames in chain for frame in frames):
+        return _is_deliberate(failure) and any(map(_is_ours, chain[0][1]))
+    on_purpose = False
+    for error, frames in chain:
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                hide_frames(member, test)
+        on_purpose = on_purpose or _is_deliberate(error)  # an error that the package explains by one of its own is dealt with too
+        last = next((frame for frame in reversed(frames) if is_users(frame) or _is_ours(frame)), None)
+        if last is not None and not on_purpose and not is_users(last):
+            return False
+        for users, group in groupby(frames, is_users):
             run = [*group]
-            if not users and any(_is_ours(frame) for frame in run):
-                for frame in run:
-                    frame.f_locals["__tracebackhide__"] = True
+            if not users and any(map(_is_ours, run)):
+                _hide(run)
     return False
+
+
+def _hide(frames: list[FrameType]) -> None:
+    for frame in frames:
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function's: the variables of a module or class would stay in it
+            frame.f_locals["__tracebackhide__"] = True
 
 
 def _is_deliberate(failure: BaseException) -> bool:
@@ -91,4 +105,9 @@ def _is_ours(frame: FrameType) -> bool:
 
 def _is_users(frame: FrameType) -> bool:
     """Whether a frame is neither of this package nor of a library that stands between the package and the user."""
-    return not _is_ours(frame) and _name(frame).partition(".")[0] not in _LIBRARIES
+    return not (_is_ours(frame) or _is_of_the_standard_library(frame.f_code.co_filename) or _name(frame).partition(".")[0] in _HYPOTHESIS)
+
+
+def _is_of_the_standard_library(file: str) -> bool:
+    """Judged by the file, since a module of the user may have the name of one of the library."""
+    return file.startswith("<frozen ") or (file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
 import pytest
 
+from pytest_gittrix import World
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.plugin.tracebacks import hide_frames
+
 Run = Callable[..., pytest.RunResult]
 
 TESTS = """
+    import subprocess
     import unittest
 
     import pytest
@@ -41,6 +47,31 @@ TESTS = """
         monkeypatch.setattr("pytest_gittrix.engine.user_session.check_ttl", None)
         gittrix_session.extend("4h")
 
+    def test_own_error_from_a_refusal(gittrix_session):
+        try:
+            gittrix_session.write("../x", "agent")
+        except Exception as refusal:
+            raise RuntimeError("mine") from refusal
+
+    def test_own_error_while_a_refusal_is_handled(gittrix_session):
+        try:
+            gittrix_session.write("../x", "agent")
+        except Exception:
+            raise RuntimeError("mine")
+
+    def test_library_call_of_the_users_function(gittrix_session, gittrix_race):
+        gittrix_session.write("app.py", "v2")
+        gittrix_race.before("promote:head-read", lambda: subprocess.run(["false"], check=True))
+        gittrix_session.promote()
+
+    def test_group(gittrix_session):
+        refused = None
+        try:
+            gittrix_session.write("../x", "agent")
+        except Exception as refusal:
+            refused = refusal
+        raise ExceptionGroup("one", [refused])
+
     class TestCase(unittest.TestCase):
         def test_of_unittest(self):
             with World.open() as world:
@@ -66,7 +97,7 @@ def frames(shown: str) -> list[str]:
 def test_a_failure_is_shown_up_to_the_users_line(run: Run) -> None:
     result = run(TESTS, "--gittrix-keep=none")
 
-    result.assert_outcomes(failed=6, passed=1, errors=1, skipped=1)
+    result.assert_outcomes(failed=10, passed=1, errors=1, skipped=1)
     shown = failures(result)
     assert frames(shown["test_refusal"]) == ["test_it.py"]
     assert "WriteRejected: path '../x' may not be written" in shown["test_refusal"]
@@ -74,6 +105,11 @@ def test_a_failure_is_shown_up_to_the_users_line(run: Run) -> None:
     assert frames(shown["TestCase.test_of_unittest"]) == ["test_it.py"]
     assert frames(shown["test_context_manager"]) == ["test_it.py"]
     assert frames(shown["test_users_own_function_within_the_engine"]) == ["test_it.py", "test_it.py"]
+    for name in ("test_own_error_from_a_refusal", "test_own_error_while_a_refusal_is_handled"):
+        assert frames(shown[name]) == ["test_it.py", "test_it.py"], name
+    by_a_library = frames(shown["test_library_call_of_the_users_function"])
+    assert [*map(os.path.basename, by_a_library)] == ["test_it.py", "test_it.py", "subprocess.py"]
+    assert "agent_session.py" not in shown["test_group"]
     assert frames(shown["test_with_a_cause"]) == ["test_it.py"]
     assert "InvalidInput: The commit does not fit" in shown["test_with_a_cause"]
     by_a_fixture = shown["test_step_that_is_never_reached"]
@@ -87,3 +123,45 @@ def test_a_full_trace_shows_every_frame(run: Run) -> None:
     full = run(TESTS, "--gittrix-keep=none", "-k", "refusal", "--full-trace")
 
     assert any(place.endswith("pytest_gittrix/engine/agents/agent_session.py") for place in frames(failures(full)["test_refusal"]))
+
+
+def test_a_module_of_the_user_may_have_the_name_of_one_of_the_standard_library() -> None:
+    failure = _raised_by("def helper(session):\n    session.write('../x', 'agent')\n", name="graphlib", call="helper")
+
+    assert hide_frames(failure) is False
+    assert [name for name, hidden in _marked(failure) if not hidden] == ["_raised_by", "helper"]
+    assert any(hidden for _, hidden in _marked(failure))
+
+
+def test_no_variable_is_left_in_a_module() -> None:
+    """The frame of a module's body has the module's globals as its variables: a mark in them would hide its functions for good."""
+    failure = _raised_by("raise InvalidInput('at import')", name="pytest_gittrix.imagined", InvalidInput=InvalidInput)
+
+    hide_frames(failure)
+
+    trace = failure.__traceback__
+    assert trace is not None
+    assert trace.tb_next is not None
+    assert trace.tb_next.tb_frame.f_code.co_name == "<module>"
+    assert "__tracebackhide__" not in trace.tb_next.tb_frame.f_globals
+
+
+def _raised_by(source: str, *, name: str, call: str = "", **names: object) -> BaseException:
+    """What the code of a module of that name raises when it is executed, or when its function ``call`` is called with a session."""
+    module = {"__name__": name, **names}
+    try:
+        exec(compile(source, f"/home/user/{name}.py", "exec"), module)
+        with World.open() as world:
+            module[call](world.start())  # type: ignore[operator]
+    except GittrixError as failure:
+        return failure
+    raise AssertionError("nothing was raised")
+
+
+def _marked(failure: BaseException) -> list[tuple[str, bool]]:
+    """The functions of a traceback, each with whether it is hidden."""
+    found, trace = [], failure.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_name, "__tracebackhide__" in trace.tb_frame.f_locals))
+        trace = trace.tb_next
+    return found

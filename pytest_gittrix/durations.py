@@ -106,7 +106,8 @@ def parse_duration(text: str) -> timedelta:
     if match is None:
         raise InvalidInput(
             f"{text!r} is not a duration.",
-            why=f"A duration is whole numbers with units, the largest first; the units are {', '.join(_UNITS)}.",
+            why=("A duration cannot be negative. " if isinstance(text, str) and text.startswith("-") else "")
+            + f"A duration is whole numbers with units, the largest first; the units are {', '.join(_UNITS)}.",
             fix="Write it like 4h, 30m, 2d, 90s, 1h30m or 250ms.",
         )
     try:
@@ -154,22 +155,30 @@ def distance_ns(by: timedelta | str | None, units: Mapping[str, float]) -> int:
     Raises:
         InvalidInput: several, none, an unknown unit, a text that is no duration, or too far for a timedelta.
     """
+    if by is not None and units:
+        raise _no_distance(f"Both {by!r} and {_typed(units)} were given.", "Give one of them.")
     if isinstance(by, str):
         by = parse_duration(by)
     try:
         distance = timedelta(**units) if by is None and units else by
     except (TypeError, OverflowError, ValueError) as problem:
-        raise _no_distance(f"{dict(units)} is not a distance in time: {problem}.") from None
+        raise _no_distance(f"{_typed(units)} is not a distance in time: {problem}.") from None
     if distance is None:
         raise _no_distance("The distance in time is missing.")
-    if not isinstance(distance, timedelta) or (by is not None and units):
-        raise _no_distance(f"{by!r} {dict(units) or ''} is not one distance in time.")
+    if not isinstance(distance, timedelta):
+        unit = ", whose unit is not said" if isinstance(distance, int | float) else ", which is no distance in time"
+        raise _no_distance(f"{distance!r} was given{unit}.")
     return distance // _MICROSECOND * 1000
 
 
-def _no_distance(fact: str) -> InvalidInput:
+def _typed(units: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in units.items())
+
+
+def _no_distance(fact: str, fix: str = "") -> InvalidInput:
     return InvalidInput(
         fact,
         why="A distance is one timedelta, one text, or its parts by name.",
-        fix='Write hours=4, "4h" or timedelta(hours=4); the units are weeks, days, hours, minutes, seconds, milliseconds and microseconds.',
+        fix=(fix and f"{fix} ")
+        + 'Write hours=4, "4h" or timedelta(hours=4); the units are weeks, days, hours, minutes, seconds, milliseconds and microseconds.',
     )

@@ -29,11 +29,11 @@ class Advice(str):
         return advice
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant by ``word``; None if it resembles none."""
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known word that was probably meant by ``word``; None if none is alike by that much, of 1 for the same word."""
     from difflib import get_close_matches
 
-    near = get_close_matches(word, [*known], 1)
+    near = get_close_matches(word, [*known], 1, likeness)
     return near[0] if near else None
 
 

@@ -13,13 +13,12 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.cli.quick_look import home
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.wire import DAEMON_COMMANDS, decode_result
 from pytest_gittrix.errors import DaemonLost, GittrixError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gittrix.server.daemon_file import DaemonFile
 
 SWITCH: Final = "GITTRIX_DAEMON"
@@ -101,13 +100,13 @@ def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | No
         return None
     from pathlib import Path
 
-    store = Path(options.store).absolute() if options.store else _home() / "sessions"
-    home = store.parent
-    if not (home / "daemon.json").exists() or _is_personal(options) or not all(map(_is_text, arguments)):
+    store = Path(options.store).absolute() if options.store else Path(home(), "sessions")
+    directory = store.parent
+    if not (directory / "daemon.json").exists() or _is_personal(options) or not all(map(_is_text, arguments)):
         return None
     from pytest_gittrix.server.daemon_file import found
 
-    daemon = found(home)
+    daemon = found(directory)
     if daemon is None or os.path.realpath(daemon.store) != os.path.realpath(store) or daemon.clock != _clock():
         return None
     return daemon
@@ -142,13 +141,6 @@ def _directory() -> str | None:
     except OSError:
         return None
     return directory if _is_text(directory) else None
-
-
-def _home() -> Path:
-    from pathlib import Path
-
-    home = os.environ.get("GITTRIX_HOME")
-    return Path(home).absolute() if home else Path("~/.gittrix").expanduser()
 
 
 def _clock() -> str | None:

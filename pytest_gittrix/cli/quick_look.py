@@ -82,7 +82,7 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
             return None
         else:
             words.append(argument)
-    root = os.path.abspath(store) if store else os.path.join(_home(), "sessions")
+    root = os.path.abspath(store) if store else _sessions()
     if ".." in f"{store}{os.environ.get('GITTRIX_HOME')}":
         return None  # behind a symbolic link, that is another directory than the text says
     if not direct and os.path.exists(os.path.join(os.path.dirname(root), "daemon.json")):
@@ -95,15 +95,20 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
     return None
 
 
-def _home() -> str:
-    home = os.environ.get("GITTRIX_HOME")
-    return os.path.abspath(home) if home else os.path.expanduser("~/.gittrix")
+def home() -> str:
+    """The directory of sessions and daemon, by its absolute path as it was written: ``..`` behind a symbolic link stays what it is."""
+    given = os.environ.get("GITTRIX_HOME")
+    return os.path.join(os.getcwd(), given) if given else os.path.expanduser("~/.gittrix")
+
+
+def _sessions() -> str:
+    return os.path.abspath(os.path.join(home(), "sessions"))
 
 
 def _may_change_mode(root: str) -> bool:
     """Whether an engine would close the directory of sessions to other users, or complain that there is none."""
     try:
-        return bool(os.stat(root).st_mode & 0o077) and root == os.path.join(_home(), "sessions")
+        return bool(os.stat(root).st_mode & 0o077) and root == _sessions()
     except OSError:
         return True
 

@@ -128,7 +128,7 @@ def points(text: str) -> list[int]:
 def number(text: str) -> int:
     """Read a number from 1."""
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")
     return int(text)
 
 

@@ -112,7 +112,7 @@ def store_of(options: Namespace) -> Path | None:
     there = next(path for path in (store, *store.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise InvalidInput(
-            f"{store} cannot be a store: {there} is no directory.",
+            f"{store} cannot be a store: {'it' if there == store else there} is a file.",
             why="A store has a directory for each session.",
             fix="Name a directory with --store; it is made if it is missing.",
         )

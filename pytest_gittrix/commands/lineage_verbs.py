@@ -59,7 +59,8 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 def identity_arguments(verb: _ActionsContainer) -> None:
     """Declare the flags for a session's identity: who works in it, and on what."""
     for name in IDENTITY:
-        verb.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"the {name.replace('_', ' ')}")
+        what = f"the {name.replace('_', ' ')}{' (Gas Town)' if name == 'rig' else ''}"
+        verb.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=what)
 
 
 def identity_in(options: Namespace) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def hunks(text: str) -> tuple[str, tuple[int, ...]]:
 def number(text: str) -> int:
     """Read a number from 0."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ArgumentTypeError(f"{text!r} is no number from 0.")
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more.")
     return int(text)
 
 

@@ -6,6 +6,7 @@ The child starts in the current directory: the pytest configuration and ``confte
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses
 from pytest_gittrix.conformance.base.clause import FAMILIES, Clause
+from pytest_gittrix.conformance.under_test import COMMAND_VARIABLE
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import required
 
@@ -84,6 +86,7 @@ def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, 
         report = Path(directory, "report.json")
         done = subprocess.run(
             _command(spec, report),
+            env=os.environ if spec.system is None else {**os.environ, COMMAND_VARIABLE: "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if quiet else None,
             stderr=subprocess.PIPE,

@@ -9,14 +9,19 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, Final
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import Advice, InvalidInput
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver import sandbox_of
 from pytest_gittrix.testing.systems.protocol import Engine, SessionSystem, check_system
 
 _NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _WHY: Final = "The clauses are put to the system that this names."
-_OPT_OUT: Final = "Without it the clauses are put to the fixture gittrix_system, by default to the reference engine."
+_OPT_OUT: Final = Advice(
+    "Without it the clauses are put to the fixture gittrix_system, by default to the reference engine.",
+    "Leave SYSTEM out to try the engine of this package.",
+)
+COMMAND_VARIABLE: Final = "GITTRIX_CONFORM"
+"""Set where ``gittrix conform`` runs the clauses: a refusal of the system is worded for who typed that command."""
 
 
 class SystemUnderTest:
@@ -67,7 +72,7 @@ def load_system(text: str, origin: str) -> SessionSystem:
     """
     if not _NAME.fullmatch(text):
         raise InvalidInput(
-            f"{text!r} is not the name of a session system (from {origin}).",
+            Advice(f"{text!r} is not the name of a session system (from {origin}).", f"{text!r} is not the name of a session system."),
             why=_WHY,
             fix="Write package.module:attribute, such as acme.testing:system.",
             opt_out=_OPT_OUT,
@@ -77,7 +82,7 @@ def load_system(text: str, origin: str) -> SessionSystem:
         found = reduce(getattr, path.split("."), _imported(module_name, text, origin))
     except AttributeError:
         raise InvalidInput(
-            f"{module_name} has no {path!r} (from {origin}).",
+            Advice(f"{module_name} has no {path!r} (from {origin}).", f"{module_name} has no {path!r}, which SYSTEM names."),
             why=_WHY,
             fix="Name a session system of that module, or a function or class that gives one.",
             opt_out=_OPT_OUT,
@@ -91,10 +96,15 @@ def _imported(name: str, text: str, origin: str) -> Any:
     except Exception as problem:
         top = name.partition(".")[0]
         missing = isinstance(problem, ModuleNotFoundError) and problem.name in (name, top)
+        fact = f"{name} cannot be imported: {type(problem).__name__}: {problem}"
+        install = Advice(
+            "Install it, or run `python -m pytest`, which looks in the current directory too.",
+            "Install it, or put its directory on PYTHONPATH.",
+        )
         raise InvalidInput(
-            f"{name} cannot be imported: {type(problem).__name__}: {problem} ({text!r} is from {origin}).",
+            Advice(f"{fact} ({text!r} is from {origin}).", f"There is no module {name!r}, which SYSTEM names." if missing else f"{fact}."),
             why=_WHY,
-            fix="Install it, or run `python -m pytest`, which looks in the current directory too." if missing else "Mend the module.",
+            fix=install if missing else "Mend the module.",
             opt_out=_OPT_OUT,
         ) from problem
 
@@ -105,8 +115,9 @@ def _checked(found: Any, text: str, origin: str) -> SessionSystem:
         return check_system(found if is_one or not callable(found) else found())
     except Exception as problem:
         fact, why, fix = (getattr(problem, part, "") for part in ("fact", "why", "fix"))
+        fact = fact or f"{type(problem).__name__}: {problem}"
         raise InvalidInput(
-            f"{text!r} gives no session system (from {origin}): {fact or f'{type(problem).__name__}: {problem}'}",
+            Advice(f"{text!r} gives no session system (from {origin}): {fact}", f"{text!r} gives no session system: {fact}"),
             why=why or _WHY,
             fix=fix or "Name a session system, or a callable that gives one when it is called without arguments.",
             opt_out=_OPT_OUT,

@@ -128,7 +128,7 @@ def _whole_path_fault(path: str) -> str | None:
     if path[0] == "/":
         return "it is absolute"
     if path[-1] == "/":
-        return "it ends in a slash, which only a directory's name may"
+        return "it ends in a slash, and only names of directories do"
     try:
         size = len(os.fsencode(path))
     except UnicodeEncodeError:
@@ -161,7 +161,7 @@ def _reserved(component: str) -> str | None:
 
 def _rejected(what: str, path: str, reason: str) -> WriteRejected:
     return WriteRejected(
-        f"{what} {_shown(path)} may not be written: {reason}",
+        f"{what} {_shown(path)} is refused: {reason}",
         why="Such a name can leave the workspace, or become repository data, where the commit is checked out.",
         fix="Use a relative path of ordinary components separated by '/', for example 'src/app.py'.",
         opt_out="This rule cannot be switched off.",

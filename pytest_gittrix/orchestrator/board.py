@@ -186,7 +186,9 @@ class Board:
         found = self.find_or_none(id)
         if found is None:
             raise SessionNotFound(
-                f"There is no session {id!r} of the projects {', '.join(self.projects)}.",
+                f"There is no session {id!r} of the projects {', '.join(self.projects)}."
+                if self.projects
+                else f"Session {id!r} was not spawned: no project is configured.",
                 why="Only sessions that an orchestrator spawned can be led by one.",
                 fix=Advice("List them with list().", "`gittrix session list --as orchestrator` lists them."),
             )

@@ -379,7 +379,7 @@ def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def gittrix_chain(_gittrix_world: World) -> ChainKit:
-    """Lines of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
+    """Lineages of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
     from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
 
     return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)

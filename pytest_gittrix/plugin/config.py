@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.systems.protocol import SessionSystem
 
 FREEZES: Final = ("wall", "all", "none")
-WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")
+WORKSPACES: Final = ("clone", "lazy", "copy", "worktree")
 KEEPS: Final = ("failed", "all", "none")
 PROFILES: Final = ("quick", "default", "soak")
 REPORTS: Final = (".json", ".html")
@@ -130,7 +130,7 @@ class GittrixConfig(NamedTuple):
 
     epoch: datetime
     freeze: Literal["wall", "all", "none"]
-    workspace: Literal["clone", "worktree", "copy", "lazy"]
+    workspace: Literal["clone", "lazy", "copy", "worktree"]
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None
     git: str
@@ -276,13 +276,14 @@ def _git(setting: Setting, _config: pytest.Config) -> str:
 def _system(setting: Setting, _config: pytest.Config) -> SessionSystem | None:
     if not setting.text:
         return None
-    from pytest_gittrix.conformance.under_test import load_system
+    from pytest_gittrix.conformance.under_test import COMMAND_VARIABLE, load_system
     from pytest_gittrix.errors import InvalidInput
 
     try:
         return load_system(setting.text, setting.origin)
     except InvalidInput as problem:
-        raise pytest.UsageError(str(problem)) from problem
+        message = problem.command_message() if COMMAND_VARIABLE in os.environ else str(problem)
+        raise pytest.UsageError(message) from problem
 
 
 def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
@@ -421,7 +422,7 @@ def refusals_at(item: pytest.Item) -> Iterator[None]:
     except GittrixError as problem:
         given = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs if name not in _OF_THE_TEST)
         if given:
-            _fail(item, f"cannot be followed; it gives {', '.join(given)}", str(problem))
+            _fail(item, f"has a wrong value for {' or '.join(given)}", str(problem))
         raise
 
 
@@ -443,7 +444,10 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     if not isinstance(value, types):
         _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
     if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
-        _fail(item, f"was given {name}={value!r}", f"Valid values: {', '.join(_CHOICES[name])}.")
+        from pytest_gittrix.errors import did_you_mean
+
+        hint = did_you_mean(value, _CHOICES[name])
+        _fail(item, f"was given {name}={value!r}", f"{hint}Valid values: {', '.join(_CHOICES[name])}.")
 
 
 def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
@@ -452,8 +456,8 @@ def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
 
     try:
         return parse_instant(epoch) if isinstance(epoch, str) else instant_at(ns_of(epoch))
-    except InvalidInput as problem:
-        _fail(item, f"was given epoch={epoch!r}", f"{problem.fact} It takes {_KINDS['epoch'][1]}.")
+    except InvalidInput:
+        _fail(item, f"was given epoch={epoch!r}", f"epoch takes {_KINDS['epoch'][1]}.")
 
 
 def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
 from pytest_gittrix.testing.world import World
@@ -32,6 +34,7 @@ LOCATING: Final = (
 )
 
 _TRASH_LIMIT: Final = 100
+_ARGUMENTS: Final = tuple(name for name, parameter in signature(World.open).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY)
 
 
 @dataclass(eq=False)
@@ -89,7 +92,7 @@ class Worlds:
         return "gittrix_worlds"  # Hypothesis shows it among the arguments of a failing example
 
     @contextmanager
-    def open(self, **arguments: Any) -> Iterator[World]:
+    def open(self, /, **arguments: Any) -> Iterator[World]:
         """One fresh world, closed and removed when the block ends. If the block raises, its world stays for the report.
 
         Of several that raise, the last stays: under Hypothesis that is the smallest example.
@@ -109,7 +112,7 @@ class Worlds:
             if opened is not None and not self._keep_all:
                 self._keep_only_failed(opened)
 
-    def create(self, name: str, **arguments: Any) -> World:
+    def create(self, name: str, /, **arguments: Any) -> World:
         """Create a world in a fresh directory.
 
         Args:
@@ -119,6 +122,13 @@ class Worlds:
         Raises:
             GittrixError: an argument is not allowed, or what it names cannot be used; see ``World.open``.
         """
+        unknown = [argument for argument in arguments if argument not in _ARGUMENTS]
+        if unknown:
+            raise InvalidInput(
+                f"A world has no argument {unknown[0]!r}.",
+                why="What it asks for would be left out.",
+                fix=f"{did_you_mean(unknown[0], _ARGUMENTS)}Arguments: {', '.join(_ARGUMENTS)}.",
+            )
         number = next(self._numbers)
         if number == 0:
             self.leaked = tuple(name for name in LOCATING if name in os.environ)

@@ -200,6 +200,22 @@ def test_worlds_can_be_opened_under_hypothesis(run: Run) -> None:
     run(source).assert_outcomes(passed=1)
 
 
+def test_a_world_refuses_an_argument_that_it_does_not_know(run: Run) -> None:
+    source = """
+        import pytest
+        from pytest_gittrix.errors import InvalidInput
+
+        @pytest.mark.parametrize("wrong", ["fils", "path", "name", "self"])
+        def test_it(gittrix_worlds, wrong):
+            with pytest.raises(InvalidInput) as refused, gittrix_worlds.open(**{wrong: 1}):
+                pass
+            assert refused.value.fact == f"A world has no argument {wrong!r}."
+            assert "Arguments: files, history, repository, workspace," in refused.value.fix
+            assert ("Did you mean files?" in refused.value.fix) == (wrong == "fils")
+    """
+    run(source).assert_outcomes(passed=4)
+
+
 def test_the_system_under_test_can_be_overridden(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("""
         from contextlib import contextmanager

@@ -378,6 +378,6 @@ def require_live(state: SessionState) -> None:
     raise SessionExpired(
         f"Session {state.id} {what}.",
         state=state.state,
-        why="An ended session can do nothing any more, so that its record stays what it was.",
+        why="A session that has ended does not change.",
         fix="Start a new session; what was not promoted is in its archive, if there was anything.",
     )

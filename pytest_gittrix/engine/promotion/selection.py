@@ -54,12 +54,13 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
             fix="Rename or remove it, or select the other files by name.",
         )
     if unknown:
-        touched = f"{', '.join([*snapshot.changes][:_SHOWN]) or 'nothing'}{' ...' if len(snapshot.changes) > _SHOWN else ''}"
+        more = " ..." if len(snapshot.changes) > _SHOWN else ""
+        touched = f"Touched: {', '.join([*snapshot.changes][:_SHOWN])}{more}." if snapshot.changes else "No file was touched."
         raise PromoteFailed(
             f"{', '.join(map(repr, unknown[:_SHOWN]))} {'was' if len(unknown) == 1 else 'were'} not touched in this session.",
             stage="staging",
             why="A selection that quietly left something out would promote less than was meant.",
-            fix=f"{did_you_mean(unknown[0], snapshot.changes)}Touched: {touched}.",
+            fix=f"{did_you_mean(unknown[0], snapshot.changes)}{touched}",
         )
     if not wanted and snapshot.changes:
         raise PromoteFailed(

@@ -141,6 +141,12 @@ class History:
             )
         if isinstance(history, History):
             return history
+        if isinstance(history, str | bytes):
+            raise InvalidInput(
+                f"history= is a text, {history!r:.80}; it must be a list of steps.",
+                why="A history is the commits of a repository, the oldest first.",
+                fix='Give a list of steps: [{"app.py": "v1\\n"}, Step({"app.py": "v2\\n"}, message="Improve it")].',
+            )
         if history is not None and (isinstance(history, Mapping) or not isinstance(history, Iterable)):
             raise InvalidInput(
                 f"history= is {type(history).__name__}: {history!r:.80}.",
@@ -318,7 +324,7 @@ def _encoded(path: str, data: str | bytes) -> bytes:
 def _wrong_type(path: str, content: object) -> InvalidInput:
     return InvalidInput(
         f"The content of {path!r} is {type(content).__name__}: {content!r:.80}.",
-        why="What is not text or bytes has no one meaning as a file.",
+        why="Only text, bytes and the types below say what the file will hold.",
         fix="Give str (UTF-8), bytes, Executable(...), Symlink(...), Submodule(...), an Entry, or None to delete.",
     )
 

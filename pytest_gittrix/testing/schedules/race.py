@@ -9,18 +9,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Self
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import Deadlock, GittrixError
+from pytest_gittrix.errors import Deadlock, GittrixError, nearest
 from pytest_gittrix.testing.schedules.actors import Actors, Outcome
 from pytest_gittrix.testing.schedules.git_shim import GitShim, Side
 
 Act = Callable[[], object]
 
+_AT_GIT: Final = " git "
 _SHORT: Final = 2
 _LONGEST: Final = 120
 
@@ -160,7 +160,7 @@ class Race:
     def _add(self, side: Side, step: str, fn: Act, times: int | None) -> None:
         if ":" not in step:
             self._git().watch(side, step)
-            step = f"{side} git {step}"
+            step = f"{side}{_AT_GIT}{step}"
         self._hooks.append(_Hook(step, fn, times))
 
     def _git(self) -> GitShim:
@@ -170,7 +170,7 @@ class Race:
         return self._shim
 
     def _at_git(self, side: Side, command: str) -> None:
-        step = f"{side} git {command}"
+        step = f"{side}{_AT_GIT}{command}"
         self._act(step)
         if self._shim and all(hook.spent for hook in self._hooks if hook.step == step):
             self._shim.forget(side, command)
@@ -197,17 +197,28 @@ class Race:
                 self._acting.now = False
 
     def _refuse_unreached(self) -> None:
-        unreached = [hook.step for hook in self._hooks if hook.times is not None and not hook.spent]
-        if not unreached:
+        open_hooks = [hook for hook in self._hooks if hook.times is not None and not hook.spent]
+        if not open_hooks:
             return
+        unreached = [hook.step for hook in open_hooks]
+        never_run = [_word(hook.step) for hook in open_hooks if _AT_GIT in hook.step and not hook.runs]
+        others = [hook.step for hook in open_hooks if _AT_GIT not in hook.step or hook.runs]
+        facts = [f"The git command `{command}` was never run." for command in never_run]
+        facts += [f"Never reached, or less often than asked: {', '.join(others)}."] if others else []
         reached = list(dict.fromkeys(passed.step for passed in self._passed))
-        near = dict.fromkeys(name for step in unreached for name in get_close_matches(step, reached, 1))
+        near = dict.fromkeys(name for step in unreached if (name := nearest(_word(step), map(_word, reached))) is not None)
         raise Deadlock(
-            f"Never reached, or less often than asked: {', '.join(unreached)}.",
+            " ".join(facts),
             why="What should have happened there did not, so the test has not shown what it says.",
-            fix=f"{f'Did you mean {_listed(near)}? ' if near else ''}Steps that were reached: {_listed(reached) or 'none'}.",
+            fix=f"{f'Did you mean {_listed(near)}? ' if near else ''}Steps that were reached: {_listed(reached) or 'none'}."
+            + (" A step without a colon is a git command of a program that runs with the race's env." if never_run else ""),
             opt_out="Pass times=None for a step that need not be reached.",
         )
+
+
+def _word(step: str) -> str:
+    """The name of a step, without the side of a git command."""
+    return step.rpartition(_AT_GIT)[2]
 
 
 def _named(fn: Act) -> str:

@@ -164,6 +164,22 @@ def test_a_distance_is_one_timedelta_one_text_or_its_known_parts(by: timedelta, 
         distance_ns(by, units)
 
 
+@pytest.mark.parametrize(
+    ("by", "units", "sentences"),
+    [
+        (3, {}, ["3 was given, whose unit is not said."]),
+        ("1h", {"hours": 2}, ["Both '1h' and hours=2 were given.", "Give one of them."]),
+        (None, {"hours": "1"}, ["hours='1' is not a distance in time"]),
+        ("-1h", {}, ["'-1h' is not a duration.", "A duration cannot be negative."]),
+    ],
+)
+def test_a_wrong_distance_is_told_as_it_was_typed(by: str, units: dict[str, float], sentences: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        distance_ns(by, units)
+
+    assert [sentence for sentence in sentences if sentence not in str(caught.value)] == []
+
+
 def test_a_duration_is_a_timedelta_or_a_text() -> None:
     assert duration_of("1h30m") == duration_of(timedelta(minutes=90)) == timedelta(minutes=90)
     assert distance_ns("90s", {}) == 90 * 10**9

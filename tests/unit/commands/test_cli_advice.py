@@ -131,5 +131,5 @@ def test_a_store_that_cannot_be_a_directory_is_refused_before_anything_starts(cl
     refused = cli.error(*command, "--store", f"{file}{below}")
 
     assert refused["code"] == "INVALID_INPUT"
-    assert refused["message"].startswith(f"{file}{below} cannot be a store: {file} is no directory.\n")
+    assert refused["message"].startswith(f"{file}{below} cannot be a store: {file if below else 'it'} is a file.\n")
     assert file.read_text(encoding="utf-8") == "mine\n"

@@ -192,8 +192,8 @@ def test_two_dashes_after_two_dashes_are_a_name() -> None:
     [
         ("session extend -- ID -2h", "'-2h' is not a duration"),
         ("session list -- -a", "invalid choice: '-a'"),
-        ("session read -- ID -a -b", "unrecognized arguments: -b"),
-        ("promote --message -- ID", "expected one argument"),
+        ("session read -- ID -a -b", "-b is one argument too many."),
+        ("promote --message -- ID", "--message needs a value."),
     ],
 )
 def test_misuse_after_two_dashes_is_told_as_it_was_typed(line: str, told: str) -> None:
@@ -259,50 +259,52 @@ def test_what_follows_two_dashes_is_a_path() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("session", "required: VERB"),
+        ("session --no-daemon", "VERB is missing."),
         (
             "nonsense",
             "There is no command 'nonsense'.\n  There are: session, promote, sweep, recover, member, eval,",
         ),
-        ("session start", "required: --task"),
+        ("session start", "gittrix: --task is missing."),
         ("session start x -t y", "TASK is given twice"),
         ("session list active -s active", "STATUS is given twice"),
         ("session start x --ttl 4", "'4' is not a duration"),
-        ("session start x --ttl-absolute -1h", "expected one argument"),
+        ("session start x --ttl-absolute -1h", "--ttl-absolute needs a value."),
         ("session start x --workspace vm", "invalid choice: 'vm'"),
         ("session start x --history some", "'some' is not a history"),
         ("session list --status gone", "invalid choice: 'gone'"),
-        ("session read X", "required: PATH"),
-        ("session commit X", "required: -m/--message"),
+        ("session read X", "PATH is missing."),
+        ("session commit X", "--message is missing."),
         ("session extend X soon", "'soon' is not a duration"),
         ("session evict X --state promoted", "invalid choice: 'promoted'"),
         ("session list --as beads", "invalid choice: 'beads'"),
         ("session list --outcome gone", "invalid choice: 'gone'"),
         ("session list --since soon", "'soon' is no point in time"),
         ("session list --until 2030-01-01T00:00", "'2030-01-01T00:00' is no point in time"),
-        ("session list --limit=-1", "'-1' is no number"),
-        ("session find", "required: --agent"),
-        ("session chain", "required: ID"),
+        ("session list --limit=-1", "'-1' is not a whole number"),
+        ("session find", "--agent is missing."),
+        ("session chain", "ID is missing."),
+        ("session read", "ID and PATH are missing."),
+        ("sweep -x", "There is no flag -x."),
         ("session tree X --depth 201", "201 generations are more than 200"),
         ("session show X --as beads", "invalid choice: 'beads'"),
         ("session fork X --files some", "invalid choice: 'some'"),
-        ("session fork X --at last", "'last' is no number"),
+        ("session fork X --at last", "'last' is not a whole number"),
         ("session fork X --summary text --summarize", "not allowed with argument"),
-        ("session identify X", "required: NAME=VALUE"),
+        ("session identify X", "NAME=VALUE is missing."),
         ("session identify X agent", "'agent' tells nothing"),
         ("session identify X -- =-x", "'=-x' tells nothing"),
         ("session history X --types ,", "',' names no event"),
-        ("session record X", "required: TYPE"),
-        ("session export", "required: DIRECTORY"),
+        ("session record X", "TYPE is missing."),
+        ("session export", "DIRECTORY is missing."),
         ("session discard X --outcome handoff", "invalid choice: 'handoff'"),
-        ("promote", "required: ID"),
+        ("promote", "ID is missing."),
         ("promote X --files ''", "'' names no file"),
         ("promote X --files ,", "',' names no file"),
         ("promote X --hunks app.py", "'app.py' names no hunks"),
         ("promote X --hunks app.py:0", "'app.py:0' names no hunks"),
         ("promote X --hunks :1", "':1' names no hunks"),
         ("promote X --strat commit", "There is no flag --strat.\n  Did you mean --strategy?"),
-        ("sweep now", "unrecognized arguments: now"),
+        ("sweep now", "now is one argument too many."),
     ],
 )
 def test_what_is_no_command_line_is_misuse(line: str, told: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -326,6 +328,8 @@ def test_what_is_no_command_line_is_misuse(line: str, told: str, capsysbinary: p
         ("session sweep", "`gittrix sweep`"),
         ("strt", "`gittrix session start`"),
         ("--stor X session list", "--store"),
+        ("session start x --ttl-idle 4h", "--ttl"),
+        ("session start x --eviction 4h", "--ttl"),
         ("session start --tsk x", "--task"),
         ("session commit X --mesage=text", "--message"),
         ("session list --status promted", "promoted"),
@@ -381,6 +385,22 @@ def test_alone_it_prints_what_there_is(capsysbinary: pytest.CaptureFixture[bytes
     assert alone == asked
     assert alone[0] == 0
     assert all(word in alone[1].decode() for word in ("session", "promote", "sweep", "recover"))
+
+
+@pytest.mark.parametrize("group", ["session", "member", "eval"])
+def test_a_command_alone_prints_its_verbs(group: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    alone = main([group]), capsysbinary.readouterr()
+
+    assert alone == (main([group, "--help"]), capsysbinary.readouterr())
+    assert alone[0] == 0
+
+
+@pytest.mark.parametrize("flag", ["--verbose", "--all", "--x"])
+def test_the_dashes_of_a_flag_are_no_likeness(flag: str) -> None:
+    with pytest.raises(Misuse) as caught:
+        parsed(f"promote X {flag}")
+
+    assert str(caught.value) == f"There is no flag {flag}."
 
 
 def test_it_tells_its_version(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

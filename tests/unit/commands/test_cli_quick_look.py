@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -87,6 +88,8 @@ def test_it_prints_what_the_ordinary_command_prints(home: Path, capsysbinary: py
         # The ordinary command, which "--" leads to, runs in the same second.
         quick, ordinary = (printed(capsysbinary, *line, *store, *more) for more in ((), ("--",)))
         assert without_ages(quick) == without_ages(ordinary), line
+        if "--json" in line and "info" in line:
+            assert [*json.loads(quick)["data"]] == [*json.loads(ordinary)["data"]], line
 
 
 def without_ages(text: bytes) -> list[bytes]:

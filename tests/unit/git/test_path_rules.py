@@ -61,7 +61,7 @@ REFUSED = {
     "a/../b": "parent inside",
     "a/./b": "dot inside",
     "a/..": "parent at the end",
-    "a/": "only a directory's name ends in a slash",
+    "a/": "only names of directories do",
     "./": "the directory itself",
     "a\0b": "NUL",
     "\ud800": "a surrogate that stands for no byte",

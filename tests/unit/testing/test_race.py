@@ -108,6 +108,17 @@ def test_a_step_that_was_never_reached_fails_the_race_and_names_those_that_were(
     assert "never:mind" not in caught.value.args[0]
 
 
+def test_a_git_command_that_was_never_run_is_named_as_one(opened: Callable[..., Race]) -> None:
+    with pytest.raises(GittrixError) as caught, opened() as race:
+        race.before("nope", lambda: None)
+        points.reached("promote:head-read")
+
+    first, *_ = str(caught.value).splitlines()
+    assert first == "The git command `nope` was never run."
+    assert "A step without a colon is a git command" in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_a_failing_test_is_not_hidden_by_a_step_that_was_never_reached(opened: Callable[..., Race]) -> None:
     with pytest.raises(ZeroDivisionError), opened() as race:
         race.before("a:b", lambda: None)

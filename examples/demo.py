@@ -66,7 +66,7 @@ def three_tests() -> None:
     heading("Three tests of an agent, on a clone of this project")
     # The examples import their own modules as any project's tests do.
     options = "--no-header --import-mode=prepend -p no:cacheprovider -p no:randomly"
-    run(PROJECT, dict(os.environ) | {"PYTEST_ADDOPTS": options}, sys.executable, "-m", "pytest", TESTS, "-q", "-rp")
+    run(PROJECT, dict(os.environ) | {"PYTEST_ADDOPTS": options}, sys.executable, "-m", "pytest", TESTS, "-q")
 
 
 def story() -> None:
@@ -79,9 +79,8 @@ def story() -> None:
         changed = run(Path(workspace), environment, sys.executable, str(HERE / "codemod.py"), "pytest_gittrix", quiet=True).split()
         print(f"{changed[0]}\n... ({len(changed)} files)")
         diff = run(project, environment, GITTRIX, "session", "diff", session, changed[0], quiet=True).splitlines()
-        print(
-            "\n".join(["...", *[line for line in diff if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))][:4], "..."])
-        )
+        edits = [line for line in diff if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))]
+        print("\n".join(["...", *edits[:4], "..."]))
 
         heading("A rival commits to the same file meanwhile: the promotion is refused, and nothing moves")
         world.rival.commit({changed[0]: "# rewritten by somebody else\n"}, message="Rewrite it")
@@ -91,13 +90,13 @@ def story() -> None:
         heading("Other files go in, as one commit")
         chosen = ["--files", ",".join(changed[1:3]), "--strategy", "commit", "--message", "Group long numbers"]
         run(project, environment, GITTRIX, "promote", session, *chosen)
-        run(project, environment, "git", "log", "--oneline", "-2")
+        run(project, environment, "git", "log", "--oneline", "-1")
 
         heading("Another session is idle for more than four hours: the sweep evicts it")
-        run(project, environment, GITTRIX, "session", "start", "--task", "another try", quiet=True)
+        run(project, environment, GITTRIX, "session", "start", "--task", "another try", lines=0)
         world.clock.advance(hours=4, minutes=5)
         run(project, environment, GITTRIX, "sweep")
-        run(project, environment, GITTRIX, "session", "list")
+        run(project, environment, GITTRIX, "session", "list", "--status", "expired")
 
 
 def what_happened(complaint: str) -> str:

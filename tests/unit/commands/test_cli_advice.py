@@ -110,6 +110,9 @@ def test_refusals_at_the_command_line_speak_of_flags(cli: Cli) -> None:
 
 def test_what_is_mistyped_is_answered_with_what_is_there(cli: Cli) -> None:
     id_ = cli.start()
+    assert "No file was touched." in cli.refused("promote", id_, "note.txt")
+    assert f"Session '{id_}' was not spawned: no project is configured." in cli.refused("session", "kill", id_)
+    assert "path 'app.py/' is refused: it ends in a slash, and only names" in cli.refused("session", "read", id_, "app.py/")
     cli.ok("session", "write", id_, "notes.txt", stdin="new\n")
     mistyped = f"{id_[:-1]}{'a' if id_[-1] != 'a' else 'b'}"
 

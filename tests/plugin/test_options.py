@@ -65,7 +65,7 @@ def test_show_config_runs_no_test(run: Run) -> None:
     ("option", "value", "valid"),
     [
         ("freeze", "walls", "wall, all, none"),
-        ("workspace", "zip", "clone, worktree, copy, lazy"),
+        ("workspace", "zip", "clone, lazy, copy, worktree"),
         ("keep", "some", "failed, all, none"),
         ("profile", "fast", "quick, default, soak"),
         ("epoch", "yesterday", "instants with a time zone, such as 2030-01-01T00:00:00Z"),

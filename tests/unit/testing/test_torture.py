@@ -184,7 +184,7 @@ def test_what_cannot_be_tried_is_an_input_error_with_status_2(project: Path, cap
         ("--oracle true --kinds '' -- x", "is no kind of fault"),
         ("--oracle true --points 0 -- x", "'0' names no points"),
         ("--oracle true --points 9-3 -- x", "'9-3' names no points"),
-        ("--oracle true --limit 0 -- x", "'0' is no number"),
+        ("--oracle true --limit 0 -- x", "'0' is not a whole number"),
         ("--oracle true --timeout nan -- x", "'nan' is no time"),
         ("--oracle true --timeout -1 -- x", "--timeout"),
     ],

@@ -203,7 +203,7 @@ def expected(store: Store, now: SessionState) -> Row:
     """The row of a session, from its state."""
     size = (store.directory(now.id) / LOG).stat().st_size
     times = (deadline_ns(now), now.created_ns, now.updated_ns, now.last_access_ns)
-    return Row(now.id, now.state, *times, now.seq, now.workspace_present, now.legacy, size, json.dumps(metadata_of(now)))
+    return Row(now.id, now.state, *times, now.seq, now.workspace_present, now.legacy, size, json.loads(json.dumps(metadata_of(now))))
 
 
 def ids(index: Index, **wanted: Any) -> list[str]:

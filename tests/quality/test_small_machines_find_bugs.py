@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
@@ -81,8 +81,8 @@ def says_nothing_of_torn_ends() -> AbstractContextManager[object]:
     """A torn end is cut off in silence."""
     exact = EventLog._store
 
-    def store(self: EventLog, fd: int, type: str, *rest: Any) -> Event | None:
-        return None if type == "log.recovered" else exact(self, fd, type, *rest)
+    def store(self: EventLog, fd: int, drafts: Sequence[Any], *rest: Any) -> Sequence[Event | None]:
+        return [None] if [draft[0] for draft in drafts] == ["log.recovered"] else exact(self, fd, drafts, *rest)
 
     return patch.object(EventLog, "_store", store)
 

@@ -228,11 +228,11 @@ def test_a_store_is_not_stopped_by_an_error_that_nobody_foresaw(world: World, mo
     original = evictor.sweep_one
     calls: list[int] = []
 
-    def once_broken(self: object, recorder: object) -> bool:
+    def once_broken(self: object, recorder: object, **options: object) -> bool:
         calls.append(1)
         if len(calls) == 1:
             raise ZeroDivisionError
-        return original(self, recorder)  # type: ignore[arg-type]
+        return original(self, recorder, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(evictor, "sweep_one", once_broken)
     world.clock.advance(hours=4, minutes=6)

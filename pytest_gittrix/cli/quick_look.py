@@ -98,7 +98,9 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
 def home() -> str:
     """The directory of sessions and daemon, by its absolute path as it was written: ``..`` behind a symbolic link stays what it is."""
     given = os.environ.get("GITTRIX_HOME")
-    return os.path.join(os.getcwd(), given) if given else os.path.expanduser("~/.gittrix")
+    if not given:
+        return os.path.expanduser("~/.gittrix")
+    return given if os.path.isabs(given) else os.path.join(os.getcwd(), given)
 
 
 def _sessions() -> str:

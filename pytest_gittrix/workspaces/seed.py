@@ -2,7 +2,7 @@
 
 A seed holds its own copy of everything that a session may see. A workspace thus shares no objects with durable, and a rewind with ``git gc
 --prune=now`` there takes nothing from a session (rule 6, docs/explanation/rules.md). Where the seed of an earlier baseline is there, the
-next one is derived from it, so that it costs what changed in between.
+next one is derived from it, so that it costs what changed in between. Only the pack that a ``clone`` gets is as large as the baseline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
-    Derivation,
     ancestry,
     build_seed,
     closure,
@@ -250,11 +249,12 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
         return _cached(directory, commit, repository.format, history, sync)
     commits, edge = _history_of(repository, commit, history)
     read = partial(_read_and_remember, repository.objects, directory)
-    nearest, derived = None, None
+    nearest = derived = None
     if history == "none":
         with suppress(GittrixError, OSError):  # durable, or that seed, is damaged: what this baseline needs may be whole
             nearest = _nearest(seeds, repository, commit, sync)
-            derived = _derivation(nearest, repository, commit) if nearest is not None else None
+            if nearest is not None:
+                derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
     build_seed(directory, repository, commits, edge, derived, read, sync=sync)
     seed = _cached(directory, commit, repository.format, history, sync)
     vars(seed)["baseline"] = repository.commit(commit)
@@ -262,10 +262,6 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     if nearest is not None and derived is not None:
         _inherit(seed, nearest, derived.changes)
     return seed
-
-
-def _derivation(nearest: Seed, repository: Repository, commit: str) -> Derivation | None:
-    return derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
 
 
 def _read_and_remember(objects: Objects, seed: str, id_: str) -> tuple[str, bytes]:

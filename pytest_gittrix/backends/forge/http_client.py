@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
@@ -22,6 +23,8 @@ from pytest_gittrix.errors import AuthFailed, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 Json = Any
@@ -223,7 +226,7 @@ class RestClient:
             headers = {"accept": "application/vnd.github+json", "x-github-api-version": "2022-11-28", "user-agent": "pytest-gittrix"}
             if self.token is not None:
                 headers["authorization"] = f"Bearer {self.token}"
-            self._client = httpx.Client(headers=headers, timeout=self.patience.timeout)
+            self._client = httpx.Client(headers=headers, timeout=self.patience.timeout, verify=_tls_context())
         return self._client
 
     def _interpret(self, method: str, path: str, status: int, headers: httpx.Headers, data: bytes) -> Reply | _Failure:
@@ -306,6 +309,14 @@ class RestClient:
     def _clean(self, text: str) -> str:
         hidden = text.replace(self.token, "***") if self.token else text
         return _UNPRINTABLE.sub(" ", hidden)[:_SHOWN].strip().removesuffix(".")
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """The certificates that this process trusts. To read them takes 25 ms, so they are read once, not for each client."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 class _TooSlow(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands.output import CommandResult, Table
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = [
     "gittrix conform acme.testing:system",
     "gittrix conform acme.testing:system --report conformance.html",
+    "gittrix conform acme.testing:system --baseline report.json",
     "gittrix conform acme.testing:system --clause CNF-03",
     "gittrix conform --list --family CNF",
 ]
@@ -26,7 +28,14 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument("system", nargs="?", metavar="SYSTEM", help=where)
     verb.add_argument("--family", action="append", default=[], metavar="CNF", help="only the clauses of a family; repeatable")
     verb.add_argument("--clause", action="append", default=[], metavar="CNF-03", help="only this clause, with details; repeatable")
-    verb.add_argument("--report", action="append", default=[], metavar="FILE", help="write a report, .json or .html; repeatable")
+    verb.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write a report: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge); repeatable",
+    )
+    verb.add_argument("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run")
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
 
@@ -52,17 +61,23 @@ def conform(options: Namespace) -> CommandResult:
     """Check a session system against clauses, or list them.
 
     Raises:
-        InvalidInput: there is no such family, clause or system, or no such kind of report.
+        InvalidInput: there is no such family, clause or system, no such kind of report, or the baseline is no report.
         GittrixError: the run did not finish.
     """
+    from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
     clauses = select(options.family, options.clause)
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
     spec = RunSpec(options.system, clauses, options.report, options.workers, details=bool(options.clause))
+    baseline = read_baseline(options.baseline) if options.baseline else None
     kept, report = run_clauses(spec, quiet=options.json)
-    return CommandResult(report, status=0 if kept else BROKEN)
+    if baseline is None:
+        return CommandResult(report, status=0 if kept else BROKEN)
+    compared = compare(baseline, report)
+    text = "".join(f"{line}\n" for line in compared.lines())
+    return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if compared.new else 0)
 
 
 def _data(clause: Clause) -> dict[str, Any]:

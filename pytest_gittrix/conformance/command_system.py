@@ -23,6 +23,7 @@ from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.journal import CommandRun
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, Promoted
 
@@ -87,7 +88,7 @@ class CommandSystem:
         self.capabilities = declared - self.reasons.keys()
         self.timeout = timeout
         self.dialect = dialect
-        self._home_variable = home_variable
+        self.home_variable = home_variable
         self._clock = clock
         self._env = dict(env or {})
 
@@ -130,7 +131,7 @@ class CommandSystem:
         if self._clock == "none":
             del variables[CLOCK_VARIABLE]
         faked = place.clock.faketime_environment() if self._clock == "faketime" else None
-        return MappingProxyType(variables | (faked or {}) | {self._home_variable: str(place.home)} | self._env)
+        return MappingProxyType(variables | (faked or {}) | {self.home_variable: str(place.home)} | self._env)
 
 
 class CommandEngine:
@@ -152,10 +153,13 @@ class CommandEngine:
     def _run(self, *arguments: str, of: Sequence[str] = (), stdin: bytes = b"") -> CommandAnswer:
         """Run a command. Text from callers goes behind ``--`` or behind the ``=`` of a flag, so that none is taken for an option."""
         command = [*self._system.command, *arguments, "--json", *(["--", *of] if of else [])]
-        place = self._place
-        return run_command(
-            command, env=self._system.environment(place), cwd=str(place.durable.path), stdin=stdin, timeout=self._system.timeout
-        )
+        place, variables = self._place, self._system.environment(self._place)
+        own = {name: value for name, value in variables.items() if place.env.get(name) != value or name == self._system.home_variable}
+        step = CommandRun(tuple(command), str(place.durable.path), own, stdin, tuple(self._system.command))
+        place.journal.steps.append(step)
+        answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
+        step.answer = answer.data
+        return answer
 
     def start(self, task: str, policy: EvictionPolicy) -> str:
         """``session start``. Raises CapabilityMissing for a policy that the dialect has no flags for."""

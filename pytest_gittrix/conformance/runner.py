@@ -34,7 +34,7 @@ class RunSpec:
     Attributes:
         system: ``package.module:attribute``; None for the system that the project's configuration names, or else the reference engine.
         clauses: the clauses to run; all if empty.
-        reports: files to write, ``.json`` or ``.html``.
+        reports: files to write, each with a suffix of ``reports.files.WRITERS``.
         workers: number of xdist processes, or ``auto``; None for no xdist.
         details: whether to show a traceback for each broken clause.
     """
@@ -73,7 +73,7 @@ def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, 
         quiet: let pytest print nothing; otherwise it prints progress and the summary on standard output.
 
     Returns:
-        Whether the system keeps everything that it claims, and the report as ``report.to_json`` gives it.
+        Whether the system keeps everything that it claims, and the report as ``json_report.to_json`` gives it.
 
     Raises:
         ExtraMissing: there are to be several workers, and pytest-xdist is not installed.
@@ -106,7 +106,19 @@ def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, 
 
 
 def _command(spec: RunSpec, report: Path) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "-rN", *_NAMES]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--no-header",
+        "-rN",
+        *_NAMES,
+        "-o",
+        "verbosity_assertions=2",
+    ]
     command += [f"--tb={'short' if spec.details else 'no'}", f"--gittrix-conformance-report={report}"]
     command += [f"--gittrix-conformance-report={file}" for file in spec.reports]
     if spec.system is not None:

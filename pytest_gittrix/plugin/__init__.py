@@ -116,6 +116,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failing test up to the user's line, and its world once; after the test, keep its worlds or remove them."""
+    if call.when == "call" and any(name == "gittrix_clause" for name, _ in item.user_properties):
+        from pytest_gittrix.conformance.base.clauses import describe_end
+
+        describe_end(item, call.excinfo.value if call.excinfo else None)
     failure = call.excinfo
     by_message = _hide_frames(item, failure)
     report = yield

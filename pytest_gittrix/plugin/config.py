@@ -28,7 +28,7 @@ FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "lazy", "copy", "worktree")
 KEEPS: Final = ("failed", "all", "none")
 PROFILES: Final = ("quick", "default", "soak")
-REPORTS: Final = (".json", ".html")
+REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
 
 
 class Option(NamedTuple):
@@ -80,7 +80,12 @@ OPTIONS: Final = (
     Option("git", "git", "the git program"),
     Option("profile", "default", "how much the package's own state machines try", PROFILES),
     Option("system", "", "the session system under test, as package.module:attribute"),
-    Option("conformance-report", "", "file for the report on the conformance clauses, .json or .html", repeatable=True),
+    Option(
+        "conformance-report",
+        "",
+        "file for the report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge)",
+        repeatable=True,
+    ),
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
     Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
     Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
@@ -290,7 +295,7 @@ def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
     paths = tuple(_path(setting, text, config) for text in map(str.strip, setting.text.splitlines()) if text)
     for path in paths:
         if path.suffix not in REPORTS or path.is_dir():
-            _refuse(setting._replace(text=str(path)), f"Valid values: files that end in {' or '.join(REPORTS)}.")
+            _refuse(setting._replace(text=str(path)), f"Valid values: files that end in {', '.join(REPORTS[:-1])} or {REPORTS[-1]}.")
     return paths
 
 

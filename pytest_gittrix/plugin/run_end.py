@@ -41,9 +41,9 @@ def finish_run(session: Any, reports: Sequence[Any], terminal: Any, options: Any
 
 def _clause_sections(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[TerminalSection]:
     """Write the requested reports, and fail a run in which a promise was broken although no test failed."""
-    from pytest_gittrix.conformance.report import summarise_clauses
-    from pytest_gittrix.conformance.report_files import is_own_file, write_files
-    from pytest_gittrix.conformance.text_report import summary
+    from pytest_gittrix.conformance.reports.files import is_own_file, write_files
+    from pytest_gittrix.conformance.reports.model import summarise_clauses
+    from pytest_gittrix.conformance.reports.text_report import summary
 
     config = session.config
     own = partial(is_own_file, config.rootpath)

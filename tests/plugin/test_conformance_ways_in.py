@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 # A run in this process forgets what it was the first to import.
-import pytest_gittrix.conformance.report_files
+import pytest_gittrix.conformance.reports.files
+import pytest_gittrix.conformance.reports.text_report
 import pytest_gittrix.conformance.suite
 import pytest_gittrix.conformance.test_conformance
-import pytest_gittrix.conformance.text_report
 import pytest_gittrix.conformance.under_test
 import pytest_gittrix.testing.systems.gittrix_system  # noqa: F401
 from pytest_gittrix import plugin

@@ -72,7 +72,7 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("epoch", "2030-01-01T00:00:00", "instants with a time zone"),
         ("git", "/no/such/git", "the name or path of a program"),
         ("artifacts", "test_it.py", "a directory"),
-        ("conformance-report", "/reports/report.txt", "files that end in .json or .html"),
+        ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif or .svg"),
     ],
 )
 def test_a_wrong_value_is_refused_with_those_that_are_valid(option: str, value: str, valid: str, run: Run) -> None:

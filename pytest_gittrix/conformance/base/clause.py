@@ -2,7 +2,7 @@
 
 A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. The last paragraph of its docstring says, in one
 sentence, why a user cares. A paragraph before it words the promise where the name of the method is too short to be clear.
-``@needs(...)`` names the capabilities of ``EXTENDED`` that the clause uses.
+``@needs(...)`` names the capabilities of ``EXTENDED`` that the clause uses. ``@protects_work`` says that work is lost where it is broken.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ WAIVED: Final = "gittrix_waived"
 
 _NAME: Final = re.compile(r"test_([a-z]{3})_(\d\d)_(\w+)")
 _NEEDS: Final = "_gittrix_needs"
+_PROTECTS_WORK: Final = "_gittrix_protects_work"
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -64,12 +65,14 @@ class Clause:
         promise: the promise, in a few words.
         why: why a user cares, in one sentence.
         needs: the capabilities beyond ``BASE`` that the clause uses.
+        protects_work: whether work of a person or an agent is lost where the promise is broken.
     """
 
     code: str
     promise: str
     why: str
     needs: frozenset[Capability]
+    protects_work: bool = False
 
     @property
     def family(self) -> str:
@@ -87,6 +90,12 @@ def needs(*capabilities: Capability) -> Callable[[Test], Test]:
     return mark
 
 
+def protects_work(test: Test) -> Test:
+    """Declare that work of a person or an agent is lost, or overwritten, where the promise of a clause is broken."""
+    setattr(test, _PROTECTS_WORK, True)
+    return test
+
+
 def clause_of(test: Callable[..., object]) -> Clause | None:
     """The clause of a test function, by its name and docstring; None if the name is not that of a clause."""
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
@@ -94,7 +103,8 @@ def clause_of(test: Callable[..., object]) -> Clause | None:
         return None
     title, _, why = (" ".join(part.split()) for part in (inspect.getdoc(test) or "").rpartition("\n\n"))
     promise = title[:1].lower() + title[1:].removesuffix(".") if title else name[3].replace("_", " ")
-    return Clause(f"{name[1].upper()}-{name[2]}", promise, why, getattr(test, _NEEDS, frozenset()))
+    code = f"{name[1].upper()}-{name[2]}"
+    return Clause(code, promise, why, getattr(test, _NEEDS, frozenset()), getattr(test, _PROTECTS_WORK, False))
 
 
 def is_ours(module: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any, ClassVar
 
 import pytest
 
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
+from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
@@ -26,10 +28,18 @@ class Clauses:
     waivers: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse a subclass that leaves out a clause without a waiver; see ``waivers.check_class``."""
+        """Judge each clause of the class by ``incomplete_refusals_last``; refuse a class of a user that leaves out a clause unwaived.
+
+        Raises:
+            InvalidInput: as for ``waivers.check_class``.
+        """
         super().__init_subclass__(**arguments)
         if not is_ours(cls.__module__):
             check_class(cls)
+            return
+        for name, test in vars(cls).copy().items():
+            if callable(test) and clause_of(test):
+                setattr(cls, name, _judged(test))
 
     @pytest.fixture
     def stage(self, request: pytest.FixtureRequest, gittrix_system: SessionSystem) -> Iterator[Stage]:
@@ -44,6 +54,16 @@ class Clauses:
     def files(self) -> Mapping[str, Any]:
         """The files that durable holds at first."""
         return {"README.md": "hello\n", "app.py": "one\ntwo\nthree\n", "lib/util.py": "util\n", "lib/deep/data.txt": "data\n"}
+
+
+def _judged(test: Callable[..., None]) -> Callable[..., None]:
+    @wraps(test)
+    def judged(*arguments: Any, **options: Any) -> None:
+        __tracebackhide__ = True
+        with incomplete_refusals_last():
+            test(*arguments, **options)
+
+    return judged
 
 
 def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: SessionSystem, waivers: Mapping[str, str]) -> None:
@@ -64,3 +84,15 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
     if clause.code in waived:
         properties.append((WAIVED, waived[clause.code].strip()))
         request.applymarker(pytest.mark.xfail(reason=f"waived: {waived[clause.code].strip()}", strict=True))
+
+
+def describe_end(item: Any, error: BaseException | None) -> None:
+    """Add to a clause's test what its report says beyond passed and failed; called when the test has run, while its stage is open.
+
+    Args:
+        item: pytest's item.
+        error: the exception that ended it; None if it passed.
+    """
+    stage, clause = item.funcargs.get("stage"), clause_of(item.function)
+    if isinstance(stage, Stage):
+        item.user_properties += properties_of(error, stage.journal, protects_work=clause is not None and clause.protects_work)

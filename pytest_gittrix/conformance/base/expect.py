@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from pytest_gittrix.conformance.base.outcome import ClauseFailure, refusal_is_incomplete
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.repos.history import Content
+from pytest_gittrix.testing.repos.journal import CommandRun
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Promoted
 
@@ -31,21 +33,52 @@ IN_THE_WAY: Final = ("PROMOTE_FAILED", "WORKTREE_DIRTY")
 def refused(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call a function that the system must refuse; gives the error.
 
+    A refusal with another code is a refusal: the clause goes on, and fails at its end with nothing worse than an incomplete refusal.
+
     Args:
         codes: the error's code, or the codes that it may have.
         act: the function; ``args`` and ``kwargs`` are its arguments.
 
     Raises:
-        pytest.fail.Exception: the function returned, or its error has another code or none.
+        ClauseFailure: the function returned; outside of a clause, also if its error has another code or none.
     """
     __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
     error = _error_of(lambda: act(*args, **kwargs))
+    verb = getattr(act, "__name__", str(act))
     if error is None:
-        pytest.fail(f"expected {' or '.join(allowed)}, but it was done")
-    if getattr(error, "code", None) in allowed:
-        return error
-    pytest.fail(f"expected {' or '.join(allowed)}, got {_description(error)}")
+        never = "\n".join(f"{verb}: {code}" for code in allowed)
+        raise ClauseFailure(f"expected {' or '.join(allowed)}, but it was done: {verb}{_written(args, kwargs)}", never=never)
+    if getattr(error, "code", None) not in allowed:
+        wanted = " or ".join(allowed)
+        refusal_is_incomplete(f"it was refused, but not with {wanted}: {_description(error)}", f"{verb} refuses without {wanted}")
+    return error
+
+
+def conflict(act: Callable[..., object], *paths: str, **kwargs: object) -> None:
+    """Call a promotion that the system must refuse as a conflict over exactly these paths.
+
+    Args:
+        act: the promotion; ``kwargs`` are its arguments.
+        paths: the paths that the error must name, in any order.
+
+    Raises:
+        ClauseFailure: as for ``refused``.
+    """
+    __tracebackhide__ = True
+    error = refused("BASELINE_CONFLICT", act, **kwargs)
+    named = sorted(getattr(error, "conflicting_files", None) or ())
+    if getattr(error, "code", None) == "BASELINE_CONFLICT" and named != sorted(paths):
+        refusal_is_incomplete(
+            f"it was refused, but the error names {named or 'no conflicting files'} instead of {sorted(paths)}",
+            "promote refuses, and does not name the conflicting files"
+            if not named
+            else "promote names other files than those that conflict",
+        )
+
+
+def _written(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    return f"({', '.join([*map(repr, args), *(f'{name}={value!r}' for name, value in kwargs.items())])})"
 
 
 def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> str | None:
@@ -101,6 +134,7 @@ def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content 
 def run(stage: Stage, session: DrivenSession, script: str) -> str:
     """Run a shell script in the workspace, as the agent does; gives its output. Fails the test if a command of it fails."""
     __tracebackhide__ = True
+    stage.journal.steps.append(CommandRun(("sh", "-euc", script), str(session.workspace_path)))
     done = subprocess.run(["sh", "-euc", script], cwd=session.workspace_path, env=dict(stage.env), capture_output=True, check=False)
     assert done.returncode == 0, f"{script!r} failed in the workspace: {done.stderr!r}"
     return done.stdout.decode(errors="surrogateescape")

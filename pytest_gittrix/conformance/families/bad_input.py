@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, lands, refused
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -24,6 +24,7 @@ class BadInputClauses(Clauses):
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py", "app.py"])
 
+    @protects_work
     def test_err_02_an_id_that_is_a_path_leads_nowhere(self, stage: Stage) -> None:
         """Otherwise a caller who chooses an id can choose which of the person's files are read or removed."""
         with stage.durable.unchanged():
@@ -43,6 +44,7 @@ class BadInputClauses(Clauses):
 
         assert "lib/missing.py" in str(error)
 
+    @protects_work
     def test_err_04_a_directory_is_no_file(self, stage: Stage) -> None:
         """A directory is not read or written as a file.
 
@@ -56,6 +58,7 @@ class BadInputClauses(Clauses):
         assert session.read("lib/util.py") == b"util\n"
         assert session.touched_files() == []
 
+    @protects_work
     def test_err_05_nothing_can_be_written_below_a_file(self, stage: Stage) -> None:
         """Otherwise the file is lost to a directory of the same name."""
         session = stage.start()

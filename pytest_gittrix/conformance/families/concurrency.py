@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.conformance.families.durability import kill_during, spread
@@ -74,6 +74,7 @@ class ConcurrencyClauses(Clauses):
     """Two processes at a time."""
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_01_a_commit_elsewhere_during_a_promotion_is_kept(self, stage: Stage) -> None:
         """A commit to other files during a promotion is kept.
 
@@ -87,6 +88,7 @@ class ConcurrencyClauses(Clauses):
             assert (race.head()["README.md"], race.head()["app.py"]) == (b"human\n", b"agent\n")
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_02_a_commit_over_a_promotion_is_never_written_over(self, stage: Stage) -> None:
         """A conflicting commit during a promotion is never overwritten.
 
@@ -114,6 +116,7 @@ class ConcurrencyClauses(Clauses):
             assert race.sessions[0].state == "promoted"
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_04_promotions_of_different_files_all_land(self, stage: Stage) -> None:
         """Otherwise agents that work on different files must queue, or lose their work."""
         for race in self.races(stage, _two_sessions("app.py", "README.md"), _promote, _promote_second):
@@ -124,6 +127,7 @@ class ConcurrencyClauses(Clauses):
             assert (race.head()["README.md"], race.head()["app.py"]) == (b"agent\n", b"agent\n")
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_05_of_promotions_of_the_same_file_one_lands(self, stage: Stage) -> None:
         """Of concurrent promotions of the same file only one lands.
 
@@ -139,6 +143,7 @@ class ConcurrencyClauses(Clauses):
             refused("BASELINE_CONFLICT", race.sessions[1 - winner].promote)
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_06_a_session_is_promoted_or_evicted_but_not_both(self, stage: Stage) -> None:
         """Otherwise the record says that work was discarded although it is in the repository, or the reverse."""
         for race in self.races(stage, _one_session, _promote, _evict):
@@ -169,6 +174,7 @@ class ConcurrencyClauses(Clauses):
                 assert race.workspaces[0] is None or not race.workspaces[0].exists()
 
     @needs(Capability.PROCESSES, Capability.CLOCK)
+    @protects_work
     def test_lck_08_a_sweep_leaves_a_promotion_alone(self, stage: Stage) -> None:
         """A sweep does not evict a session that is being promoted.
 
@@ -196,6 +202,7 @@ class ConcurrencyClauses(Clauses):
             assert (due.state, working.state) == ("expired", "active")
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_10_housekeeping_of_git_does_not_disturb_a_promotion(self, stage: Stage) -> None:
         """Git maintenance does not disturb a promotion.
 
@@ -224,6 +231,7 @@ class ConcurrencyClauses(Clauses):
             lands(killed.stage, session, {"README.md": b"agent\n"})
 
     @needs(Capability.PROCESSES)
+    @protects_work
     def test_lck_12_writes_to_one_session_are_all_there(self, stage: Stage) -> None:
         """Concurrent writes to one session are all kept.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.base.expect import conflict, lands, refused
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -16,15 +16,15 @@ from pytest_gittrix.testing.systems.protocol import Capability
 class ConflictClauses(Clauses):
     """Drift and overlap."""
 
+    @protects_work
     def test_cnf_01_an_edit_of_the_same_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent overwrites an edit of the human's that it never saw."""
         session = stage.start()
         session.write("app.py", "agent\n")
         theirs = stage.rival.commit({"app.py": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "app.py")
 
-        assert [*error.conflicting_files] == ["app.py"]
         assert stage.judge.head() == theirs
 
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
@@ -47,15 +47,15 @@ class ConflictClauses(Clauses):
         assert "app.py" not in stage.judge.tree(stage.judge.head())
 
     @needs(Capability.DELETE)
+    @protects_work
     def test_cnf_04_a_deletion_of_what_the_human_edited_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a person's edit is deleted together with the file."""
         session = stage.start()
         session.delete("app.py")
         stage.rival.commit({"app.py": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "app.py")
 
-        assert [*error.conflicting_files] == ["app.py"]
         assert stage.judge.tree(stage.judge.head())["app.py"] == b"human\n"
 
     def test_cnf_05_an_edit_of_what_the_human_renamed_away_is_a_conflict(self, stage: Stage) -> None:
@@ -64,48 +64,48 @@ class ConflictClauses(Clauses):
         session.write("app.py", "agent\n")
         theirs = stage.rival.rename("app.py", "main.py")
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "app.py")
 
-        assert [*error.conflicting_files] == ["app.py"]
         assert stage.judge.head() == theirs
 
+    @protects_work
     def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the file that a person moved there is lost, although nobody deleted it."""
         session = stage.start()
         session.write("guide.md", "agent\n")
         theirs = stage.rival.rename("README.md", "guide.md")
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "guide.md")
 
-        assert [*error.conflicting_files] == ["guide.md"]
         assert stage.judge.head() == theirs
 
+    @protects_work
     def test_cnf_07_a_directory_where_the_agent_wrote_a_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise one file replaces everything that a person put into the directory."""
         session = stage.start()
         session.write("docs", "agent\n")
         theirs = stage.rival.commit({"docs/index.md": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "docs")
 
-        assert [*error.conflicting_files] == ["docs"]
         assert stage.judge.head() == theirs
 
+    @protects_work
     def test_cnf_08_a_file_where_the_agent_wrote_a_directory_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent's directory replaces a person's file."""
         session = stage.start()
         session.write("docs/index.md", "agent\n")
         theirs = stage.rival.commit({"docs": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "docs/index.md")
 
-        assert [*error.conflicting_files] == ["docs/index.md"]
         assert stage.judge.head() == theirs
 
     def test_cnf_09_a_change_of_mode_alone_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a script that a person made executable loses its executable bit, because only bytes were compared."""
         _agent_edits_and_human_makes(stage, {"app.py": Executable(b"one\ntwo\nthree\n")})
 
+    @protects_work
     def test_cnf_10_a_file_that_became_a_link_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the link is replaced, or its target is overwritten."""
         _agent_edits_and_human_makes(stage, {"app.py": Symlink("lib/util.py")})
@@ -119,9 +119,8 @@ class ConflictClauses(Clauses):
         session.write("README.md", "agent\n")
         theirs = stage.rival.rename("README.md", "Readme.md")
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "README.md")
 
-        assert [*error.conflicting_files] == ["README.md"]
         assert stage.judge.head() == theirs
 
     def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
@@ -164,9 +163,8 @@ class ConflictClauses(Clauses):
         stage.durable.rewind(before)
         theirs = stage.durable.commit({"README.md": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "app.py")
 
-        assert [*error.conflicting_files] == ["app.py"]
         assert stage.judge.head() == theirs
 
     def test_cnf_16_history_rewritten_elsewhere_is_none(self, stage: Stage) -> None:
@@ -196,10 +194,9 @@ class ConflictClauses(Clauses):
         stage.rival.commit({"README.md": "human\n", "lib/deep/data.txt": None})
         stage.rival.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
 
-        error = refused("BASELINE_CONFLICT", session.promote)
+        conflict(session.promote, "README.md", "lib/deep/data.txt", "new.txt")
 
-        assert sorted(error.conflicting_files) == ["README.md", "lib/deep/data.txt", "new.txt"]
-
+    @protects_work
     def test_cnf_18_a_refused_promotion_moves_nothing(self, stage: Stage) -> None:
         """A refused promotion changes nothing.
 
@@ -216,6 +213,7 @@ class ConflictClauses(Clauses):
         assert session.touched_files() == ["app.py", "other.txt"]
         assert session.read("app.py") == b"agent\n"
 
+    @protects_work
     def test_cnf_19_after_a_refusal_another_selection_can_be_promoted(self, stage: Stage) -> None:
         """Otherwise one conflict costs a person all the rest of the agent's work."""
         session = stage.start()
@@ -233,7 +231,6 @@ def _agent_edits_and_human_makes(stage: Stage, changes: Mapping[str, Any]) -> No
     session.write("app.py", "agent\n")
     theirs = stage.rival.commit(changes)
 
-    error = refused("BASELINE_CONFLICT", session.promote)
+    conflict(session.promote, "app.py")
 
-    assert [*error.conflicting_files] == ["app.py"]
     assert stage.judge.head() == theirs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -56,6 +56,7 @@ class DurabilityClauses(Clauses):
     """Restarts, crashes and events."""
 
     @needs(Capability.RESUME)
+    @protects_work
     def test_dur_01_work_survives_a_restart(self, stage: Stage) -> None:
         """Otherwise restarting a server at night loses what its agents did all day."""
         session = _at_work(stage)
@@ -67,6 +68,7 @@ class DurabilityClauses(Clauses):
         lands(stage, restarted, WORK)
 
     @needs(Capability.RESUME)
+    @protects_work
     def test_dur_02_the_baseline_survives_a_restart(self, stage: Stage) -> None:
         """Otherwise a restart hides what a person committed meanwhile, and a promotion overwrites it."""
         session = _at_work(stage)
@@ -93,6 +95,7 @@ class DurabilityClauses(Clauses):
         assert stage.judge.head() == made.sha
 
     @needs(Capability.RESUME)
+    @protects_work
     def test_dur_04_what_was_evicted_stays_evicted(self, stage: Stage) -> None:
         """An evicted session stays evicted after a restart.
 
@@ -125,6 +128,7 @@ class DurabilityClauses(Clauses):
         assert reopened.states() == {older.id: "expired", younger.id: "active"}
 
     @needs(Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_dur_06_a_killed_promotion_was_made_or_can_be(self, stage: Stage) -> None:
         """A killed promotion is either complete or can be repeated.
 
@@ -165,6 +169,7 @@ class DurabilityClauses(Clauses):
                 assert session.files() == sorted(self.files())
 
     @needs(Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_dur_09_a_killed_write_leaves_the_old_bytes_or_the_new(self, stage: Stage) -> None:
         """A killed write leaves either the old bytes or the new.
 
@@ -175,6 +180,7 @@ class DurabilityClauses(Clauses):
             assert killed.session.touched_files() == sorted(WORK)
 
     @needs(Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_dur_10_a_killed_eviction_is_finished_or_never_began(self, stage: Stage) -> None:
         """Otherwise a session is active without its files, or has ended and keeps its workspace for good."""
         for killed in kill_during(stage, _evict, self.files()):
@@ -211,6 +217,7 @@ class DurabilityClauses(Clauses):
         _has_no_gap(restarted.events())
 
     @needs(Capability.EVENTS, Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_dur_13_an_event_cut_short_by_a_kill_is_none(self, stage: Stage) -> None:
         """An event cut short by a kill is ignored.
 

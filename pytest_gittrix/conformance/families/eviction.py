@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused, run
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -38,6 +38,7 @@ class EvictionClauses(Clauses):
 
         assert not workspace.exists()
 
+    @protects_work
     def test_evc_02_an_evicted_session_can_do_nothing(self, stage: Stage) -> None:
         """An evicted session refuses every operation.
 
@@ -105,6 +106,7 @@ class EvictionClauses(Clauses):
         _can_do_nothing(stage, session)
 
     @needs(Capability.SHELL)
+    @protects_work
     def test_evc_07_a_promoted_session_keeps_its_workspace_only_if_asked_to(self, stage: Stage) -> None:
         """A promoted session keeps its workspace only on request.
 
@@ -124,6 +126,7 @@ class EvictionClauses(Clauses):
     # Evicted by the sweep -------------------------------------------------------------------------------------------------------
 
     @needs(Capability.CLOCK)
+    @protects_work
     def test_evc_08_a_session_lives_to_the_last_instant_of_its_time(self, stage: Stage) -> None:
         """A session stays active until the last instant of its time.
 
@@ -147,6 +150,7 @@ class EvictionClauses(Clauses):
         _can_do_nothing(stage, session)
 
     @needs(Capability.CLOCK)
+    @protects_work
     def test_evc_10_a_sweep_evicts_all_that_are_due_and_no_other(self, stage: Stage) -> None:
         """A sweep evicts every expired session and no other.
 
@@ -161,6 +165,7 @@ class EvictionClauses(Clauses):
         assert [session.state for session in started] == ["expired", "expired", "active", "active", "active"]
 
     @needs(Capability.CLOCK)
+    @protects_work
     def test_evc_11_every_use_starts_the_idle_time_again(self, stage: Stage) -> None:
         """Every use restarts the idle time.
 
@@ -179,6 +184,7 @@ class EvictionClauses(Clauses):
         assert stage.gittrix.sweep() == [session.id]
 
     @needs(Capability.CLOCK, Capability.SHELL)
+    @protects_work
     def test_evc_12_what_the_agents_programs_write_counts_as_use(self, stage: Stage) -> None:
         """Writes by the agent's programs count as use.
 
@@ -223,6 +229,7 @@ class EvictionClauses(Clauses):
         assert stage.gittrix.sweep() == [session.id]
 
     @needs(Capability.CLOCK)
+    @protects_work
     def test_evc_15_a_manual_session_is_never_swept(self, stage: Stage) -> None:
         """Otherwise work that a person wanted to keep until they end the session is gone after the weekend."""
         session = stage.start(eviction=EvictionPolicy(ttl_idle=HOUR, manual=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.member_stage import DAY, MemberStage, start_member
 from pytest_gittrix.testing.repos.member_workspaces import SECRET, Deed, RepositoryPlan, git
@@ -21,6 +21,7 @@ class FinalizationClauses(Clauses):
     # Saved -------------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
         """Uncommitted files are pushed.
 
@@ -51,6 +52,7 @@ class FinalizationClauses(Clauses):
         assert member.session.life()["exit_status"] == "Completed"
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_03_commits_that_no_branch_leads_to_are_saved(self, stage: Stage) -> None:
         """Commits that no branch reaches are saved.
 
@@ -65,6 +67,7 @@ class FinalizationClauses(Clauses):
         assert witness.wrongs_at_remotes(collected=True) == []
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_fin_04_nothing_is_lost_when_the_workspace_goes(self, stage: Stage) -> None:
         """Removing the workspace loses nothing.
 
@@ -89,6 +92,7 @@ class FinalizationClauses(Clauses):
             assert gone or all((member.work_tree(one.name) / ".git").exists() for one in member.remotes.plan)
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_05_of_the_teams_files_knowledge_and_specifications_are_saved(self, stage: Stage) -> None:
         """Of the team's files only knowledge and specifications are saved.
 
@@ -143,6 +147,7 @@ class FinalizationClauses(Clauses):
     # In the way --------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_09_what_others_pushed_meanwhile_stays_and_the_work_is_put_on_it(self, stage: Stage) -> None:
         """Commits that others pushed meanwhile are kept and the work is put on top.
 
@@ -158,6 +163,7 @@ class FinalizationClauses(Clauses):
         assert {"rival.txt", "both.txt"} <= {*member.published("shared")}
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_10_what_cannot_be_put_on_it_is_on_a_recovery_branch(self, stage: Stage) -> None:
         """Work that conflicts with the branch is pushed to a recovery branch.
 
@@ -174,6 +180,7 @@ class FinalizationClauses(Clauses):
         assert (life["ended"], life["exit_status"], [*life["recovery_branches"]]) == ("completed", "CompletedDegraded", [recovery])
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_11_a_branch_that_takes_no_push_has_its_work_on_a_recovery_branch(self, stage: Stage) -> None:
         """Work for a branch that refuses pushes is pushed to a recovery branch.
 
@@ -189,6 +196,7 @@ class FinalizationClauses(Clauses):
         assert witness.wrongs_at_remotes(collected=True) == []
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_12_a_remote_that_cannot_be_reached_fails_the_session_and_costs_nothing(self, stage: Stage) -> None:
         """An unreachable remote fails the session and loses no work.
 
@@ -209,6 +217,7 @@ class FinalizationClauses(Clauses):
     # Once more ---------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_fin_13_work_that_could_not_be_saved_is_saved_once_it_can(self, stage: Stage) -> None:
         """Work that could not be saved can be saved later.
 

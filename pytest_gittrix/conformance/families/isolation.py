@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
 from pytest_gittrix.testing.oracle import invariant_workspace_stands_alone
@@ -30,6 +30,7 @@ class IsolationClauses(Clauses):
             session.files()
             session.touched_files()
 
+    @protects_work
     def test_iso_02_sessions_do_not_see_each_other(self, stage: Stage) -> None:
         """Otherwise two agents overwrite each other's work, and nobody can tell whose it is."""
         one, two = stage.start("one"), stage.start("two")
@@ -41,6 +42,7 @@ class IsolationClauses(Clauses):
         assert not two.exists("one.txt")
         assert two.touched_files() == []
 
+    @protects_work
     def test_iso_03_a_promotion_takes_the_work_of_its_session_alone(self, stage: Stage) -> None:
         """A promotion takes only the work of its own session.
 
@@ -63,6 +65,7 @@ class IsolationClauses(Clauses):
         assert two.read("app.py") == b"one\ntwo\nthree\n"
         assert two.touched_files() == ["two.txt"]
 
+    @protects_work
     def test_iso_05_the_end_of_a_session_harms_neither_durable_nor_another(self, stage: Stage) -> None:
         """Ending a session harms neither durable nor another session.
 
@@ -158,6 +161,7 @@ class IsolationClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     @needs(Capability.SHELL)
+    @protects_work
     def test_iso_12_a_link_to_a_file_of_durable_is_not_written_through(self, stage: Stage) -> None:
         """The system does not write through a link to a file of durable.
 
@@ -171,6 +175,7 @@ class IsolationClauses(Clauses):
                 allowed_to_refuse(NOT_WRITABLE, session.write, path, "agent\n")
 
     @needs(Capability.SHELL)
+    @protects_work
     def test_iso_13_a_file_written_in_place_changes_in_one_workspace_only(self, stage: Stage) -> None:
         """Otherwise one agent's editor changes the files of other agents, and of later sessions, through a shared copy."""
         one, two = stage.start("one"), stage.start("two")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.conformance.base.member_stage import AGENT, APP, MemberStage, RunningAgent, start_another, start_member
@@ -44,6 +44,7 @@ class LifeClauses(Clauses):
             assert sorted(git(work_tree, "ls-files").splitlines()) == sorted(member.published(branch, name))
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_lif_02_sessions_at_the_same_time_do_not_see_each_other(self, stage: Stage) -> None:
         """Concurrent sessions do not see each other.
 
@@ -114,6 +115,7 @@ class LifeClauses(Clauses):
         assert all(member.work_tree().is_dir() for member in (done, stopped, killed, failed))
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_lif_06_the_code_of_an_agent_costs_no_work(self, stage: Stage) -> None:
         """Work is saved whatever the agent's exit code.
 
@@ -143,6 +145,7 @@ class LifeClauses(Clauses):
             assert (member.work_tree() / "left.txt").read_text() == "left\n"
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_lif_08_a_stop_ends_the_agent_and_saves_its_work(self, stage: Stage) -> None:
         """Otherwise stopping the agents in the evening loses their work."""
         with running_agent(stage) as (member, agent):
@@ -173,6 +176,7 @@ class LifeClauses(Clauses):
         assert [member.session.life() for member in (stopped, killed)] == before
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_lif_10_only_what_may_follow_a_state_follows_it(self, stage: Stage) -> None:
         """A state can only be followed by its allowed successors.
 
@@ -286,6 +290,7 @@ class LifeClauses(Clauses):
             assert (reopened.get(member.session.id).state, agent.runs) == ("retained", False)
 
     @needs(Capability.MEMBERS, Capability.RESUME)
+    @protects_work
     def test_lif_17_a_chat_goes_on_through_a_restart(self, stage: Stage) -> None:
         """Otherwise a person loses their session because somebody restarted a server."""
         member = start_member(stage)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.conformance.families.durability import WORK, kill_during
@@ -67,6 +67,7 @@ class LineClauses(Clauses):
         assert {session.lineage()["root"] for session in sessions} == {sessions[0].id}
 
     @needs(Capability.LINES)
+    @protects_work
     def test_lin_04_the_workspace_goes_along_whole(self, stage: Stage) -> None:
         """A handoff takes over the whole workspace.
 
@@ -87,6 +88,7 @@ class LineClauses(Clauses):
         lands(stage, child, touched)
 
     @needs(Capability.LINES)
+    @protects_work
     def test_lin_05_the_baseline_goes_along(self, stage: Stage) -> None:
         """A handoff keeps the baseline.
 
@@ -147,6 +149,7 @@ class LineClauses(Clauses):
         assert sorted(engine.chain(sessions[0].id)) == sorted(session.id for session in sessions)
 
     @needs(Capability.LINES, Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_lin_09_a_killed_handoff_was_made_or_never_began(self, stage: Stage) -> None:
         """A killed handoff is complete or never began.
 
@@ -373,6 +376,7 @@ class LineClauses(Clauses):
         assert stage.gittrix.states() == {parent.id: "active"}
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
+    @protects_work
     def test_lin_24_what_one_does_later_does_not_reach_the_other(self, stage: Stage) -> None:
         """Later changes of parent and fork do not affect each other.
 
@@ -395,6 +399,7 @@ class LineClauses(Clauses):
         assert child.read("app.py") == b"agent\n"
 
     @needs(Capability.FORKS)
+    @protects_work
     def test_lin_25_a_fork_stands_on_the_baseline_of_its_parent(self, stage: Stage) -> None:
         """A fork has the baseline of its parent.
 

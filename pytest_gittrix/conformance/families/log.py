@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.os_level.forks import in_fork
@@ -30,6 +30,7 @@ class LogClauses(Clauses):
     """What is recorded, announced and read."""
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.PROCESSES)
+    @protects_work
     def test_log_01_whoever_writes_the_numbers_have_no_gap(self, stage: Stage) -> None:
         """Events are numbered without a gap even with several writers.
 
@@ -50,6 +51,7 @@ class LogClauses(Clauses):
         assert texts(mine) == [f"{who} {turn}" for turn in range(3) for who in ("mine", "theirs", "elsewhere")]
 
     @needs(Capability.EVENTS, Capability.HISTORY)
+    @protects_work
     def test_log_02_an_event_is_stored_before_anyone_is_told(self, stage: Stage) -> None:
         """An event is stored before it is announced.
 
@@ -124,6 +126,7 @@ class LogClauses(Clauses):
         assert said_in(session) == received
 
     @needs(Capability.EVENTS, Capability.HISTORY)
+    @protects_work
     def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
         """Keys that become the same text are refused.
 
@@ -250,6 +253,7 @@ class LogClauses(Clauses):
         assert [event["data"] for event in said_in(session)] == [ODD]
 
     @needs(Capability.EVENTS, Capability.HISTORY)
+    @protects_work
     def test_log_15_an_ended_session_is_read_and_not_written(self, stage: Stage) -> None:
         """An ended session can be read but not written.
 

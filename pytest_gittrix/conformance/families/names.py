@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
 from pytest_gittrix.testing.systems.driver import Stage
@@ -34,6 +34,7 @@ AWKWARD: Final = (
 class NamesClauses(Clauses):
     """Names of files."""
 
+    @protects_work
     def test_nam_01_a_path_that_climbs_out_is_not_written(self, stage: Stage) -> None:
         """A path that climbs out of the workspace is not written.
 
@@ -41,6 +42,7 @@ class NamesClauses(Clauses):
         """
         self._refuses_to_write(stage, "../escaped.txt", "../../escaped.txt", "lib/../../escaped.txt", "../durable/app.py", "..")
 
+    @protects_work
     def test_nam_02_an_absolute_path_is_not_written(self, stage: Stage) -> None:
         """Otherwise an agent can write to any of the person's files by its full path."""
         self._refuses_to_write(stage, str(stage.path / "escaped.txt"), str(stage.durable.path / "app.py"))
@@ -49,6 +51,7 @@ class NamesClauses(Clauses):
         """Otherwise an agent's hook runs wherever the commit is checked out, also on file systems that ignore case."""
         self._refuses_to_write(stage, ".git/hooks/pre-commit", ".git", "lib/.git/config", ".GIT/config", ".Git/hooks/pre-commit")
 
+    @protects_work
     def test_nam_04_an_empty_path_or_one_with_a_nul_is_not_written(self, stage: Stage) -> None:
         """An empty path or one with a NUL is not written.
 
@@ -69,6 +72,7 @@ class NamesClauses(Clauses):
             refused(NOT_READABLE, session.read, path)
 
     @needs(Capability.DELETE)
+    @protects_work
     def test_nam_06_a_path_that_leads_out_is_not_deleted(self, stage: Stage) -> None:
         """A path that leads out of the workspace is not deleted.
 
@@ -128,6 +132,7 @@ class NamesClauses(Clauses):
         assert all(session.read(name) == b"agent\n" for name in names)
         lands(stage, session, dict.fromkeys(names, b"agent\n"))
 
+    @protects_work
     def test_nam_11_names_that_are_not_utf_8_survive_in_durable(self, stage: Stage) -> None:
         """Names that are not UTF-8 survive in durable.
 
@@ -192,6 +197,7 @@ class NamesClauses(Clauses):
         assert set(session.files()) == {"README.md", "app.py", "lib/deep/data.txt", "lib/util.py"}
         assert set(session.touched_files()) <= {"app.py", "lib/util.py"}
 
+    @protects_work
     def test_nam_16_a_name_of_another_case_is_another_file(self, stage: Stage) -> None:
         """A name in another case is another file.
 
@@ -206,6 +212,7 @@ class NamesClauses(Clauses):
         assert stage.judge.tree(stage.judge.head())["README.md"] == b"hello\n"
 
     @needs(Capability.DELETE)
+    @protects_work
     def test_nam_17_a_rename_of_case_alone_is_promoted(self, stage: Stage) -> None:
         """A rename that only changes case is promoted.
 

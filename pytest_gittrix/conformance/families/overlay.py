@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused, run
 from pytest_gittrix.testing.systems.driver import Stage
@@ -27,6 +27,7 @@ class OverlayClauses(Clauses):
         assert session.read("lib/deep/data.txt") == b"data\n"
         assert session.touched_files() == []
 
+    @protects_work
     def test_ovl_02_the_last_write_is_what_is_read(self, stage: Stage) -> None:
         """A read returns the last write.
 
@@ -81,6 +82,7 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == ["app.py"]
 
     @needs(Capability.DELETE)
+    @protects_work
     def test_ovl_06_a_deleted_file_that_is_written_again_is_back(self, stage: Stage) -> None:
         """A deleted file that is written again exists again.
 
@@ -122,6 +124,7 @@ class OverlayClauses(Clauses):
 
         assert session.touched_files() == []
 
+    @protects_work
     def test_ovl_09_an_ignored_file_that_is_written_by_name_is_touched(self, stage: Stage) -> None:
         """Otherwise a file that an agent made on purpose, such as a lock file or a fixture, is silently left behind."""
         stage.durable.commit({".gitignore": "*.log\nbuild/\n"})
@@ -147,6 +150,7 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == ["README.md", "app.py", "new.txt"]
 
     @needs(Capability.SHELL)
+    @protects_work
     def test_ovl_11_what_the_agent_committed_is_touched_still(self, stage: Stage) -> None:
         """Files that the agent committed are still touched.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
 from pytest_gittrix.testing.oracle import files_in, invariant_checkout
@@ -49,6 +49,7 @@ class PromotionClauses(Clauses):
 
         lands(stage, session, {"lib/util.py": None}, files=["lib/util.py"])
 
+    @protects_work
     def test_prm_04_bytes_arrive_as_they_were_written(self, stage: Stage) -> None:
         """Bytes are promoted as they were written.
 
@@ -69,6 +70,7 @@ class PromotionClauses(Clauses):
 
         lands(stage, session, contents)
 
+    @protects_work
     def test_prm_05_no_attribute_of_the_project_changes_a_byte(self, stage: Stage) -> None:
         """Otherwise history differs from what was reviewed, because line ends, keywords or encodings were converted."""
         with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf ident\n", "a.txt": "a\n"}, bare=True) as bare:
@@ -115,6 +117,7 @@ class PromotionClauses(Clauses):
         gone = dict.fromkeys(("app.py", "lib/util.py", "lib/deep/data.txt"))
         lands(stage, session, {**gone, "app.py/part.py": b"agent\n", "lib": b"agent\n"})
 
+    @protects_work
     def test_prm_10_an_ignored_file_that_was_written_by_name_is_promoted(self, stage: Stage) -> None:
         """Otherwise an ignore rule makes the promotion fail, or leave out a file that was reviewed."""
         stage.durable.commit({".gitignore": "*.log\n"})
@@ -137,6 +140,7 @@ class PromotionClauses(Clauses):
 
         lands(stage, session, {"app.py": b"agent\n"})
 
+    @protects_work
     def test_prm_12_what_was_not_selected_stays_whatever_it_is(self, stage: Stage) -> None:
         """Paths that were not selected stay as they are.
 
@@ -168,6 +172,7 @@ class PromotionClauses(Clauses):
 
     # The person's repository -----------------------------------------------------------------------------------------------------
 
+    @protects_work
     def test_prm_14_a_clean_checkout_shows_the_promotion(self, stage: Stage) -> None:
         """Otherwise the person's next commit reverts the agent's work."""
         session = _at_work(stage)
@@ -194,6 +199,7 @@ class PromotionClauses(Clauses):
         assert stage.durable.git("symbolic-ref", "HEAD") == "refs/heads/topic"
         invariant_checkout(stage.judge, files=files, staged=files)
 
+    @protects_work
     def test_prm_16_a_detached_head_stays_where_it_is(self, stage: Stage) -> None:
         """Otherwise the work is committed to no branch at all, and lost with the next checkout."""
         session = _at_work(stage)
@@ -213,6 +219,7 @@ class PromotionClauses(Clauses):
         with Stage.open(stage.system, files=self.files(), bare=True) as bare:
             lands(bare, _at_work(bare), WORK)
 
+    @protects_work
     def test_prm_18_the_persons_other_work_stays_as_it_is(self, stage: Stage) -> None:
         """The person's other work stays as it is.
 
@@ -227,6 +234,7 @@ class PromotionClauses(Clauses):
 
         invariant_checkout(stage.judge, files=files.apply(WORK), staged=staged.apply(WORK))
 
+    @protects_work
     def test_prm_19_unsaved_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
         """Unsaved work on a selected file refuses the whole promotion.
 
@@ -238,6 +246,7 @@ class PromotionClauses(Clauses):
         with stage.durable.unchanged():
             refused(IN_THE_WAY, session.promote)
 
+    @protects_work
     def test_prm_20_staged_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
         """Staged work on a selected file refuses the whole promotion.
 
@@ -250,6 +259,7 @@ class PromotionClauses(Clauses):
         with stage.durable.unchanged():
             refused(IN_THE_WAY, session.promote)
 
+    @protects_work
     def test_prm_21_an_untracked_file_in_the_way_refuses_it_all(self, stage: Stage) -> None:
         """An untracked file at a selected path refuses the whole promotion.
 
@@ -274,6 +284,7 @@ class PromotionClauses(Clauses):
         with stage.durable.unchanged():
             refused(IN_THE_WAY, session.promote)
 
+    @protects_work
     def test_prm_23_a_refused_promotion_can_be_made_once_the_way_is_clear(self, stage: Stage) -> None:
         """A refused promotion can be repeated once the obstacle is removed.
 
@@ -299,6 +310,7 @@ class PromotionClauses(Clauses):
 
         assert not mark.exists(), mark.read_text()
 
+    @protects_work
     def test_prm_25_only_the_branch_moves(self, stage: Stage) -> None:
         """Otherwise a tag, another branch, the stash or the configuration changes, and nobody knows when."""
         stage.durable.dirty({"README.md": "stashed\n"})
@@ -325,6 +337,7 @@ class PromotionClauses(Clauses):
 
         assert stage.durable.git("rev-parse", "refs/tags/main") == tagged
 
+    @protects_work
     def test_prm_27_a_second_checkout_is_a_checkout_too(self, stage: Stage) -> None:
         """A second work tree is treated as a checkout.
 
@@ -342,6 +355,7 @@ class PromotionClauses(Clauses):
         assert stage.durable.git("-C", str(linked), "status", "--porcelain") == ""
 
     @needs(Capability.SHELL)
+    @protects_work
     def test_prm_28_a_workspace_that_is_gone_deletes_nothing(self, stage: Stage) -> None:
         """A missing workspace deletes nothing.
 
@@ -354,6 +368,7 @@ class PromotionClauses(Clauses):
             refused(GONE, session.promote)
 
     @needs(Capability.COMMITS)
+    @protects_work
     def test_prm_29_what_the_agent_committed_is_promoted_as_one_commit_of_durable(self, stage: Stage) -> None:
         """The agent's commits are promoted as one commit of durable.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.conformance.base.member_stage import AGENT, DAY, MOMENT, TWO_DAYS, MemberStage, start_another, start_member
@@ -46,6 +46,7 @@ class RetentionClauses(Clauses):
         assert members.scan() == []
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_02_what_ran_by_itself_is_kept_alike_however_it_ended(self, stage: Stage) -> None:
         """Loops and brains are retained equally long however they ended.
 
@@ -83,6 +84,7 @@ class RetentionClauses(Clauses):
         assert members.scan() == [killed.id]
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_04_the_time_begins_when_a_session_is_retained(self, stage: Stage) -> None:
         """The retention time begins when a session is retained.
 
@@ -104,6 +106,7 @@ class RetentionClauses(Clauses):
         assert members.scan() == [session.id]
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_05_only_what_is_retained_is_collected(self, stage: Stage) -> None:
         """Only retained sessions are collected.
 
@@ -125,6 +128,7 @@ class RetentionClauses(Clauses):
     # By size -----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
         """Over the budget the oldest sessions are removed first.
 
@@ -145,6 +149,7 @@ class RetentionClauses(Clauses):
     # Never -------------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_07_work_that_could_not_be_saved_is_never_collected(self, stage: Stage) -> None:
         """Otherwise a remote that is unreachable for two days costs the work."""
         member = start_member(stage)
@@ -155,6 +160,7 @@ class RetentionClauses(Clauses):
         self.survives(stage, member)
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_08_work_of_a_session_that_was_killed_is_never_collected(self, stage: Stage) -> None:
         """The work of a killed session is never collected.
 
@@ -169,6 +175,7 @@ class RetentionClauses(Clauses):
             self.survives(stage, member)
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
+    @protects_work
     def test_ret_09_files_that_may_not_be_pushed_are_never_collected(self, stage: Stage) -> None:
         """Otherwise work that was deliberately left on the default branch is removed with the workspace."""
         member = start_member(stage, RepositoryPlan("app", end="dirty-default"))
@@ -206,6 +213,7 @@ class RetentionClauses(Clauses):
         assert (member.work_tree().exists(), other.work_tree().exists()) == (False, True)
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
         """A cleanup removes the selected sessions only.
 
@@ -238,6 +246,7 @@ class RetentionClauses(Clauses):
         assert members.cleanup(older_than=DAY) == [session.id]
 
     @needs(Capability.MEMBERS)
+    @protects_work
     def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
         """A dry run reports and changes nothing.
 
@@ -268,6 +277,7 @@ class RetentionClauses(Clauses):
         refused("INVALID_INPUT", member.session.finalize)
 
     @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
+    @protects_work
     def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
         """Retention times pass while no engine runs.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused
 from pytest_gittrix.os_level.file_lock import locked_file, try_lock
@@ -118,6 +118,7 @@ class TurnClauses(Clauses):
         assert slow.interrupt()
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
+    @protects_work
     def test_trn_06_an_interrupt_ends_the_turn_and_not_the_session(self, stage: Stage) -> None:
         """An interrupt ends the turn but not the session.
 
@@ -296,6 +297,7 @@ class TurnClauses(Clauses):
         assert answered(session) == ["c1"]
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
+    @protects_work
     def test_trn_18_a_late_result_is_kept_or_refused(self, stage: Stage) -> None:
         """Otherwise the result of a tool is silently lost."""
         session = stage.start()
@@ -312,6 +314,7 @@ class TurnClauses(Clauses):
         assert answered(session) == ["c1"]
 
     @needs(Capability.TURNS)
+    @protects_work
     def test_trn_19_a_turn_that_fails_says_so_and_harms_nothing(self, stage: Stage) -> None:
         """A failed turn is reported and harms nothing.
 

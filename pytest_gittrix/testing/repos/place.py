@@ -22,6 +22,7 @@ from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.testing.repos.cloned import clone_into
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
+from pytest_gittrix.testing.repos.journal import Journal
 from pytest_gittrix.testing.repos.templates import Templates, shared_templates
 from pytest_gittrix.workspaces.workspace import Trash
 
@@ -36,6 +37,7 @@ class Place:
         clock: the clock of all of them.
         home: the directory for the session system, which creates it.
         templates: the cache of prepared histories.
+        journal: what the system and the people did in the place, as far as a ``Stage`` or an engine writes it down.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Place:
         self.clock = clock
         self.home = path / "gittrix"
         self.templates = templates
+        self.journal = Journal()
         self._closing = closing
 
     @classmethod

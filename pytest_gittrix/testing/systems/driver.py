@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from pytest_gittrix.engine.operations.review import ListEntry
 from pytest_gittrix.engine.operations.validation import policy_of
@@ -20,6 +20,7 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.record.state.records import Eviction, EvictionPolicy
 from pytest_gittrix.record.state.values import Policy
 from pytest_gittrix.testing.oracle import Judge
+from pytest_gittrix.testing.repos.journal import Journal, RecordedEngine, RecordedPerson
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.testing.systems.handle import Handle, forwarded, forwarded_as
@@ -27,6 +28,8 @@ from pytest_gittrix.testing.systems.protocol import VERBS, Capability, Engine, O
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 
 _CAPABILITIES: Final = {verb: capability for capability, verbs in VERBS.items() for verb in verbs}
 """The capability that has a verb; every system has the verbs that are not here."""
@@ -130,26 +133,27 @@ class DrivenEngine:
         raw: the engine itself.
     """
 
-    def __init__(self, raw: Any, capabilities: frozenset[Capability]) -> None:
+    def __init__(self, raw: Any, capabilities: frozenset[Capability], journal: Journal | None = None) -> None:
         self.raw = raw
+        self._engine: Any = RecordedEngine(raw, journal if journal is not None else Journal())
         self._capabilities = capabilities
         self._closed = False
 
     def start_session(self, task: str, *, eviction: Eviction | None = None, **identity: str) -> DrivenSession:
         """Start a session from the head of durable's branch; of a system with ``lines``, perhaps saying who works in it, and on what."""
-        return self.get_session(str(self.raw.start(task, EvictionPolicy.of(policy_of(eviction, Policy())), **identity)))
+        return self.get_session(str(self._engine.start(task, EvictionPolicy.of(policy_of(eviction, Policy())), **identity)))
 
     def get_session(self, id_: str) -> DrivenSession:
         """A handle of a session. Whether the session exists shows when the handle is used."""
-        return DrivenSession(self.raw, self._capabilities, id_)
+        return DrivenSession(self._engine, self._capabilities, id_)
 
     def states(self) -> dict[str, str]:
         """Each session's state by id."""
-        return dict(self.raw.sessions())
+        return dict(self._engine.sessions())
 
     def sweep(self) -> list[str]:
         """Evict what is past its time; gives the ids, sorted."""
-        return sorted(self.raw.sweep())
+        return sorted(self._engine.sweep())
 
     def query(self, **filters: Any) -> list[str]:
         """The ids of the sessions that fit, newest first."""
@@ -171,7 +175,7 @@ class DrivenEngine:
 
     def _declared(self, capability: Capability) -> Any:
         _require(capability, self._capabilities)
-        return self.raw
+        return self._engine
 
     def close(self) -> None:
         """Close the engine. Closing again does nothing."""
@@ -193,13 +197,16 @@ class Stage:
     Attributes:
         system: the system.
         place: its place; ``durable``, ``rival`` and ``clock`` are those of the place.
+        journal: what was done on the stage.
         gittrix: the first engine.
     """
 
     def __init__(self, system: SessionSystem, place: Place, closing: ExitStack) -> None:
         self.system = system
         self.place = place
-        self.durable, self.rival, self.clock = place.durable, place.rival, place.clock
+        self.journal, self.clock = place.journal, place.clock
+        self.durable = cast("DurableRepo", RecordedPerson(place.durable, self.journal, "durable"))
+        self.rival = cast("Rival", RecordedPerson(place.rival, self.journal, "rival"))
         self._closing = closing
         self.gittrix = self.reopen()
 
@@ -218,6 +225,7 @@ class Stage:
         arguments = {name: value for name, value in arguments.items() if name not in ("workspace", "sweep_interval")}
         with ExitStack() as closing:
             place = closing.enter_context(Place.open(path, **arguments))
+            place.journal.begin(place.path, arguments)
             stage = cls(check_system(system), place, closing)
             stage._closing = closing.pop_all()
             return stage
@@ -226,6 +234,7 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.journal.steps.clear()  # errors of the calls hold on to whole stacks
         self._closing.__exit__(kind, error, trace)
 
     @property
@@ -244,7 +253,7 @@ class Stage:
 
     def reopen(self) -> DrivenEngine:
         """Open one more engine on the same sessions; it is closed with the stage."""
-        engine = DrivenEngine(self.system.open(self.place), self.system.capabilities)
+        engine = DrivenEngine(self.system.open(self.place), self.system.capabilities, self.journal)
         self._closing.callback(engine.close)
         return engine
 

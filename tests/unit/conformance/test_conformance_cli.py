@@ -65,7 +65,7 @@ def test_a_list_can_be_of_families_and_clauses(cli: Cli) -> None:
         (["-n", "0"], "'0' is no number of processes"),
         (["acme"], "'acme' is not the name of a session system.\n"),
         (["nowhere:system"], "There is no module 'nowhere', which SYSTEM names.\n"),
-        (["--report", "report.txt"], "report.txt' is not a valid gittrix conformance-report"),
+        (["--report", "report.pdf"], "report.pdf' is not a valid gittrix conformance-report"),
     ],
 )
 def test_what_cannot_be_run_is_misuse(arguments: list[str], message: str, cli: Cli) -> None:
@@ -111,7 +111,7 @@ def test_people_see_the_table_and_why_it_is_broken(acme: Cli) -> None:
     assert (running.returncode, err) == (1, "")
     assert "gittrix conformance: acme 1.4" in out
     assert "broken CNF-01: an edit of the same file is a conflict" in out
-    assert "E   Failed: expected BASELINE_CONFLICT, but it was done" in out
+    assert "E   ClauseFailure: expected BASELINE_CONFLICT, but it was done: promote()" in out
     assert "again: gittrix conform acme:acme --clause CNF-01" in out
 
 

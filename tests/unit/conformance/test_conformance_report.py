@@ -10,15 +10,31 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED
-from pytest_gittrix.conformance.html_report import page
-from pytest_gittrix.conformance.report import Status, SystemReport, one_line, summarise_clauses, to_json
-from pytest_gittrix.conformance.report_files import is_own_file, write_files
-from pytest_gittrix.conformance.text_report import summary
+from pytest_gittrix.conformance.base.expect import refused
+from pytest_gittrix.conformance.base.outcome import (
+    CAUSE,
+    LOST,
+    NEVER,
+    REFUSALS,
+    SCRIPT,
+    STATUS,
+    ClauseFailure,
+    Status,
+    incomplete_refusals_last,
+)
+from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
+from pytest_gittrix.conformance.reports.files import is_own_file, write_files
+from pytest_gittrix.conformance.reports.html_report import page
+from pytest_gittrix.conformance.reports.json_report import to_json
+from pytest_gittrix.conformance.reports.model import SystemReport, printable, summarise_clauses
+from pytest_gittrix.conformance.reports.text_report import summary
+from pytest_gittrix.errors import InvalidInput
 
 BASE_CODES = [clause.code for clause in all_clauses() if not clause.needs]
 EXTENDED_CODES = [clause.code for clause in all_clauses() if clause.needs]
@@ -48,7 +64,7 @@ def summarised(*reports: Any) -> SystemReport:
 
 
 def found(system: SystemReport, code: str) -> tuple[str, str]:
-    (finding,) = [one for one in system.findings if one.clause.code == code]
+    (finding,) = [one for one in system.outcomes if one.clause.code == code]
     return str(finding.status), finding.reason
 
 
@@ -63,7 +79,7 @@ def passed(codes: Iterable[str], **properties: str) -> list[Any]:
     ("report", "status", "reason"),
     [
         (phase("CNF-01"), "kept", ""),
-        (phase("CNF-01", "failed", message=crashed("AssertionError: it\nwas")), "broken", "AssertionError: it"),
+        (phase("CNF-01", "failed", message=crashed("AssertionError: it\nwas")), "broken", "AssertionError: it\nwas"),
         (phase("CNF-01", "failed", when="setup", message=crashed("OSError: no")), "broken", "in setup: OSError: no"),
         (phase("CNF-01", "failed", when="teardown", message="no crash known"), "broken", "in teardown: no crash known"),
         (phase("CNF-01", "skipped", xfail="yes", waived="on purpose"), "waived", "on purpose"),
@@ -108,7 +124,7 @@ def test_a_teardown_that_fails_breaks_a_clause_that_passed() -> None:
 def test_a_clause_of_nobodys_catalogue_is_shown_last() -> None:
     system = summarised(phase("XYZ-01"), phase("ERR-01"))
 
-    assert system.findings[-1].clause.code == "XYZ-01"
+    assert system.outcomes[-1].clause.code == "XYZ-01"
     assert [*system.families] == ["ERR", "XYZ"]
 
 
@@ -239,17 +255,113 @@ def test_the_file_of_the_suite_itself_is_run_again_by_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line"), [("\n\n  first\nsecond", "first"), ("a\x1b[31mb", "a\\x1b[31mb"), ("x" * 300, "x" * 200 + "..."), ("", "")]
+    ("text", "shown"), [("\n\n  first\n second ", "first\n second"), ("a\x1b[31mb", "a\\x1b[31mb"), ("x" * 3000, "x" * 3000), ("", "")]
 )
-def test_a_reason_is_one_line_that_steers_no_terminal(text: str, line: str) -> None:
-    assert one_line(text) == line
+def test_a_reason_is_whole_and_steers_no_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+# Findings -------------------------------------------------------------------------------------------------------------------------
+
+
+def failed(code: str, reason: str = "no", **facts: str) -> Any:
+    """A failed clause, with what the plugin adds to its report."""
+    report = phase(code, "failed", message=crashed(reason))
+    names = {"status": STATUS, "cause": CAUSE, "never": NEVER, "lost": LOST, "script": SCRIPT}
+    report.user_properties += [(names[name], text) for name, text in facts.items()]
+    return report
+
+
+def test_clauses_that_fail_for_one_cause_are_one_finding() -> None:
+    system = summarised(
+        *[failed(code, cause="list fails: COMMAND_BROKEN: There is no answer.") for code in ("OVL-04", "NAM-11")], failed("CNF-01")
+    )
+
+    assert [[one.clause.code for one in found.outcomes] for found in system.findings] == [["OVL-04", "NAM-11"], ["CNF-01"]]
+    assert system.findings[0].title == "list fails: COMMAND_BROKEN: There is no answer."
+    assert system.findings[1].title == f"not kept: {clauses_by_code()['CNF-01'].promise}"
+
+
+def test_the_worst_finding_comes_first_and_the_headline_counts() -> None:
+    system = summarised(
+        failed("CNF-01", status="incomplete refusal"), failed("CNF-02"), failed("CNF-03"), failed("PRM-19", status="broken", lost="yes")
+    )
+
+    assert [found.outcomes[0].clause.code for found in system.findings] == ["PRM-19", "CNF-02", "CNF-03", "CNF-01"]
+    assert system.headline == "4 faults; 1 of them loses work."
+    assert summarised(phase("CNF-01")).headline == "No fault was found."
+    assert summarised(failed("CNF-02")).headline == "1 fault; none of them loses work."
+
+
+def test_a_refusal_that_was_never_given_is_one_cause() -> None:
+    missed = [failed(code, never="promote: BASELINE_CONFLICT") for code in ("CNF-01", "CNF-04")]
+    kept = phase("CNF-06")
+    kept.user_properties.append((REFUSALS, "promote: BASELINE_CONFLICT\nread: PATH_NOT_FOUND"))
+
+    assert [found.title for found in summarised(*missed).findings] == ["promote never refuses with BASELINE_CONFLICT"]
+    assert [found.id for found in summarised(*missed, kept).findings] == ["CNF-01", "CNF-04"]
+
+
+def test_a_finding_shows_its_shortest_script() -> None:
+    scripts = ["#!/bin/sh\none\ntwo\n", "#!/bin/sh\none\n"]
+    system = summarised(*[failed(code, cause="the same", script=text) for code, text in zip(("CNF-01", "CNF-02"), scripts, strict=True)])
+
+    assert system.findings[0].script == f"#!/bin/sh\n# CNF-02: {clauses_by_code()['CNF-02'].promise}\none\n"
+
+
+@pytest.mark.parametrize("status", ["as git", "documented", "inconclusive", "no verdict"])
+def test_a_clause_can_end_without_passing_or_failing(status: str) -> None:
+    report = phase("CNF-01", "skipped", message=("", 1, "Skipped: because"))
+    report.user_properties.append((STATUS, status))
+    system = summarised(report)
+
+    assert found(system, "CNF-01") == (status, "because")
+    assert system.findings == ()
+
+
+def test_a_refusal_without_its_code_is_worse_than_nothing_else() -> None:
+    with pytest.raises(ClauseFailure, match="not with BASELINE_CONFLICT: ValueError: busy") as judged, incomplete_refusals_last():
+        refused("BASELINE_CONFLICT", busy)
+
+    assert judged.value.status is Status.INCOMPLETE_REFUSAL
+    with pytest.raises(AssertionError, match="a file leaked"), incomplete_refusals_last():
+        refused("BASELINE_CONFLICT", busy)
+        raise AssertionError("a file leaked")
+
+
+def busy() -> None:
+    raise ValueError("busy")
+
+
+# Since an earlier report ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_new_since_the_baseline_counts() -> None:
+    then = to_json([summarised(failed("CNF-01"), failed("CNF-02"), failed("CNF-03", status="incomplete refusal"))])
+    now = to_json([summarised(failed("CNF-01", "for another reason"), phase("CNF-02"), failed("CNF-03"), failed("CNF-04"))])
+
+    compared = compare(then, now)
+
+    assert compared.known == ("acme: CNF-01",)
+    assert compared.new == ("acme: CNF-03", "acme: CNF-04")
+    assert compared.mended == ("acme: CNF-02",)
+    assert compared.lines()[0] == "New since the baseline: acme: CNF-03, acme: CNF-04."
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "systems": []}', '{"format": 1}'])
+def test_a_baseline_must_be_a_report(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(text, encoding="utf-8")
+
+    with pytest.raises(InvalidInput, match="is not a report of clauses"):
+        read_baseline(str(file))
 
 
 # Files ----------------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_files_hold_the_same_for_programs_and_for_people(tmp_path: Any) -> None:
-    files = [tmp_path / "deep" / "report.json", tmp_path / "report.html"]
+    files = [tmp_path / "deep" / "report.json", *(tmp_path / f"report.{kind}" for kind in ("html", "txt", "xml", "sarif", "svg"))]
 
     problems = write_files([summarised(phase("CNF-01"), phase("CNF-02", "failed", message="no"))], files)
 
@@ -257,7 +369,13 @@ def test_the_files_hold_the_same_for_programs_and_for_people(tmp_path: Any) -> N
     data = json.loads(files[0].read_text(encoding="utf-8"))
     assert (data["format"], [system["name"] for system in data["systems"]]) == (1, ["acme"])
     assert {one["code"]: one["status"] for one in data["systems"][0]["clauses"]}["CNF-02"] == "broken"
+    for path in files[2:]:
+        assert "CNF-02" in path.read_text(encoding="utf-8") or path.suffix == ".svg"
+    assert fromstring(files[3].read_text(encoding="utf-8")).findall(".//failure")[0].get("type") == "broken"
+    assert json.loads(files[4].read_text(encoding="utf-8"))["runs"][0]["results"][0]["ruleId"] == "CNF-02"
+    assert "1 fault, 0 losing work" in "".join(fromstring(files[5].read_text(encoding="utf-8")).itertext())
     shown = files[1].read_text(encoding="utf-8")
+    assert "<strong>1 fault; none of them loses work.</strong>" in shown
     assert all(f"<code>{code}</code>" in shown for code in ("CNF-01", "CNF-02"))
 
 

@@ -11,8 +11,8 @@ from string import Template
 from typing import Final
 
 from pytest_gittrix import __version__
-from pytest_gittrix.conformance.base.clause import FAMILIES
-from pytest_gittrix.conformance.report import Finding, Status, SystemReport
+from pytest_gittrix.conformance.base.outcome import FAILING, Status
+from pytest_gittrix.conformance.reports.model import ClauseOutcome, Finding, SystemReport
 
 _PAGE: Final = Template("""\
 <!doctype html>
@@ -40,7 +40,8 @@ section + section { border-top: 2px solid var(--line); margin-top: 3rem; padding
 .bar { display: flex; height: .6rem; margin: 1rem 0 .5rem; border-radius: .3rem; overflow: hidden; background: var(--line); }
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; margin: 0; list-style: none; }
 .kept { color: var(--kept); } .broken { color: var(--broken); } .waived { color: var(--waived); }
-.not_claimed, .skipped, .not_run { color: var(--other); }
+.incomplete_refusal, .documented, .as_git { color: var(--waived); }
+.not_claimed, .skipped, .not_run, .inconclusive, .no_verdict { color: var(--other); }
 .bar span { background: currentColor; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -54,7 +55,19 @@ tr:last-child td { font-weight: 600; border-bottom: 0; }
 .clauses li > :nth-child(n + 4) { grid-column: 3; }
 .clauses .status { font-weight: 600; }
 .clauses .soft { font-size: .925rem; }
-.reason { background: var(--tint); border-left: 3px solid var(--line); padding: .25rem .6rem; margin: .25rem 0; min-width: 0; }
+.reason, pre { background: var(--tint); border-left: 3px solid var(--line); padding: .25rem .6rem; margin: .25rem 0; min-width: 0; }
+.reason { white-space: pre-wrap; overflow-wrap: anywhere; font: .875em/1.45 ui-monospace, monospace; }
+pre { overflow-x: auto; padding: .6rem; font: .8rem/1.45 ui-monospace, monospace; }
+.headline { font-size: 1.35rem; line-height: 1.3; margin: .25rem 0 .75rem; }
+.finding { border: 1px solid var(--line); border-left: 4px solid currentColor; border-radius: .3rem; margin: .75rem 0;
+  padding: .6rem .9rem; }
+.finding > * { color: var(--ink); }
+.finding h3 { font-size: 1.05rem; line-height: 1.35; margin: 0 0 .25rem; }
+.finding .clauses { margin-top: .5rem; }
+.finding .clauses li { border-bottom: 0; border-top: 1px solid var(--line); }
+.tag { display: inline-block; font-size: .8rem; font-weight: 600; border: 1px solid currentColor; border-radius: 1rem; padding: 0 .55rem;
+  margin-right: .35rem; }
+summary { cursor: pointer; padding: .25rem 0; }
 @media (max-width: 40rem) {
   .clauses li { grid-template-columns: auto 1fr; }
   .clauses li > :nth-child(n + 3) { grid-column: 1 / -1; }
@@ -71,11 +84,13 @@ $systems
 
 _SYSTEM: Final = Template("""\
 <section>
+<p class="headline"><strong>$headline</strong></p>
 <h1>$name</h1>
-<p>Level reached: <strong>$verdict</strong></p>
+$verdict
 $untested
 <div class="bar" role="img" aria-label="$spoken">$bar</div>
 <ul class="legend">$legend</ul>
+$findings
 <h2>Families</h2>
 <div class="wide"><table>
 <thead><tr><th scope="col">family</th>$heads</tr></thead>
@@ -102,12 +117,14 @@ def _system(system: SystemReport) -> str:
     untested = f'<p class="broken">Declared, and never tested: {escape(", ".join(system.untested))}</p>' if system.untested else ""
     return _SYSTEM.substitute(
         name=escape(system.name),
-        verdict=escape(system.verdict),
+        headline=escape(system.headline),
+        verdict=f"<p>Level reached: <strong>{escape(system.verdict)}</strong></p>" if system.has_levels else "",
         untested=untested,
         spoken=", ".join(f"{counts[status]} {status}" for status in used),
         bar="".join(f'<span class="{_style(status)}" style="flex:{counts[status]}"></span>' for status in used),
         legend="".join(f'<li class="{_style(status)}"><strong>{counts[status]}</strong> {status}</li>' for status in used),
-        urgent=_part("Broken", system.of(Status.BROKEN)) + _part("Waived", system.of(Status.WAIVED)),
+        findings=_findings(system.findings),
+        urgent=_part("Waived", system.of(Status.WAIVED, Status.DOCUMENTED)),
         heads="".join(f'<th scope="col">{status}</th>' for status in columns),
         rows="\n".join(_rows(system, columns)),
         families="\n".join(_families(system)),
@@ -117,34 +134,58 @@ def _system(system: SystemReport) -> str:
 def _rows(system: SystemReport, used: list[Status]) -> Iterator[str]:
     for family, counts in system.families.items():
         cells = "".join(f'<td class="{_style(status)}">{counts[status]}</td>' if counts[status] else "<td></td>" for status in used)
-        yield f'<tr><td><a href="#{_anchor(system, family)}">{_title(family)}</a></td>{cells}</tr>'
+        yield f'<tr><td><a href="#{_anchor(system, family)}">{_title(system, family)}</a></td>{cells}</tr>'
     totals = "".join(f"<td>{sum(counts[status] for counts in system.families.values()) or ''}</td>" for status in used)
     yield f"<tr><td>all</td>{totals}</tr>"
 
 
 def _families(system: SystemReport) -> Iterator[str]:
     for family in system.families:
-        members = tuple(one for one in system.findings if one.clause.family == family)
-        yield _part(_title(family), members, _anchor(system, family))
+        members = tuple(one for one in system.outcomes if one.clause.family == family)
+        yield _part(_title(system, family), members, _anchor(system, family))
 
 
-def _part(title: str, findings: tuple[Finding, ...], anchor: str = "") -> str:
-    if not findings:
+def _findings(findings: tuple[Finding, ...]) -> str:
+    return "\n".join(["<h2>Faults, the worst first</h2>", *map(_finding, findings)]) if findings else ""
+
+
+def _finding(found: Finding) -> str:
+    tags = f'<span class="tag {_style(found.status)}">{found.status}</span>'
+    if found.loses_work:
+        tags += '<span class="tag broken">loses work</span>'
+    losses = "".join(f'<p class="soft">{_marked(one)}</p>' for one in found.losses[:1])
+    script = f"<details><summary>A script that shows it</summary><pre>{escape(found.script)}</pre></details>" if found.script else ""
+    clauses = '<ul class="clauses">' + "".join(map(_failed, found.outcomes)) + "</ul>"
+    title = escape(found.title[:1].upper() + found.title[1:])
+    return f'<article class="finding {_style(found.status)}"><h3>{title}</h3><p>{tags}</p>{losses}{script}{clauses}</article>'
+
+
+def _failed(outcome: ClauseOutcome) -> str:
+    return _item(outcome, with_why=False)
+
+
+def _part(title: str, outcomes: tuple[ClauseOutcome, ...], anchor: str = "") -> str:
+    if not outcomes:
         return ""
     named = f' id="{anchor}"' if anchor else ""
-    return f'<h2{named}>{title}</h2>\n<ul class="clauses">\n' + "\n".join(map(_item, findings)) + "\n</ul>"
+    return f'<h2{named}>{title}</h2>\n<ul class="clauses">\n' + "\n".join(map(_brief, outcomes)) + "\n</ul>"
 
 
-def _item(found: Finding) -> str:
+def _brief(outcome: ClauseOutcome) -> str:
+    """A clause in the list of its family: what failed is told in full above."""
+    return _item(outcome, in_full=outcome.status not in FAILING)
+
+
+def _item(found: ClauseOutcome, *, with_why: bool = True, in_full: bool = True) -> str:
     clause = found.clause
     parts = [f"<code>{escape(clause.code)}</code>", f'<span class="status {_style(found.status)}">{found.status}</span>']
     parts.append(f"<span>{escape(clause.promise)}</span>")
-    if clause.why:
+    if clause.why and with_why:
         parts.append(f'<span class="soft">{_marked(clause.why)}</span>')
-    if found.reason:
+    if found.reason and in_full:
         reason = f"needs {found.reason}" if found.status is Status.NOT_CLAIMED else found.reason
         parts.append(f'<span class="reason">{escape(reason)}</span>')
-    if found.replay:
+    if found.replay and in_full:
         parts.append(f'<span class="soft">again: <code>{escape(found.replay)}</code></span>')
     return f"<li>{''.join(parts)}</li>"
 
@@ -155,8 +196,8 @@ def _marked(text: str) -> str:
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
 
 
-def _title(family: str) -> str:
-    return escape(f"{family}: {FAMILIES[family]}" if family in FAMILIES else family)
+def _title(system: SystemReport, family: str) -> str:
+    return escape(f"{family}: {system.titles[family]}" if family in system.titles else family)
 
 
 def _anchor(system: SystemReport, family: str) -> str:

@@ -6,13 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.html_report import page
-from pytest_gittrix.conformance.report import SystemReport, to_text
+from pytest_gittrix.conformance.reports import json_report, text_report
+from pytest_gittrix.conformance.reports.badge import to_badge
+from pytest_gittrix.conformance.reports.html_report import page
+from pytest_gittrix.conformance.reports.junit_report import to_junit
+from pytest_gittrix.conformance.reports.model import SystemReport
+from pytest_gittrix.conformance.reports.sarif_report import to_sarif
 
-WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {".json": to_text, ".html": page}
+WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {
+    ".json": json_report.to_text,
+    ".html": page,
+    ".txt": text_report.to_text,
+    ".xml": to_junit,
+    ".sarif": to_sarif,
+    ".svg": to_badge,
+}
 """The function that gives a file's text, by the file's suffix."""
 
-_SUITE: Final = Path(__file__).with_name("test_conformance.py")
+_SUITE: Final = Path(__file__).parents[1] / "test_conformance.py"
 
 
 def is_own_file(rootdir: Path, nodeid: str) -> bool:

@@ -1,0 +1,38 @@
+"""The report as a badge: an SVG picture that loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from string import Template
+from typing import Final
+
+from pytest_gittrix.conformance.base.outcome import Status
+from pytest_gittrix.conformance.reports.model import SystemReport
+
+_BADGE: Final = Template("""\
+<svg xmlns="http://www.w3.org/2000/svg" width="$width" height="20" role="img" aria-label="$label: $text">
+<title>$label: $text</title>
+<rect width="$width" height="20" rx="3" fill="#444c56"/>
+<path d="M$left 0h$inner a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-${inner}z" fill="$colour"/>
+<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="$label_middle" y="14">$label</text>
+<text x="$text_middle" y="14">$text</text>
+</g>
+</svg>
+""")
+_LABEL: Final = "gittrix conform"
+_LETTER: Final = 7
+
+
+def to_badge(systems: Iterable[SystemReport]) -> str:
+    """The report as SVG text: the faults of all systems, or how many clauses are kept."""
+    shown = [*systems]
+    faults = sum(len(one.findings) for one in shown)
+    losing = sum(found.loses_work for one in shown for found in one.findings)
+    kept = sum(len(one.of(Status.KEPT)) for one in shown)
+    text = f"{faults} {'fault' if faults == 1 else 'faults'}, {losing} losing work" if faults else f"{kept} clauses kept"
+    colour = "#c0272d" if losing else "#946200" if faults else "#1a7f4b"
+    left, right = (len(part) * _LETTER + 12 for part in (_LABEL, text))
+    places = {"label_middle": left // 2, "text_middle": left + right // 2, "left": left, "inner": right - 3, "width": left + right}
+    return _BADGE.substitute(places, label=escape(_LABEL), text=escape(text), colour=colour)

@@ -1,0 +1,284 @@
+"""The report of a run on session systems, made from the reports of its tests: the outcome of each clause, and the findings by cause.
+
+All functions are pure. The same outcomes of tests give the same report, in whatever order and in however many processes the tests ran.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
+from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
+from pytest_gittrix.conformance.base.outcome import CAUSE, FAILING, LOST, NEVER, REFUSALS, SCRIPT, STATUS, Status
+from pytest_gittrix.testing.systems.protocol import Capability
+
+# If several tests are of one clause, the report has the first of these statuses that one of them ended in.
+_WEIGHT: Final = (
+    *(Status.BROKEN, Status.INCOMPLETE_REFUSAL, Status.DOCUMENTED, Status.AS_GIT, Status.WAIVED, Status.INCONCLUSIVE, Status.NO_VERDICT),
+    *(Status.KEPT, Status.SKIPPED, Status.NOT_CLAIMED, Status.NOT_RUN),
+)
+
+
+@dataclass(frozen=True)
+class ClauseOutcome:
+    """The outcome of one clause.
+
+    Attributes:
+        clause: the clause.
+        status: its outcome.
+        reason: why it is not kept, in full.
+        replay: the command that runs the clause again, if it failed.
+        cause: the cause of the failure, as a sentence; clauses that failed for one cause are one finding. Empty if the clause is the cause.
+        loses_work: whether the clause saw work lost.
+        script: a shell script that shows the failure; empty if there is none.
+    """
+
+    clause: Clause
+    status: Status
+    reason: str = ""
+    replay: str = ""
+    cause: str = ""
+    loses_work: bool = False
+    script: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a system, in one place: all clauses that failed for one cause.
+
+    Attributes:
+        outcomes: the outcomes of the clauses, by family and number; at least one.
+    """
+
+    outcomes: tuple[ClauseOutcome, ...]
+
+    @property
+    def id(self) -> str:
+        """A name that stays the same from run to run: the cause, or the code of the clause that is the cause."""
+        return self.outcomes[0].cause or self.outcomes[0].clause.code
+
+    @property
+    def title(self) -> str:
+        """The cause, as a sentence without a full stop."""
+        first = self.outcomes[0]
+        return first.cause or f"not kept: {first.clause.promise}"
+
+    @property
+    def status(self) -> Status:
+        """The worst status of its clauses."""
+        return min((one.status for one in self.outcomes), key=_WEIGHT.index)
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether one of its clauses saw work lost."""
+        return any(one.loses_work for one in self.outcomes)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What a user loses, a sentence for each clause: first what loses work."""
+        worst_first = sorted(self.outcomes, key=lambda one: not one.loses_work)
+        return tuple(dict.fromkeys(one.clause.why for one in worst_first if one.clause.why))
+
+    @property
+    def script(self) -> str:
+        """The shortest script that shows it; empty if there is none."""
+        return min((one.script for one in self.outcomes if one.script), key=len, default="")
+
+
+@dataclass(frozen=True)
+class SystemReport:
+    """The outcome of a run on one system.
+
+    Attributes:
+        name: the system's name.
+        outcomes: one for each clause of the suite, by family and number.
+        titles: the titles of the families, by their letters.
+        has_levels: whether the suite has the levels ``BASE`` and ``EXTENDED``.
+    """
+
+    name: str
+    outcomes: tuple[ClauseOutcome, ...]
+    titles: Mapping[str, str] = field(default_factory=lambda: FAMILIES)
+    has_levels: bool = True
+
+    def of(self, *statuses: Status) -> tuple[ClauseOutcome, ...]:
+        """The outcomes with one of these statuses."""
+        return tuple(one for one in self.outcomes if one.status in statuses)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What failed, by cause: what loses work first, then what is broken, then what fails the most clauses."""
+        by_cause: dict[str, list[ClauseOutcome]] = {}
+        for one in self.of(*FAILING):
+            by_cause.setdefault(one.cause or one.clause.code, []).append(one)
+        found = [Finding(tuple(group)) for group in by_cause.values()]
+        return tuple(sorted(found, key=lambda one: (not one.loses_work, _WEIGHT.index(one.status), -len(one.outcomes))))
+
+    @property
+    def headline(self) -> str:
+        """How many faults were found, and how many of them lose work, as one sentence."""
+        faults, losing = len(self.findings), sum(one.loses_work for one in self.findings)
+        if not faults:
+            return "No fault was found."
+        lose = f"{losing or 'none'} of them {'lose' if losing > 1 else 'loses'} work"
+        return f"{faults} {'fault' if faults == 1 else 'faults'}; {lose}."
+
+    @property
+    def families(self) -> Mapping[str, Mapping[Status, int]]:
+        """The number of clauses with each status, for each family of which a clause was run."""
+        found: dict[str, dict[Status, int]] = {}
+        for one in self.outcomes:
+            found.setdefault(one.clause.family, dict.fromkeys(Status, 0))[one.status] += 1
+        return {family: counts for family, counts in found.items() if counts[Status.NOT_RUN] < sum(counts.values())}
+
+    @property
+    def untested(self) -> tuple[Capability, ...]:
+        """The declared capabilities of which every clause was skipped. A capability with a clause that was not run is left out."""
+        return tuple(one for one in Capability if self._is_untested([found for found in self.outcomes if one in found.clause.needs], one))
+
+    @staticmethod
+    def _is_untested(outcomes: Sequence[ClauseOutcome], capability: Capability) -> bool:
+        idle = all(one.status in (Status.SKIPPED, Status.NOT_CLAIMED) for one in outcomes)
+        declared = any(one.status is Status.SKIPPED or capability not in one.reason.split(", ") for one in outcomes)
+        return bool(outcomes) and idle and declared
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no clause failed, and no declared capability is untested."""
+        return not self.of(*FAILING) and not self.untested
+
+    @property
+    def level(self) -> str | None:
+        """``EXTENDED`` if every clause is kept, ``BASE`` if every clause that needs no capability is kept, otherwise None."""
+        if not self.has_levels:
+            return None
+        if all(one.status is Status.KEPT for one in self.outcomes):
+            return "EXTENDED"
+        if all(one.status is Status.KEPT for one in self.outcomes if not one.clause.needs):
+            return "BASE"
+        return None
+
+    @property
+    def verdict(self) -> str:
+        """The level that is reached, and the clauses that the next level lacks, as one sentence."""
+        if left_out := self.of(Status.NOT_RUN):
+            return f"not told, as {len(left_out)} of {len(self.outcomes)} clauses were not run"
+        if self.level == "EXTENDED":
+            return "EXTENDED"
+        base = [one for one in self.outcomes if not one.clause.needs and one.status is not Status.KEPT]
+        lacking = base or [one for one in self.outcomes if one.status is not Status.KEPT]
+        return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {_some(one.clause.code for one in lacking)})"
+
+
+def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bool], requested: str = "") -> tuple[SystemReport, ...]:
+    """Make a report of each system, sorted by name, from pytest's reports.
+
+    Args:
+        reports: pytest's reports of all phases; reports of tests that are not clauses are ignored.
+        is_own_file: whether a node id is in a file of the project, so that pytest can run the test by it.
+        requested: the name of the system on the command line; empty if none was given.
+    """
+    best: dict[str, dict[str, ClauseOutcome]] = {}
+    refusals: dict[str, set[str]] = {}
+    missed: dict[str, dict[str, str]] = {}
+    for report in reports:
+        properties = dict(report.user_properties)
+        if PROPERTY not in properties or (outcome := _outcome(report, properties)) is None:
+            continue
+        refusals.setdefault(properties[SYSTEM], set()).update(properties.get(REFUSALS, "").splitlines())
+        missed.setdefault(properties[SYSTEM], {})[properties[PROPERTY]] = properties.get(NEVER, "")
+        if outcome.status in FAILING:
+            outcome = replace(outcome, replay=_replay(report.nodeid, outcome.clause.code, is_own_file(report.nodeid), requested))
+        outcomes = best.setdefault(properties[SYSTEM], {})
+        outcomes[outcome.clause.code] = min(outcomes.get(outcome.clause.code, outcome), outcome, key=_rank)
+    return tuple(SystemReport(name, _all(best[name], refusals[name], missed[name])) for name in sorted(best))
+
+
+def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None:
+    """The outcome that one of pytest's reports gives for its clause; None for a phase that decides nothing."""
+    code = properties[PROPERTY]
+    clause = clauses_by_code().get(code) or Clause(code, report.nodeid.rpartition("::")[2], "", frozenset())
+    if report.outcome == "failed":
+        facts = properties if report.when == "call" else {}
+        return ClauseOutcome(
+            clause,
+            Status(facts.get(STATUS, Status.BROKEN)),
+            _why_failed(report, properties),
+            cause=facts.get(CAUSE, ""),
+            loses_work=LOST in facts,
+            script=_headed(facts.get(SCRIPT, ""), clause),
+        )
+    if report.outcome == "skipped" and hasattr(report, "wasxfail"):
+        if WAIVED in properties:
+            return ClauseOutcome(clause, Status.WAIVED, printable(properties[WAIVED]))
+        return ClauseOutcome(clause, Status.BROKEN, "it is marked xfail, and not waived")
+    if report.outcome == "skipped":
+        status = Status.NOT_CLAIMED if LACKING in properties else Status(properties.get(STATUS, Status.SKIPPED))
+        return ClauseOutcome(clause, status, properties.get(LACKING) or printable(_skip_reason(report)))
+    return ClauseOutcome(clause, Status.KEPT) if (report.when, report.outcome) == ("call", "passed") else None
+
+
+def _headed(script: str, clause: Clause) -> str:
+    """A script that says in its second line which promise it is about."""
+    first, _, rest = script.partition("\n")
+    return f"{first}\n# {clause.code}: {clause.promise}\n{rest}" if script else ""
+
+
+def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
+    if WAIVED in properties and str(report.longrepr).startswith("[XPASS(strict)]"):
+        return f"it is kept now: remove its waiver ({printable(properties[WAIVED])})"
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = crash.message if crash is not None else str(report.longrepr or report.outcome)
+    prefix = "" if report.when == "call" else f"in {report.when}: "
+    return prefix + printable(message.removeprefix("ClauseFailure: "))
+
+
+def _skip_reason(report: Any) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
+
+
+def printable(text: str) -> str:
+    """A text without blank lines at its ends, in which every unprintable character but the newline is escaped."""
+    return "\n".join("".join(map(_visible, line.rstrip())) for line in text.strip().splitlines())
+
+
+def _visible(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def _replay(nodeid: str, code: str, own: bool, requested: str) -> str:
+    if own:
+        return shlex.join(["pytest", nodeid])
+    return shlex.join(["gittrix", "conform", *([requested] if requested else []), "--clause", code])
+
+
+def _rank(found: ClauseOutcome) -> tuple[int, str, str]:
+    return (_WEIGHT.index(found.status), found.reason, found.replay)
+
+
+def _all(found: Mapping[str, ClauseOutcome], refusals: Collection[str], missed: Mapping[str, str]) -> tuple[ClauseOutcome, ...]:
+    """The outcome of every clause.
+
+    A missed refusal is a cause that clauses share only if the system never gave it. Otherwise each case that it misses is its own fault.
+    """
+    run = [one if one.cause else replace(one, cause=_never(missed[code].splitlines(), refusals)) for code, one in found.items()]
+    missing = [ClauseOutcome(clause, Status.NOT_RUN) for clause in all_clauses() if clause.code not in found]
+    return tuple(sorted([*run, *missing], key=lambda one: in_order(one.clause)))
+
+
+def _never(refusals: Sequence[str], given: Collection[str]) -> str:
+    """The cause of a missed refusal, if the system never gave it; otherwise an empty text."""
+    if not refusals or any(one in given for one in refusals):
+        return ""
+    verb = refusals[0].partition(": ")[0]
+    return f"{verb} never refuses with {' or '.join(one.partition(': ')[2] for one in refusals)}"
+
+
+def _some(codes: Collection[str] | Iterable[str]) -> str:
+    listed = [*codes]
+    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")

@@ -1,0 +1,210 @@
+"""What was done on a stage, in order: the calls of the system's verbs, the commands that they ran, and what people did in durable.
+
+A ``Stage`` writes it, and an engine that runs commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+PEOPLE: Final = frozenset({"commit", "rename", "rewind", "dirty", "stage", "git"})
+"""The methods of ``DurableRepo`` that change something."""
+
+_LISTS: Final = frozenset({"list"})
+_CHANGING: Final = re.compile(r"\b(?:[0-9a-f]{7,64}|[0-9]+|[A-Za-z]+_[\w-]{8,})\b|(?:/[\w.@+-]+)+/?|'[^']*'|\"[^\"]*\"")
+
+
+@dataclass
+class VerbCall:
+    """A call of a verb of the system.
+
+    Attributes:
+        verb: the verb's name.
+        arguments: its arguments, as Python writes them.
+        answer: what it returned.
+        error: the exception that it raised; None if it returned.
+    """
+
+    verb: str
+    arguments: str
+    answer: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class PersonCall:
+    """A call of a method of ``DurableRepo`` that changes the repository.
+
+    Attributes:
+        person: ``durable`` for its owner, ``rival`` for the second person.
+        method: the method's name; one of ``PEOPLE``.
+        arguments: the positional arguments.
+        options: the keyword arguments.
+        result: the id of the commit that it made, if it made one.
+    """
+
+    person: str
+    method: str
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    result: str = ""
+
+
+@dataclass
+class CommandRun:
+    """A command that the system, or the agent, ran.
+
+    Attributes:
+        command: the program and its arguments.
+        directory: where it ran.
+        variables: the environment variables that are not those of the place.
+        stdin: its standard input.
+        program: the program and its first arguments, which all commands of the system have; empty for a command of the agent.
+        answer: the ``data`` of its answer; None until it has answered, and if it refused.
+    """
+
+    command: tuple[str, ...]
+    directory: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+    program: tuple[str, ...] = ()
+    answer: Any = None
+
+
+Step = VerbCall | PersonCall | CommandRun
+
+
+@dataclass
+class Journal:
+    """What was done in a place.
+
+    Attributes:
+        steps: what was done, in order.
+        root: the directory of the place.
+        opened_with: the arguments that the place was opened with.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    root: Path = Path()
+    opened_with: Mapping[str, Any] = field(default_factory=dict)
+
+    def begin(self, root: Path, opened_with: Mapping[str, Any]) -> None:
+        """Say which place this is the journal of.
+
+        Args:
+            root: the directory of the place.
+            opened_with: the arguments of ``Place.open``.
+        """
+        self.root, self.opened_with = root, opened_with
+
+    @property
+    def calls(self) -> Iterator[VerbCall]:
+        """The calls of verbs."""
+        return (step for step in self.steps if isinstance(step, VerbCall))
+
+    def refusals(self) -> list[str]:
+        """Each refusal with a code, as ``verb: CODE``, sorted."""
+        return sorted({f"{call.verb}: {code}" for call in self.calls if (code := getattr(call.error, "code", None))})
+
+    def cause_of(self, error: BaseException) -> str:
+        """The cause of a failure, as a sentence; empty if the failure is only what the clause saw.
+
+        An error that a verb raised is the cause. So is a listing, if it was the last thing to be asked for.
+
+        Args:
+            error: the exception that ended the clause.
+        """
+        calls = [*self.calls]
+        raised = next((call for call in calls if call.error is error), None)
+        if raised is not None:
+            return f"{raised.verb} fails: {cause_text(error)}"
+        return f"{calls[-1].verb} names other files than there are" if calls and calls[-1].verb in _LISTS else ""
+
+
+def cause_text(error: BaseException) -> str:
+    """The code and the first line of an error, without the ids, numbers and paths that differ from one place to another."""
+    first = next(iter(str(error).splitlines()), "")
+    return f"{getattr(error, 'code', None) or type(error).__name__}: {_CHANGING.sub('…', first)}"
+
+
+class RecordedEngine:
+    """An engine whose calls of verbs are written into a journal.
+
+    Args:
+        engine: the engine.
+        journal: the journal.
+    """
+
+    def __init__(self, engine: Any, journal: Journal) -> None:
+        self._engine = engine
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        return self._recorded(name, found) if callable(found) and not name.startswith("_") else found
+
+    def _recorded(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            __tracebackhide__ = True
+            made = VerbCall(verb, _written(arguments, options))
+            self._journal.steps.append(made)
+            try:
+                made.answer = method(*arguments, **options)
+            except BaseException as error:
+                made.error = error
+                raise
+            return made.answer
+
+        return call
+
+
+class RecordedPerson:
+    """A person's repository whose changes are written into a journal; everything else of it is as it is.
+
+    Args:
+        repository: the ``DurableRepo``.
+        journal: the journal.
+        name: ``durable`` or ``rival``.
+    """
+
+    def __init__(self, repository: Any, journal: Journal, name: str) -> None:
+        self._repository = repository
+        self._journal = journal
+        self._name = name
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the repository, for ``isinstance``."""
+        return type(self._repository)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._repository, name)
+        if name not in PEOPLE:
+            return found
+
+        @wraps(found)
+        def change(*arguments: Any, **options: Any) -> Any:
+            __tracebackhide__ = True
+            made = PersonCall(self._name, name, arguments, options)
+            self._journal.steps.append(made)
+            answer = found(*arguments, **options)
+            made.result = answer if name in ("commit", "rename") else ""
+            return answer
+
+        return change
+
+
+def _written(arguments: Sequence[Any], options: Mapping[str, Any]) -> str:
+    parts = [_shown(one) for one in arguments]
+    return ", ".join([*parts, *(f"{name}={_shown(value)}" for name, value in options.items() if value is not None)])
+
+
+def _shown(value: Any) -> str:
+    text = repr(str(value)) if isinstance(value, Path) else repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

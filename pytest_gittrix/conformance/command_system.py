@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import builtins
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -33,6 +34,8 @@ Dialect = Literal["gittrix", "typescript"]
 HOME_VARIABLE: Final = "GITTRIX_HOME"
 TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability.RESUME, Capability.SHELL, Capability.PROCESSES}
 """The capabilities that the TypeScript GitTrix documents for its command line; with libfaketime it has ``clock`` too."""
+_SCRIPT: Final = 4096
+_FACTS: Final = re.compile(r"\{(?:durable|branch|home)\}")
 UNSUPPORTED: Final = frozenset(
     {Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES, Capability.MEMBERS, Capability.STATUS}
 )
@@ -50,7 +53,10 @@ class CommandSystem:
         clock: how the program gets the time: ``file`` (it reads the file that ``PYTEST_GITTRIX_CLOCK`` names), ``faketime`` (libfaketime
             is loaded into it), or ``none`` (it uses the real time).
         timeout: seconds that a command may take.
-        env: more environment variables for every command.
+        env: more environment variables for every command. ``{durable}``, ``{branch}`` and ``{home}`` in a value stand for the durable
+            repository, its branch and the directory for sessions; the same holds for ``command`` and ``cwd``.
+        cwd: the directory that commands run in; the durable repository by default.
+        separator: the text between the paths of ``--files``. With an empty text, a selection is passed as one ``--files`` for each path.
         dialect: ``gittrix`` for the whole command line; ``typescript`` for a program that has only the verbs and flags of the TypeScript
             GitTrix: no ``sweep`` (each command sweeps first), no flags for eviction, and paths with a comma cannot be selected.
 
@@ -73,6 +79,8 @@ class CommandSystem:
         clock: ClockSource = "file",
         timeout: float = 60.0,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        separator: str = ",",
         dialect: Dialect = "gittrix",
     ) -> None:
         _check_choice("clock", clock, get_args(ClockSource))
@@ -90,7 +98,9 @@ class CommandSystem:
         self.dialect = dialect
         self.home_variable = home_variable
         self._clock = clock
+        self.separator = separator
         self._env = dict(env or {})
+        self._cwd = cwd
 
     def __repr__(self) -> str:
         return f"CommandSystem({shlex.join(self.command)!r})"
@@ -104,7 +114,12 @@ class CommandSystem:
 
     @classmethod
     def typescript(cls, command: Sequence[str] | str = "gittrix", *, timeout: float = 60.0) -> CommandSystem:
-        """The command line of the TypeScript GitTrix, as it is documented. Raises InvalidInput if it is not installed."""
+        """The command line of the TypeScript GitTrix, as it is documented.
+
+        Raises:
+            InvalidInput: it is not installed, or the program that was found is the command of this package.
+        """
+        _refuse_our_own(command)
         return cls(
             command,
             name="gittrix (TypeScript)",
@@ -125,13 +140,18 @@ class CommandSystem:
             engine.recover()
         return engine
 
+    def directory(self, place: Place) -> str:
+        """The directory that a command runs in."""
+        return str(place.directory) if self._cwd is None else _filled(self._cwd, place)
+
     def environment(self, place: Place) -> Mapping[str, str]:
         """The environment variables of a command in a place, at the current instant of the place's clock."""
         variables = {name: value for name, value in place.env.items() if name != HOME_VARIABLE}
         if self._clock == "none":
             del variables[CLOCK_VARIABLE]
+        own = {name: _filled(value, place) for name, value in self._env.items()}
         faked = place.clock.faketime_environment() if self._clock == "faketime" else None
-        return MappingProxyType(variables | (faked or {}) | {self.home_variable: str(place.home)} | self._env)
+        return MappingProxyType(variables | (faked or {}) | {self.home_variable: str(place.home)} | own)
 
 
 class CommandEngine:
@@ -152,10 +172,11 @@ class CommandEngine:
 
     def _run(self, *arguments: str, of: Sequence[str] = (), stdin: bytes = b"") -> CommandAnswer:
         """Run a command. Text from callers goes behind ``--`` or behind the ``=`` of a flag, so that none is taken for an option."""
-        command = [*self._system.command, *arguments, "--json", *(["--", *of] if of else [])]
+        program = [_filled(part, self._place) for part in self._system.command]
+        command = [*program, *arguments, "--json", *(["--", *of] if of else [])]
         place, variables = self._place, self._system.environment(self._place)
         own = {name: value for name, value in variables.items() if place.env.get(name) != value or name == self._system.home_variable}
-        step = CommandRun(tuple(command), str(place.durable.path), own, stdin, tuple(self._system.command))
+        step = CommandRun(tuple(command), self._system.directory(place), own, stdin, tuple(program))
         place.journal.steps.append(step)
         answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
         step.answer = answer.data
@@ -219,10 +240,13 @@ class CommandEngine:
         """A selection as flags, or as positional arguments if a comma-separated list could not hold the paths."""
         if files is None:
             return [], ()
-        if all(path and "," not in path and path == path.strip() for path in files):
-            return [f"--files={','.join(files)}"], ()
+        separator = self._system.separator
+        if not separator:
+            return [f"--files={path}" for path in files], ()
+        if all(path and separator not in path and path == path.strip() for path in files):
+            return [f"--files={separator.join(files)}"], ()
         if self._system.dialect == "typescript":
-            raise CapabilityMissing(f"{self._system.name} separates paths by commas, and cannot select {', '.join(map(repr, files))}.")
+            raise CapabilityMissing(f"{self._system.name} separates paths by {separator!r}, and cannot select {', '.join(map(repr, files))}.")
         return [], files
 
     def evict(self, id: str) -> None:
@@ -310,6 +334,27 @@ def _program(argv: Sequence[str], env: Mapping[str, str] | None) -> str:
             fix="Give the program, by its full path if it is not on PATH, and its first arguments: ['node', '/full/path/cli.js'].",
         )
     return os.path.abspath(found)
+
+
+def _refuse_our_own(command: Sequence[str] | str) -> None:
+    """See that a command is not the one that this package installs under the same name."""
+    argv = shlex.split(command) if isinstance(command, str) else [*command]
+    found = _program(argv, None)
+    with open(found, "rb") as file:
+        beginning = file.read(_SCRIPT)
+    if beginning.startswith(b"#!") and b"pytest_gittrix" in beginning:
+        raise InvalidInput(
+            f"{found} is the command of this package, and not the TypeScript GitTrix.",
+            why="Both install a program that is called gittrix, and this one comes first on PATH: it would be judged under the other's name.",
+            fix='Give the other program by its full path: CommandSystem.typescript(["node", "/full/path/cli.js"]).',
+            opt_out="CommandSystem.own() judges the command of this package.",
+        )
+
+
+def _filled(text: str, place: Place) -> str:
+    """A text in which the names of things of the place are filled in."""
+    facts = {"{durable}": str(place.durable.path), "{branch}": place.durable.branch, "{home}": str(place.home)}
+    return _FACTS.sub(lambda found: facts[found[0]], text)
 
 
 def _check_choice(argument: str, value: str, choices: Sequence[str]) -> None:

@@ -126,9 +126,27 @@ def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content 
     branch = stage.durable.branch
     before = stage.judge.head(branch)
     made = session.promote(**options)
+    _reverts_nobody(stage, made.sha, before, selection)
     assert stage.judge.head(branch) == made.sha, "the branch is at the commit that was made"
     invariant_promote_is_one_commit(stage.judge, made.sha, onto=before, selection=selection)
     return made
+
+
+def _reverts_nobody(stage: Stage, made: str, head: str, selection: Mapping[str, Content | None]) -> None:
+    """Check that a promotion does not take back, beside its selection, what the last commit before it did."""
+    __tracebackhide__ = True
+    judge = stage.judge
+    parents = judge.commit(head).parents
+    if made == head or not parents:
+        return
+    now, theirs, old = judge.tree(made), judge.tree(head), judge.tree(parents[0])
+    paths = (now.keys() | theirs.keys()) - selection.keys()
+    reverted = sorted(path for path in paths if now.get(path) != theirs.get(path) and now.get(path) == old.get(path))
+    if reverted:
+        raise ClauseFailure(
+            f"the promotion takes back what a person committed since the session started: {', '.join(reverted)}",
+            cause="promote takes back what people committed since the session started",
+        )
 
 
 def run(stage: Stage, session: DrivenSession, script: str) -> str:
@@ -138,6 +156,22 @@ def run(stage: Stage, session: DrivenSession, script: str) -> str:
     done = subprocess.run(["sh", "-euc", script], cwd=session.workspace_path, env=dict(stage.env), capture_output=True, check=False)
     assert done.returncode == 0, f"{script!r} failed in the workspace: {done.stderr!r}"
     return done.stdout.decode(errors="surrogateescape")
+
+
+@contextmanager
+def called_from(stage: Stage, directory: Path, **variables: str) -> Iterator[None]:
+    """A block in which a person calls the system from another directory, and with other environment variables.
+
+    Args:
+        stage: the stage of the system.
+        directory: the working directory of this process, and of the system's commands.
+        variables: environment variables of both.
+    """
+    with pytest.MonkeyPatch.context() as patch, stage.place.called_from(directory, **variables):
+        patch.chdir(directory)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 @contextmanager

@@ -34,6 +34,9 @@ POINTS: Final = 4
 MOMENTS: Final = 8
 """At how many of its calls a promotion is held while a person commits: more, since only a few calls of it matter."""
 
+POINTS_OF_AN_UPDATE: Final = 16
+"""The same where one update can be lost between two of its calls."""
+
 Prepare = Callable[[Stage], tuple[DrivenSession, ...]]
 """Prepares a stage for the two processes; gives the sessions that they work on."""
 
@@ -124,7 +127,7 @@ class ConcurrencyClauses(Clauses):
                 _lands_at_last(ended, session)
 
             assert len(race.history()) == 3
-            assert (race.head()["README.md"], race.head()["app.py"]) == (b"agent\n", b"agent\n")
+            assert (race.head()["app.py"], race.head()["README.md"]) == (_work_of(0), _work_of(1))
 
     @needs(Capability.PROCESSES)
     @protects_work
@@ -133,12 +136,13 @@ class ConcurrencyClauses(Clauses):
 
         Otherwise the second agent overwrites the work of the first without having seen it.
         """
-        for race in self.races(stage, _two_sessions("app.py", "app.py"), _promote, _promote_second):
-            _may_be_refused(race.action, "BASELINE_CONFLICT")
-            _may_be_refused(race.intruder, "BASELINE_CONFLICT")
+        for race in self.races(stage, _two_sessions("app.py", "app.py"), _promote, _promote_second, POINTS_OF_AN_UPDATE):
+            landed = [number for number, one in enumerate((race.action, race.intruder)) if not _may_be_refused(one, "BASELINE_CONFLICT")]
+            assert len(landed) == 1, "both were told that their work had landed" if landed else "neither of them landed"
+            [winner] = landed
             assert len(race.history()) == 2
+            assert race.head()["app.py"] == _work_of(winner)
 
-            winner = 0 if race.action.code is None else 1
             assert race.sessions[winner].state == "promoted"
             refused("BASELINE_CONFLICT", race.sessions[1 - winner].promote)
 
@@ -315,11 +319,16 @@ def _one_session_and_a_person_elsewhere(stage: Stage) -> tuple[DrivenSession, ..
 def _two_sessions(first: str, second: str) -> Prepare:
     def prepare(stage: Stage) -> tuple[DrivenSession, ...]:
         sessions = stage.start(), stage.start()
-        for session, path in zip(sessions, (first, second), strict=True):
-            session.write(path, "agent\n")
+        for number, (session, path) in enumerate(zip(sessions, (first, second), strict=True)):
+            session.write(path, _work_of(number))
         return sessions
 
     return prepare
+
+
+def _work_of(number: int) -> bytes:
+    """What a session writes: the bytes tell whose work it is."""
+    return b"agent %d\n" % number
 
 
 def _one_due_of_two(stage: Stage) -> tuple[DrivenSession, ...]:

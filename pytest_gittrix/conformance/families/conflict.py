@@ -8,6 +8,7 @@ from typing import Any
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import conflict, lands, refused
+from pytest_gittrix.testing.oracle import files_in
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -27,6 +28,7 @@ class ConflictClauses(Clauses):
 
         assert stage.judge.head() == theirs
 
+    @protects_work
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
         """An edit of another file is no conflict.
 
@@ -39,6 +41,21 @@ class ConflictClauses(Clauses):
         made = lands(stage, session, {"app.py": b"agent\n"})
 
         assert stage.judge.commit(made.sha).parents == (theirs,)
+
+    @protects_work
+    def test_cnf_20_an_edit_elsewhere_at_the_desk_is_none(self, stage: Stage) -> None:
+        """An edit of another file, committed in the checkout, is no conflict.
+
+        Otherwise a person who commits at their desk while an agent works has their commit taken back, or blocks the agent.
+        """
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        theirs = stage.durable.commit({"README.md": "human\n"})
+
+        made = lands(stage, session, {"app.py": b"agent\n"})
+
+        assert stage.judge.commit(made.sha).parents == (theirs,)
+        assert files_in(stage.durable.path) == stage.judge.tree(made.sha)
 
     def test_cnf_03_an_edit_of_what_the_human_deleted_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a file that a person removed from the project comes back."""

@@ -181,6 +181,19 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     @protects_work
+    def test_dur_14_a_killed_write_of_a_new_file_leaves_it_whole_or_not_at_all(self, stage: Stage) -> None:
+        """A killed write of a new file leaves the whole file or none.
+
+        Otherwise an empty file, or half of one, is promoted as if the agent had written it.
+        """
+        for killed in kill_during(stage, lambda _, session: session.write("late.txt", LATER), self.files()):
+            if "late.txt" in killed.session.files():
+                assert killed.session.read("late.txt") == LATER
+            else:
+                assert killed.session.touched_files() == sorted(WORK)
+
+    @needs(Capability.RESUME, Capability.CRASH)
+    @protects_work
     def test_dur_10_a_killed_eviction_is_finished_or_never_began(self, stage: Stage) -> None:
         """Otherwise a session is active without its files, or has ended and keeps its workspace for good."""
         for killed in kill_during(stage, _evict, self.files()):

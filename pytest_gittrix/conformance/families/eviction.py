@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -270,6 +270,26 @@ class EvictionClauses(Clauses):
         assert [states[started[0].id], states[started[2].id]] == ["expired", "expired"]
 
     @needs(Capability.CLOCK)
+    def test_evc_21_what_is_no_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
+        """A record that is missing, and files that are no records, do not stop the sweep.
+
+        Otherwise a backup, a file of the desktop or a lost file beside the sessions keeps every one of them from being evicted.
+        """
+        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
+        own = [path for path in stage.place.home.rglob("*") if started[1].id in path.name]
+        if not own:
+            pytest.skip(f"{stage.system.name} keeps no file for one session alone")
+        _remove_files(own)
+        for parent in {path.parent for path in own}:
+            (parent / "backup").mkdir(exist_ok=True)
+            (parent / "notes.txt").write_text("not a session\n")
+
+        stage.clock.advance(5 * HOUR)
+        stage.gittrix.sweep()
+
+        assert [started[0].state, started[2].state] == ["expired", "expired"]
+
+    @needs(Capability.CLOCK)
     def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
         """Otherwise sessions end hours too soon or too late when a server moves or the clocks change."""
         with _in_time_zone("Pacific/Kiritimati"):
@@ -336,6 +356,14 @@ def _damage(home: Path, id_: str) -> int:
         path.unlink()  # it may share its contents with other sessions by a hard link
         path.write_bytes(b"\0 no record at all \xff\n")
     return len(files)
+
+
+def _remove_files(paths: Iterable[Path]) -> None:
+    """Remove the records below some paths, and leave the workspaces: no file of a directory that holds a git directory is removed."""
+    for top in paths:
+        for path in [top, *top.rglob("*")]:
+            if path.is_file() and not path.is_symlink() and not any((above / ".git").exists() for above in path.parents):
+                path.unlink()
 
 
 @contextmanager

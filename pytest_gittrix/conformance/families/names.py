@@ -8,6 +8,7 @@ from typing import Final
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
+from pytest_gittrix.testing.oracle import files_in, invariant_checkout
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -107,6 +108,24 @@ class NamesClauses(Clauses):
 
         lands(stage, session, {"*": b"agent\n", "[ab].txt": b"agent\n"}, files=["*", "[ab].txt"])
 
+    @protects_work
+    def test_nam_18_a_name_that_is_a_pattern_is_not_matched_against_unsaved_work(self, stage: Stage) -> None:
+        """A name that git reads as a pattern does not reach a person's unsaved work.
+
+        Otherwise promoting such a file commits, overwrites or is blocked by every unsaved file that its name happens to match.
+        """
+        session = stage.start()
+        names = [":(glob)**", ":(top)README.md", "*.env", "[r]eadme.md"]
+        for name in names:
+            session.write(name, "agent\n")
+        stage.durable.dirty({"README.md": "unsaved\n", "secret.env": "unsaved\n", "lib/util.py": "unsaved\n"})
+        files, staged = files_in(stage.durable.path), stage.judge.index()
+
+        work = dict.fromkeys(names, b"agent\n")
+        lands(stage, session, work)
+
+        invariant_checkout(stage.judge, files=files.apply(work), staged=staged.apply(work))
+
     def test_nam_09_a_selected_name_is_not_a_beginning(self, stage: Stage) -> None:
         """A selected name is not a prefix.
 
@@ -184,6 +203,19 @@ class NamesClauses(Clauses):
 
         assert session.touched_files() == names
         lands(stage, session, dict.fromkeys(names, b"# agent\n"))
+
+    def test_nam_19_files_that_git_reads_are_files_of_a_bare_repository(self, stage: Stage) -> None:
+        """The same holds for a bare repository.
+
+        Otherwise a file named as a part of the repository is written into the repository itself, which is the current directory.
+        """
+        with Stage.open(stage.system, files=self.files(), bare=True) as bare:
+            names = ["HEAD", "config", "index", "refs/heads/main"]
+            session = bare.start()
+            for name in names:
+                session.write(name, "# agent\n")
+
+            lands(bare, session, dict.fromkeys(names, b"# agent\n"))
 
     def test_nam_15_another_spelling_is_no_second_file(self, stage: Stage) -> None:
         """Another spelling of a path is no second file.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
+from pytest_gittrix.conformance.base.expect import IN_THE_WAY, called_from, lands, personal_things_unchanged, refused, run, set_traps
 from pytest_gittrix.testing.oracle import files_in, invariant_checkout
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -385,6 +386,113 @@ class PromotionClauses(Clauses):
         assert stage.judge.commit(made.sha).parents == (head,)
         assert stage.judge.tree(made.sha)["app.py"] == b"finished\n"
         assert not {*drafts} & {*stage.judge.history(made.sha)}
+
+    @needs(Capability.SHELL)
+    @protects_work
+    def test_prm_30_a_file_that_was_moved_with_git_is_promoted_as_moved(self, stage: Stage) -> None:
+        """A file that was moved with ``git mv`` is promoted as moved.
+
+        Otherwise the project has the file twice, or under neither name.
+        """
+        session = stage.start()
+        run(stage, session, "git init -q; git add --all; mkdir -p src; git mv app.py src/main.py; git mv lib/util.py util.py")
+
+        moved = {"app.py": None, "src/main.py": b"one\ntwo\nthree\n", "lib/util.py": None, "util.py": b"util\n"}
+        assert session.touched_files() == sorted(moved)
+        lands(stage, session, moved)
+
+    @needs(Capability.SHELL)
+    def test_prm_31_a_link_to_another_target_is_promoted(self, stage: Stage) -> None:
+        """Otherwise a link goes on to point where the agent found that it must not."""
+        stage.durable.commit({"current": Symlink("lib")})
+        session = stage.start()
+        run(stage, session, "ln -sfn app.py current")
+
+        assert session.touched_files() == ["current"]
+        lands(stage, session, {"current": Symlink(b"app.py")})
+
+    @needs(Capability.DELETE)
+    @protects_work
+    def test_prm_32_a_deletion_respects_the_persons_unsaved_work(self, stage: Stage) -> None:
+        """A deletion respects unsaved work: of the same file it is refused, beside others it changes nothing else.
+
+        Otherwise unsaved edits of a file that an agent deletes are gone, with no other copy.
+        """
+        session = stage.start()
+        session.delete("lib/util.py")
+        stage.durable.dirty({"lib/util.py": "unsaved\n"})
+        with stage.durable.unchanged():
+            refused(IN_THE_WAY, session.promote)
+
+        stage.durable.dirty({"lib/util.py": "util\n", "app.py": "unsaved\n", "lib/notes.txt": "mine\n"})
+        files, staged = files_in(stage.durable.path), stage.judge.index()
+        lands(stage, session, {"lib/util.py": None})
+
+        gone: Contents = {"lib/util.py": None}
+        invariant_checkout(stage.judge, files=files.apply(gone), staged=staged.apply(gone))
+
+    @protects_work
+    def test_prm_33_a_promotion_that_fails_halfway_leaves_nothing(self, stage: Stage) -> None:
+        """A promotion that meets a locked index leaves nothing staged, locked or half written, and can be repeated.
+
+        Otherwise another git program that runs for a second costs the agent's work, or leaves a repository that a person must repair.
+        """
+        session = _at_work(stage)
+        lock = stage.durable.path / ".git" / "index.lock"
+        lock.write_bytes(b"")
+
+        with stage.durable.unchanged():
+            refused((*IN_THE_WAY, "DURABLE_LOCKED"), session.promote)
+
+        assert lock.read_bytes() == b"", "the lock of another program stays"
+        lock.unlink()
+        assert list((stage.durable.path / ".git").rglob("*.lock")) == []
+        lands(stage, session, WORK)
+
+    @protects_work
+    def test_prm_34_variables_of_git_do_not_lead_elsewhere(self, stage: Stage) -> None:
+        """Environment variables that point git elsewhere have no effect.
+
+        Otherwise a promotion from a hook, or from a shell with ``GIT_DIR`` set, commits to another repository or through another index.
+        """
+        elsewhere = stage.path / "elsewhere"
+        stage.durable.git("init", "-q", str(elsewhere))
+        index = stage.path / "an-index"
+        session = _at_work(stage)
+
+        lead = {"GIT_DIR": str(elsewhere / ".git"), "GIT_WORK_TREE": str(elsewhere), "GIT_INDEX_FILE": str(index)}
+        with called_from(stage, stage.durable.path, **lead):
+            lands(stage, session, WORK)
+
+        assert not index.exists()
+        assert [path.name for path in elsewhere.iterdir()] == [".git"]
+        assert stage.durable.git("-C", str(elsewhere), "for-each-ref") == ""
+
+    def test_prm_35_it_does_not_matter_where_the_system_is_called_from(self, stage: Stage) -> None:
+        """The working directory does not matter.
+
+        Otherwise a promotion from a subdirectory takes only what is below it, and one from another directory fails or lands elsewhere.
+        """
+        session = stage.start()
+        with called_from(stage, stage.durable.path / "lib"):
+            session.write("app.py", "agent\n")
+            assert session.read("lib/util.py") == b"util\n"
+
+        session.write("lib/util.py", "agent\n")
+        with called_from(stage, stage.path):
+            lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
+
+    def test_prm_36_a_promotion_needs_no_identity_and_no_home(self, stage: Stage) -> None:
+        """A promotion works without a configured identity, and with an empty home directory.
+
+        Otherwise agents can work on a server, and nothing of it can be promoted there.
+        """
+        session = _at_work(stage)
+        home = stage.path / "empty-home"
+        home.mkdir()
+        nobody = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
+        with called_from(stage, stage.durable.path, **nobody):
+            lands(stage, session, WORK)
 
 
 def _at_work(stage: Stage) -> DrivenSession:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -37,6 +37,7 @@ class Place:
         clock: the clock of all of them.
         home: the directory for the session system, which creates it.
         templates: the cache of prepared histories.
+        directory: where the commands of the system run; durable, but for a block of ``called_from``.
         journal: what the system and the people did in the place, as far as a ``Stage`` or an engine writes it down.
     """
 
@@ -50,6 +51,8 @@ class Place:
         self.home = path / "gittrix"
         self.templates = templates
         self.journal = Journal()
+        self.directory = durable.path
+        self._variables: Mapping[str, str] = {}
         self._closing = closing
 
     @classmethod
@@ -105,6 +108,16 @@ class Place:
         """Close everything in the place and the clock, and remove the directory unless it is to stay. Closing again does nothing."""
         self._closing.close()
 
+    @contextmanager
+    def called_from(self, directory: Path, **variables: str) -> Iterator[None]:
+        """A block in which the system is called from elsewhere: by commands in this directory, with these variables in ``env``."""
+        before = self.directory, self._variables
+        self.directory, self._variables = directory, variables
+        try:
+            yield
+        finally:
+            self.directory, self._variables = before
+
     @property
     def env(self) -> Mapping[str, str]:
         """The environment of programs in the place: hermetic git, dates and clock file of its clock, and ``GITTRIX_HOME``.
@@ -113,7 +126,8 @@ class Place:
         """
         if CLOCK_VARIABLE not in self.clock.environment():
             self.clock.attach_file(self.path / "clock")
-        return MappingProxyType(hermetic_env(self.path / "home") | self.clock.environment() | {"GITTRIX_HOME": str(self.home)})
+        own = self.clock.environment() | {"GITTRIX_HOME": str(self.home)}
+        return MappingProxyType(hermetic_env(self.path / "home") | own | dict(self._variables))
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path:

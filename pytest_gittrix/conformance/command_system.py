@@ -246,7 +246,9 @@ class CommandEngine:
         if all(path and separator not in path and path == path.strip() for path in files):
             return [f"--files={separator.join(files)}"], ()
         if self._system.dialect == "typescript":
-            raise CapabilityMissing(f"{self._system.name} separates paths by {separator!r}, and cannot select {', '.join(map(repr, files))}.")
+            raise CapabilityMissing(
+                f"{self._system.name} separates paths by {separator!r}, and cannot select {', '.join(map(repr, files))}."
+            )
         return [], files
 
     def evict(self, id: str) -> None:
@@ -345,7 +347,7 @@ def _refuse_our_own(command: Sequence[str] | str) -> None:
     if beginning.startswith(b"#!") and b"pytest_gittrix" in beginning:
         raise InvalidInput(
             f"{found} is the command of this package, and not the TypeScript GitTrix.",
-            why="Both install a program that is called gittrix, and this one comes first on PATH: it would be judged under the other's name.",
+            why="Both install a program called gittrix, and this one comes first on PATH: it would be judged under the other's name.",
             fix='Give the other program by its full path: CommandSystem.typescript(["node", "/full/path/cli.js"]).',
             opt_out="CommandSystem.own() judges the command of this package.",
         )

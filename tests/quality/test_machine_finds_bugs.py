@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from pytest_gittrix.engine.operations.review import Review
 from pytest_gittrix.engine.promotion import conflicts, promoter, promotion
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import BuiltCommit
+from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.record.state.fold import deadline_ns
 from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for, steps_of
@@ -34,6 +36,7 @@ Defect = Callable[[], AbstractContextManager[object]]
 
 SOAK = pytest.mark.skipif(not os.environ.get("PYTEST_GITTRIX_SOAK"), reason="takes minutes: PYTEST_GITTRIX_SOAK=1")
 MOST_STEPS = 4
+MUTANTS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "mutation.md"
 
 
 # Snapshots -----------------------------------------------------------------------------------------------------------------------
@@ -192,6 +195,18 @@ def lets_time_run_out_unseen() -> AbstractContextManager[object]:
 
 MISSED_DRIFT = "must answer (BASELINE_CONFLICT|PROMOTE_FAILED)|conflicts exactly where"
 OTHER_SELECTION = f"changes exactly its selection|{MISSED_DRIFT}"
+
+
+def moves_the_branch_without_looking() -> AbstractContextManager[object]:
+    """The branch is moved from wherever it is by then, so that a commit which came in since the head was read is lost."""
+    careful = References.compare_and_swap
+
+    def push(self: References, ref: str, new: str, *, expected: str | None, **options: Any) -> None:
+        careful(self, ref, new, expected=self.read(ref) if expected is not None else None, **options)
+
+    return patch.object(References, "compare_and_swap", push)
+
+
 NOT_TOUCHED = "PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"
 
 # Each defect shows in several ways, and the first one that is met decides which.
@@ -206,6 +221,7 @@ FOUND: list[tuple[Defect, str]] = [
     (ignores_file_changes, "exactly the sessions past their deadline|SESSION_EXPIRED|counts from the last use"),
     (forgets_archives, "is missing from"),
 ]
+RIVALS: list[tuple[Defect, str]] = [(moves_the_branch_without_looking, f"{MISSED_DRIFT}|is one commit|No commit is lost")]
 # In a long walk by all rules, two edits rarely meet in the one way that matters here; so only the rule that makes them meet is played.
 DRIFT: list[tuple[Defect, str]] = [
     (follows_renames, MISSED_DRIFT),
@@ -216,6 +232,13 @@ DRIFT: list[tuple[Defect, str]] = [
     (compares_paths_only, MISSED_DRIFT),
 ]
 RARE: list[tuple[Defect, str]] = [(lets_time_run_out_unseen, "must answer SESSION_EXPIRED")]
+
+
+QUICK: list[Defect] = [
+    *(forgets_deletions, overlooks_modes, expires_at_the_deadline, promotes_live_bytes, loses_modes, promotes_everything, forgets_archives),
+    *(ignores_file_changes, moves_the_branch_without_looking, misses_additions),
+]
+"""The defects that ``quick`` must find within its budget; docs/reference/mutation.md lists them."""
 
 
 def machine(*only: str) -> type[SandboxMachine]:
@@ -258,6 +281,24 @@ def test_an_engine_that_overlooks_drift_is_caught_where_edits_meet(defect: Defec
     limits = settings(profile("default"), max_examples=1_000, stateful_step_count=6, phases=[Phase.generate])
 
     assert caught(defect, complaint, limits, "start", "promote_over_drift")
+
+
+@pytest.mark.parametrize(("defect", "complaint"), RIVALS)
+def test_an_engine_that_loses_a_race_is_caught_where_a_rival_slips_in(defect: Defect, complaint: str) -> None:
+    limits = settings(profile("quick"), phases=[Phase.generate])
+
+    assert caught(defect, complaint, limits, "start", "promote_beside_a_rival")
+
+
+@pytest.mark.parametrize("defect", QUICK)
+def test_the_page_of_mutants_lists_what_quick_finds(defect: Defect) -> None:
+    assert f"| `{defect.__name__}` | {' '.join((defect.__doc__ or '').split())} |" in MUTANTS.read_text(encoding="utf-8")
+
+
+@SOAK
+@pytest.mark.parametrize("defect", QUICK)
+def test_quick_finds_it_within_its_budget(defect: Defect) -> None:
+    assert caught(defect, "", settings(profile("quick"), phases=[Phase.generate]))
 
 
 @SOAK

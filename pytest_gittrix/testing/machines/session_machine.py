@@ -53,6 +53,8 @@ KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
 
 _MOST_ALIVE = 3
+_POINTS: Final = ("head-read", "drift-checked", "built", "about-to-move")
+"""Points inside a promotion at which a rival can commit: the ends of their names, in our engine and in others that have such points."""
 # What an agent may do with its own git without changing a file: none of it may change what is touched
 # (rule 3, docs/explanation/rules.md). There is no ``checkout``: without an index it restores files.
 _AGENT_GIT: dict[str, str] = {
@@ -228,6 +230,13 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
+
+    @rule(session=LIVING, meeting=MEETINGS, point=st.sampled_from(_POINTS))
+    @some_live
+    def promote_beside_a_rival(self, session: HeldSession, meeting: Meeting, point: str) -> None:
+        """The agent works, and a rival commits at the same paths inside the promotion, before the branch moves."""
+        self.trial.edit(session, meeting.work)
+        event(f"promote beside a rival: {self.trial.promote_beside_a_rival(session, meeting.drift, point)}")
 
     @needs(native=True)
     @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gittrix import points
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.testing.machines.trial_base import TrialBase, beside_promotion, checked
 from pytest_gittrix.testing.oracle import (
@@ -37,6 +39,33 @@ from pytest_gittrix.testing.systems.under_test import HeldSession, another_engin
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy
+
+
+@dataclass(frozen=True)
+class GivenOutcome:
+    """What a call gave, to be given once more.
+
+    Attributes:
+        value: what it returned.
+        error: what it raised; None if it returned.
+    """
+
+    value: Any = None
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, act: Callable[[], Any]) -> GivenOutcome:
+        """Call a function."""
+        try:
+            return cls(act())
+        except Exception as error:  # noqa: BLE001  (a system under test may raise anything)
+            return cls(error=error)
+
+    def again(self) -> Any:
+        """Return or raise what the call did."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Trial(TrialBase):
@@ -163,7 +192,10 @@ class Trial(TrialBase):
     @checked
     def durable_edit(self, edit: DurableEdit, *, at_the_desk: bool) -> None:
         """The human in durable's checkout (``at_the_desk``), or a rival in a clone, changes durable."""
-        made = edit.make(self.world.durable if at_the_desk else self.world.rival)
+        self._drifted(edit.make(self.world.durable if at_the_desk else self.world.rival), edit, at_the_desk=at_the_desk)
+
+    def _drifted(self, made: Sequence[str], edit: DurableEdit, *, at_the_desk: bool) -> None:
+        """Enter into the model an edit that made these commits."""
         self._owed.update(made)
         for number, edits in enumerate(edit.commits):
             self.model.committed(f"amended {number}" if edit.rewrite else made[number], edits, in_checkout=at_the_desk)
@@ -233,6 +265,42 @@ class Trial(TrialBase):
             named = error.conflicting_files if self.access.native else _as_selected(error.conflicting_files, selected)
             invariant_conflict_iff_overlap(named, selected, session.baseline, self.model.tree)
         return answer
+
+    @checked
+    def promote_beside_a_rival(self, held: HeldSession, edit: DurableEdit, point: str) -> str:
+        """Promote everything, while a rival commits at a named point inside the promotion; gives the answer's code.
+
+        The rival is first then: the promotion must take its commits for drift, and land on top of them. One that is refused may have been
+        judged before the rival came or after, and is made again without a rival.
+
+        Args:
+            held: the session.
+            edit: what the rival does; one that rewrites history is left out.
+            point: the end of a point's name, such as ``head-read``, that the system passes before it moves the branch.
+        """
+        self.settle()
+        made: list[str] = []
+
+        def slip_in(name: str) -> None:
+            if name.endswith(f":{point}") and not made and not edit.rewrite:
+                made.extend(edit.make(self.world.rival))
+
+        session = self.model.sessions[held.id]
+        before = self._answers(session)
+        with points.listening(slip_in):
+            outcome = GivenOutcome.of(held.handle.promote)
+        if not made:
+            return self.promote(held, act=outcome.again)
+        self._drifted(made, replace(edit, dirty=None, staged=None), at_the_desk=False)
+        if outcome.error is None:
+            return self.promote(held, act=outcome.again)
+        self.ask(f"{held}.promote()", (before | self._answers(session)) - {OK}, outcome.again)
+        return self.promote(held)
+
+    def _answers(self, session: Session) -> Answers:
+        """The answers that a promotion of everything may give now."""
+        refusal = self.model.refusal(session, self.now)
+        return self.model.promotion(session, session.touched)[0] if OK in refusal else refusal
 
     @checked
     def promote_a_review(self, held: HeldSession, path: str, data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 from support.command_system import ID, Program
 
 from pytest_gittrix.clock import propagation
-from pytest_gittrix.conformance.command_line import CommandRefused
+from pytest_gittrix.conformance.command_line import CommandBroken, CommandRefused
 from pytest_gittrix.conformance.command_system import UNSUPPORTED, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -172,3 +173,24 @@ def test_our_own_command_line_ends_sessions_in_every_way(tmp_path: Path) -> None
         with pytest.raises(CommandRefused) as caught:
             idle.read("app.py")
         assert caught.value.code == "SESSION_EXPIRED"
+
+
+def test_a_command_names_the_place_and_where_it_runs(program: Program, place: Place, tmp_path: Path) -> None:
+    engine = program.answering([], cwd="{durable}/..", env={"BRANCH": "{branch} of {durable}", "PLAIN": "{other}"}, separator="")
+
+    engine.sessions()
+    with pytest.raises(CommandBroken):
+        engine.promote(ID, ["a,b.txt", " c "])
+
+    ran = program.runs[0]
+    assert (ran["cwd"], ran["env"]["BRANCH"], ran["env"]["PLAIN"]) == (str(place.path), f"main of {place.durable.path}", "{other}")
+    assert [word for word in program.argv if word.startswith("--files")] == ["--files=a,b.txt", "--files= c "]
+
+
+def test_our_own_script_is_not_judged_under_the_others_name(tmp_path: Path) -> None:
+    script = tmp_path / "gittrix"
+    script.write_text("#!/usr/bin/env python\nfrom pytest_gittrix.cli.main import main\n", encoding="utf-8")
+    script.chmod(0o755)
+
+    with pytest.raises(InvalidInput, match=re.escape(f"{script} is the command of this package")):
+        CommandSystem.typescript([str(script)])

@@ -24,3 +24,8 @@ def visible(text: str) -> str:
 def visible_line(text: str) -> str:
     """A text on one line with every character that steers, tabs and newlines as escapes."""
     return text.translate(ONE_LINE)
+
+
+def in_script(text: str) -> str:
+    """A text of JSON that may stand in a script element: no browser finds the end of the element, or a comment, in it."""
+    return text.replace("</", "<\\/").replace("<!", "\\u003c!")

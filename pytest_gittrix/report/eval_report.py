@@ -1,28 +1,24 @@
 """The report of an eval run: one self-contained HTML page with the outcome of every sample.
 
-All text from a suite, an agent or a repository is escaped, by the template or where colours are added. The page works from a file, without
-a network. Without JavaScript it still shows everything, unsorted.
+All text from a suite, an agent or a repository is escaped, by the templates or where colours are added. The page works from a file, without
+a network. Without JavaScript it shows the numbers and plots, and says which command prints the samples.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.results.summary import Rates, rates
-from pytest_gittrix.extras import needs
-from pytest_gittrix.os_level.files import PUBLIC, write_file
-from pytest_gittrix.report.plots import Share, histogram, shares
+from pytest_gittrix.evals.results.summary import rates
+from pytest_gittrix.report.page import Row, check_extra, part, render, write_page
+from pytest_gittrix.report.plots import histogram
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.visible import visible
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 NAME: Final = "report.html"
 """The file name of the page in the run's directory."""
@@ -62,10 +58,19 @@ _EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "promote.done": ("commit", "branch"),
     "check.done": ("kind", "detail"),
 }
+_COLUMNS: Final = (
+    ("id", "Case", "text"),
+    ("epoch", "Epoch", "number"),
+    ("outcome", "Outcome", "text"),
+    ("reason", "Why", "text"),
+    ("files", "Files", "number"),
+    ("lines", "Lines", "number"),
+    ("time", "Agent", "number"),
+)
 _MOST_LINES: Final = 600
 _MOST_STEPS: Final = 200
 _MOST_TEXT: Final = 4_000
-_MOST_SHARES: Final = 40
+_MOST_SHARES: Final = 20
 _FAILING_FIRST: Final = {outcome: number for number, outcome in enumerate((*(one for one in OUTCOMES if one != "pass"), "pass"))}
 
 
@@ -77,6 +82,25 @@ class TimelineEntry:
     title: str
     detail: str = ""
     wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How often a case passed.
+
+    Attributes:
+        name: the id of the case.
+        value: the share of its samples that passed.
+        low: lower end of the confidence interval.
+        high: upper end.
+        text: the share in words.
+    """
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +129,16 @@ class Sample:
     files: tuple[FileDiff, ...]
     again: str
 
+    @property
+    def added(self) -> int:
+        """The number of added lines."""
+        return sum(file.added for file in self.files)
+
+    @property
+    def removed(self) -> int:
+        """The number of removed lines."""
+        return sum(file.removed for file in self.files)
+
 
 def write_report(store: RunStore, to: Path | None = None) -> Path:
     """Write the page of a run.
@@ -121,39 +155,41 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
         InvalidInput: a record of the run is damaged.
         OSError: the file cannot be written.
     """
-    page = page_of(store)
-    file = to if to is not None else store.path / NAME
-    write_file(str(file), page.encode("utf-8", "replace"), mode=PUBLIC)
-    return file
+    return write_page(to if to is not None else store.path / NAME, page_of(store))
 
 
 def page_of(store: RunStore) -> str:
     """The HTML of a run's page. Raises as ``write_report``."""
-    template = _environment().get_template("report.html")
+    check_extra()
     records = sorted(store.records(), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
-    samples = [_sample(store, record) for record in records]
+    samples = [sample_of(store, record) for record in records]
     manifest = store.manifest()
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
-    found = rates(records)
     count = sum(store.is_taken_over(one.key) for one in records)
     taken_over = f"{count} of {len(records)}" if count or "from" in manifest.host else None
-    return template.render(
+    by_case = _by_case(records) if manifest.core["epochs"] > 1 else []
+    return render(
+        "report.html",
+        [_row(sample) for sample in samples],
+        what="samples",
+        find="id, reason or file",
+        without_script=f"gittrix eval show {shlex.quote(str(store.path))}",
+        columns=_COLUMNS,
         run=store.path.name,
         suite=manifest.core["suite"],
         digest=manifest.digest,
         result=digest(records),
         facts=_facts(manifest.core, manifest.host, taken_over),
+        taken_over=taken_over,
         is_mixed=store.is_mixed,
         verdict=verdict(counts),
         counts={outcome: count for outcome, count in counts.items() if count},
         outcome_texts=OUTCOME_TEXTS,
         planned=len(manifest.core["samples"]) * manifest.core["epochs"],
-        samples=samples,
-        rates=found,
+        rates=rates(records),
         times=histogram(_times(samples), label="How long the agents took"),
-        cases=_cases(records) if manifest.core["epochs"] > 1 else "",
-        css=_file("report.css") + _colours(),
-        script=_file("report.js"),
+        cases=by_case[:_MOST_SHARES],
+        case_count=len(by_case),
     )
 
 
@@ -170,7 +206,8 @@ def verdict(counts: Mapping[str, int]) -> tuple[str, str]:
 # A sample -----------------------------------------------------------------------------------------------------
 
 
-def _sample(store: RunStore, record: Record) -> Sample:
+def sample_of(store: RunStore, record: Record) -> Sample:
+    """The part of the page on one sample. Raises InvalidInput if a file of the sample is damaged."""
     timing = store.lines("timing", record.key)
     phases = tuple((str(line["phase"]), float(line["ms"])) for line in timing if "phase" in line and "ms" in line)
     agent = next((ms / 1000 for phase, ms in phases if phase == "agent"), None)
@@ -186,6 +223,19 @@ def _sample(store: RunStore, record: Record) -> Sample:
         tuple(output),
         tuple(file_diffs(store.part("patches", record.key), most_lines=_MOST_LINES)),
         store.replay_command(record),
+    )
+
+
+def _row(sample: Sample) -> Row:
+    one = sample.record
+    seconds = -1.0 if sample.seconds is None else sample.seconds
+    return Row(
+        key=one.key,
+        group=one.outcome,
+        find=visible(f"{one.id} {one.reason} {' '.join(one.files)}").lower(),
+        values=(one.id, one.epoch, one.outcome, visible(one.reason), len(one.files), sample.added + sample.removed, seconds),
+        cells=part("cells", sample),
+        details=part("details", sample),
     )
 
 
@@ -256,43 +306,16 @@ def _times(samples: Sequence[Sample]) -> dict[str, list[float]]:
     return found
 
 
-def _cases(records: Sequence[Record]) -> str:
-    cases = {record.id: rates([one for one in records if one.id == record.id]) for record in sorted(records, key=lambda one: one.id)}
-    worst = sorted(cases.items(), key=lambda case: (case[1].passed.value if case[1].passed else 0.0, case[0]))[:_MOST_SHARES]
-    return shares([share for name, found in worst if (share := _share(name, found))], label="How often each case passed")
-
-
-def _share(name: str, found: Rates) -> Share | None:
-    if found.passed is None:
-        return None
-    good = round(found.passed.value * found.samples)
-    return Share(name, found.passed.value, found.passed.low, found.passed.high, f"{good} of {found.samples}")
-
-
-# The page ----------------------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _environment() -> Environment:
-    with needs("evals"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    loader = PackageLoader("pytest_gittrix.report", "page")
-    return Environment(loader=loader, finalize=_finalized, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-def _finalized(value: object) -> object:
-    """What the template prints of a value: no character of a text reorders or hides what is around it."""
-    return visible(value) if type(value) is str else value
-
-
-def _file(name: str) -> str:
-    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
-
-
-def _colours() -> str:
-    """The colours of code, for light pages and dark ones."""
-    from pygments.formatters import HtmlFormatter
-
-    light = HtmlFormatter(style="xcode").get_style_defs("td.code")
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".dark td.code")
-    return "\n".join(line for line in f"{light}\n{dark}".splitlines() if "td.code ." in line)
+def _by_case(records: Sequence[Record]) -> list[Share]:
+    """How often each case passed; those that passed least often first."""
+    by_id: dict[str, list[Record]] = {}
+    for record in records:
+        by_id.setdefault(record.id, []).append(record)
+    found = []
+    for name, of_case in by_id.items():
+        of_its_own = rates(of_case)
+        passed = of_its_own.passed
+        if passed is not None:
+            text = f"{round(passed.value * of_its_own.samples)} of {of_its_own.samples}"
+            found.append(Share(name, passed.value, passed.low, passed.high, text))
+    return sorted(found, key=lambda one: (one.value, one.name))

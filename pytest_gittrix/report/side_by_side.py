@@ -9,11 +9,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from html import escape
 from itertools import accumulate, pairwise
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.visible import visible
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
 
 Kind = Literal["same", "gone", "new", "none"]
 
@@ -184,13 +188,7 @@ class _Colours:
     """The syntax colours for a file, by its name; none if its language is unknown."""
 
     def __init__(self, path: str) -> None:
-        from pygments.lexers import get_lexer_for_filename
-        from pygments.util import ClassNotFound
-
-        try:
-            self._lexer = get_lexer_for_filename(path, stripnl=False, ensurenl=False)
-        except ClassNotFound:
-            self._lexer = None
+        self._lexer = _lexer_for(path.rpartition("/")[2])
 
     def line(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> str:
         """A line as HTML, with some ranges marked."""
@@ -201,16 +199,30 @@ class _Colours:
 
     def _pieces(self, text: str) -> Iterator[tuple[str, str, int]]:
         start = 0
-        for kind, piece in self._spans(text):
+        for kind, piece in _spans(self._lexer, text):
             yield kind, piece, start
             start += len(piece)
 
-    def _spans(self, text: str) -> _Spans:
-        if self._lexer is None:
-            return [("", text)]
-        from pygments.token import STANDARD_TYPES
 
-        return [(STANDARD_TYPES.get(kind, ""), piece.rstrip("\n")) for kind, piece in self._lexer.get_tokens(text)]
+# The samples of a run change the same files, often the same lines.
+@lru_cache(maxsize=256)
+def _lexer_for(name: str) -> Lexer | None:
+    from pygments.lexers import get_lexer_for_filename
+    from pygments.util import ClassNotFound
+
+    try:
+        return get_lexer_for_filename(name, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _spans(lexer: Lexer | None, text: str) -> _Spans:
+    if lexer is None:
+        return [("", text)]
+    from pygments.token import STANDARD_TYPES
+
+    return [(STANDARD_TYPES.get(kind, ""), piece.rstrip("\n")) for kind, piece in lexer.get_tokens(text)]
 
 
 def _marked(kind: str, text: str, start: int, marks: Sequence[tuple[int, int]]) -> str:

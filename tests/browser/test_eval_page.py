@@ -1,4 +1,4 @@
-"""The page of a run in a real browser: by mouse and by keyboard, at a desk and on a telephone, light and dark, without scripts."""
+"""The page of a run in a real browser: by mouse and keyboard, at a desk and on a telephone, light and dark, on paper, without scripts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.summary import rates
+from pytest_gittrix.report.page import Row, render, write_page
 
 DESK = {"width": 1280, "height": 900}
 TELEPHONE = {"width": 390, "height": 844}
@@ -91,13 +93,20 @@ def page(chromium: Any, address: str, seen: dict[str, list[str]]) -> Iterator[An
 
 def shown(page: Any, column: str = "id") -> list[str]:
     """A column of the rows that can be seen, in their order."""
-    cells = page.locator(f"#table tbody tr:visible td.c-{column}").all_inner_texts()
+    cells = page.locator(f"#table tr[data-key]:visible td.c-{column}").all_inner_texts()
     return [cell.strip() for cell in cells]
 
 
 def expanded(page: Any) -> list[str]:
     """Ids of the samples that are open."""
     return [detail.get_attribute("id").removeprefix("d-") for detail in page.locator(".detail:visible").all()]
+
+
+def open_by_address(page: Any, key: str) -> None:
+    """Open a sample by its address, and all that can be unfolded in it."""
+    page.evaluate("key => { location.hash = `d-${key}` }", key)
+    page.wait_for_selector(f"#d-{key}")
+    page.evaluate("document.querySelectorAll('.detail details').forEach(one => { one.open = true })")
 
 
 def focus(page: Any) -> str:
@@ -119,7 +128,7 @@ def test_every_sample_is_shown_at_first_failing_ones_above(page: Any, store: Run
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_chip_filters_by_its_outcome_and_lets_go_again(outcome: str, page: Any) -> None:
-    chip = page.locator(f".legend button[data-outcome={outcome}]")
+    chip = page.locator(f".legend button[data-group={outcome}]")
 
     chip.click()
     assert set(shown(page, "outcome")) == {outcome}
@@ -132,8 +141,8 @@ def test_a_chip_filters_by_its_outcome_and_lets_go_again(outcome: str, page: Any
 
 
 def test_two_chips_show_both_and_the_box_narrows_them(page: Any) -> None:
-    page.locator(".legend button[data-outcome=pass]").click()
-    page.locator(".legend button[data-outcome=fail]").click()
+    page.locator(".legend button[data-group=pass]").click()
+    page.locator(".legend button[data-group=fail]").click()
     assert set(shown(page, "outcome")) == {"pass", "fail"}
 
     page.locator("#find").fill("PASS too.txt")
@@ -157,8 +166,13 @@ def test_a_column_sorts_up_and_down(column: str, page: Any) -> None:
     heading = page.locator(f"#table th.c-{column}")
 
     def values() -> list[Any]:
-        found = page.locator(f"#table tbody td.c-{column}").evaluate_all("cells => cells.map(cell => cell.dataset.value)")
-        return [float(one) for one in found] if column in ("epoch", "files", "lines", "time") else [one.casefold() for one in found]
+        texts = shown(page, column)
+        if column == "lines":
+            return [sum(int(part[1:]) for part in text.split()) for text in texts]
+        if column == "time":
+            units = {"ms": 1, "s": 1000}
+            return [float(text.split()[0]) * units[text.split()[1]] if text else -1 for text in texts]
+        return [int(text) for text in texts] if column in ("epoch", "files") else [text.casefold() for text in texts]
 
     heading.locator("button").click()
     up, said = values(), heading.get_attribute("aria-sort")
@@ -166,7 +180,9 @@ def test_a_column_sorts_up_and_down(column: str, page: Any) -> None:
 
     assert (said, heading.get_attribute("aria-sort")) == ("ascending", "descending")
     assert up[0] <= up[-1]
-    assert values() == sorted(values(), reverse=True) if column not in ("reason", "outcome", "id") else values()[0] >= values()[-1]
+    if column not in ("reason", "outcome", "id"):
+        assert values() == sorted(values(), reverse=True)
+    assert values()[0] >= values()[-1]
     assert sorted(up) == sorted(values())
     assert page.locator("#table th[aria-sort=none]").count() == 6
 
@@ -201,12 +217,30 @@ def test_a_click_anywhere_in_a_row_opens_it_and_another_one_closes_it(page: Any,
     assert expanded(page) == []
 
 
+def test_the_details_open_under_their_row(page: Any, store: RunStore) -> None:
+    key = store.sample("refused").key
+
+    page.locator(f"tr[data-key='{key}'] .open").click()
+
+    assert page.locator(f"tr[data-key='{key}'] + tr").get_attribute("id") == f"d-{key}"
+    button = page.locator(f"tr[data-key='{key}'] .open")
+    assert (button.get_attribute("aria-expanded"), button.get_attribute("aria-controls")) == ("true", f"d-{key}")
+
+
+def test_the_address_of_a_row_that_is_filtered_out_shows_all_rows_again(page: Any, store: RunStore) -> None:
+    page.locator("#find").fill("timeout")
+
+    open_by_address(page, store.sample("pass").key)
+
+    assert (expanded(page), page.locator("#find").input_value()) == ([store.sample("pass").key], "")
+
+
 def test_another_address_opens_another_sample(page: Any, store: RunStore) -> None:
     keys = [store.sample("pass", epoch).key for epoch in (0, 1)]
 
     for key in keys:
         page.evaluate("key => { location.hash = `d-${key}` }", key)
-        page.wait_for_selector(f"#d-{key}.shown")
+        page.wait_for_selector(f"#d-{key}")
 
         assert expanded(page) == [key]
 
@@ -219,7 +253,7 @@ def test_an_address_of_nothing_opens_nothing(page: Any) -> None:
 
 def test_everything_goes_by_keyboard(page: Any) -> None:
     ids = shown(page)
-    keys = page.locator("#table tbody tr").evaluate_all("rows => rows.map(row => row.dataset.key)")
+    keys = page.locator("#table tr[data-key]").evaluate_all("rows => rows.map(row => row.dataset.key)")
 
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -249,9 +283,7 @@ def test_the_keys_skip_what_is_not_shown_and_stop_at_the_ends(page: Any) -> None
     for _ in range(5):
         page.keyboard.press("j")
 
-    assert page.evaluate("document.activeElement.closest('tr').rowIndex") == page.locator("#table tbody tr:visible").last.evaluate(
-        "row => row.rowIndex"
-    )
+    assert page.evaluate("document.activeElement.closest('tr').dataset.place") == str(len(shown(page)) - 1)
 
 
 def test_the_tab_key_reaches_every_control_and_the_focus_is_seen(page: Any) -> None:
@@ -320,13 +352,13 @@ def test_the_page_follows_the_system_until_told_otherwise(page: Any) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESK, TELEPHONE], ids=["desk", "telephone"])
 def test_every_text_stands_out_from_what_is_behind_it(
-    scheme: str, viewport: dict[str, int], chromium: Any, address: str, seen: dict[str, list[str]]
+    scheme: str, viewport: dict[str, int], chromium: Any, address: str, store: RunStore, seen: dict[str, list[str]]
 ) -> None:
     page = opened(chromium, address, seen, color_scheme=scheme, viewport=viewport)
-    page.evaluate("document.querySelectorAll('.detail').forEach(one => one.classList.add('shown'))")
-    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
-
-    found = page.evaluate(CONTRASTS)
+    found = []
+    for outcome in ("pass", "fail", "conflict", "agent-error"):
+        open_by_address(page, store.sample(outcome).key)
+        found += page.evaluate(CONTRASTS)
     page.close()
 
     assert len(found) > 200
@@ -341,9 +373,7 @@ def test_the_page_is_never_wider_than_the_screen(
     page = opened(chromium, address, seen, viewport={"width": width, "height": 844})
     spilt = {"closed": page.evaluate(SPILLS)}
     for record in store.records():
-        page.evaluate("key => { location.hash = `d-${key}` }", record.key)
-        page.wait_for_selector(f"#d-{record.key}.shown")
-        page.evaluate("document.querySelectorAll('.detail.shown details').forEach(one => { one.open = true })")
+        open_by_address(page, record.key)
         spilt[record.id] = page.evaluate(SPILLS)
     page.close()
 
@@ -353,11 +383,10 @@ def test_the_page_is_never_wider_than_the_screen(
 def test_it_works_without_scripts(chromium: Any, address: str, store: RunStore, seen: dict[str, list[str]]) -> None:
     page = opened(chromium, address, seen, java_script_enabled=False)
 
-    details = page.locator(".detail")
-    assert details.count() == 16
-    assert all(detail.is_visible() for detail in details.all())
-    assert len(shown(page)) == 16
-    assert not any(page.locator(control).first.is_visible() for control in ("#theme", "#find", ".close", "footer"))
+    assert page.locator("h1").inner_text() == "4 of 16 samples passed."
+    assert page.locator(".plot").is_visible()
+    assert f"gittrix eval show {store.path} prints it." in page.locator("#samples").inner_text()
+    assert not any(page.locator(control).first.is_visible() for control in ("#theme", "#find", "#table", "footer"))
     page.close()
     assert seen["errors"] == []
 
@@ -385,3 +414,81 @@ def test_the_file_is_all_there_is(store: RunStore, address: str) -> None:
     assert address.endswith("/report.html")
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
+
+
+# Many rows -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
+    """The page of a thousand rows, by its address, and their keys."""
+    rows = [
+        Row(f"{number:x}", "pass", f"case-{number}", (f"case-{number}", number), cells(number), f"<p>details of {number}</p>")
+        for number in range(1000)
+    ]
+    page = render(
+        "report.html",
+        rows,
+        what="samples",
+        find="id",
+        without_script="",
+        columns=(("id", "Case", "text"), ("epoch", "Epoch", "number")),
+        **dict.fromkeys(("run", "suite", "digest", "result", "times", "taken_over"), ""),
+        **dict.fromkeys(("planned", "case_count"), 0),
+        **dict.fromkeys(("cases", "facts"), ()),
+        is_mixed=False,
+        verdict=("1000 samples.", ""),
+        counts={},
+        outcome_texts={},
+        rates=rates([]),
+    )
+    file = write_page(tmp_path_factory.mktemp("many") / "page.html", page)
+    return file.as_uri(), [row.key for row in rows]
+
+
+def cells(number: int) -> str:
+    return f'<td class="c-id"><button type="button" class="open">case-{number}</button></td><td class="number c-epoch">{number}</td>'
+
+
+@pytest.fixture
+def long_page(chromium: Any, many: tuple[str, list[str]], seen: dict[str, list[str]]) -> Iterator[Any]:
+    made = opened(chromium, many[0], seen)
+    yield made
+    made.close()
+    assert seen["errors"] == []
+
+
+def test_only_rows_that_are_near_are_in_the_document_and_all_can_be_reached(long_page: Any) -> None:
+    assert len(shown(long_page)) < 200
+    tall = long_page.evaluate("document.documentElement.scrollHeight")
+
+    long_page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    long_page.wait_for_selector("tr[data-place='999']")
+
+    assert shown(long_page)[-1] == "case-999"
+    assert len(shown(long_page)) < 300
+    assert long_page.evaluate("document.documentElement.scrollHeight") == pytest.approx(tall, rel=0.05)
+    assert long_page.locator("#table").get_attribute("aria-rowcount") == "1001"
+
+
+def test_a_row_that_is_far_is_opened_by_its_address_found_sorted_and_reached_by_key(long_page: Any, many: tuple[str, list[str]]) -> None:
+    open_by_address(long_page, many[1][700])
+    assert "details of 700" in long_page.locator(".detail").inner_text()
+    assert long_page.locator(".detail").evaluate("one => one.getBoundingClientRect().top < innerHeight")
+
+    long_page.keyboard.press("j")
+    assert "details of 701" in long_page.locator(".detail").inner_text()
+    long_page.keyboard.press("Escape")
+    assert focus(long_page) == "case-701"
+
+    long_page.locator("th.c-epoch button").click()
+    long_page.locator("th.c-epoch button").click()
+    assert shown(long_page)[0] == "case-999"
+    long_page.locator("#find").fill("case-55")
+    assert sorted(shown(long_page)) == sorted(["case-55", *(f"case-55{digit}" for digit in range(10))])
+
+
+def test_on_paper_there_is_every_row(long_page: Any) -> None:
+    long_page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
+    assert len(shown(long_page)) == 1000

@@ -9,7 +9,7 @@ import pytest
 from support.cli import Cli
 from support.evals import SOLVES, suite
 
-from pytest_gittrix.report import eval_report
+from pytest_gittrix.report import page as report_page
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_run_writes_no_page_where_none_is_wanted(cli: Cli) -> None:
 
 def test_without_the_template_library_a_run_ends_well_with_a_note(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    eval_report._environment.cache_clear()
+    report_page._environment.cache_clear()
 
     ended = cli(*run(cli, "a"))
     refused = cli("eval", "report", str(cli.root / "a"))

@@ -15,22 +15,41 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.run import Options, run_suite
 from pytest_gittrix.report.eval_report import page_of, verdict, write_report
+from pytest_gittrix.report.page import duration
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
 VOID = frozenset({"meta", "input", "br", "col", "img", "link", "line", "rect", "circle"})
+DATA = "application/json"
 
 
 class Page(HTMLParser):
-    """What a page holds: its elements with their attributes, its text, and whether all that is opened is closed."""
+    """What a page or a part of one holds: elements with attributes, text, and data. Everything that is opened must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.data: dict[str, str] = {}
         self._open: list[str] = []
         self.feed(text)
         self.close()
         assert self._open == []
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, list[str | float], str]]:
+        """Key, group, searched text, values and cells of each row, in their order."""
+        found: list[tuple[str, str, str, list[str | float], str]] = json.loads(self.data["rows"])
+        return found
+
+    @property
+    def details(self) -> dict[str, Page]:
+        """What opens under each row, by its key."""
+        return {row[0]: Page(json.loads(line)) for row, line in zip(self.rows, self.data["details"].split("\n"), strict=True)}
+
+    @property
+    def table(self) -> str:
+        """The text of all rows and of all that opens under them."""
+        return " ".join([*(Page(row[4]).text for row in self.rows), *(part.text for part in self.details.values())])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
@@ -45,6 +64,9 @@ class Page(HTMLParser):
             assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        latest = self.elements[-1][1] if self.elements else {}
+        if self._open and self._open[-1] == "script" and latest.get("type") == DATA:
+            self.data[str(latest["id"])] = self.data.get(str(latest["id"]), "") + data
         if self._open and self._open[-1] not in ("script", "style"):
             self.text += data
 
@@ -100,13 +122,36 @@ def test_a_run_without_samples_says_so() -> None:
     assert verdict(dict.fromkeys(OUTCOMES, 0)) == ("No sample has been run.", "")
 
 
-def test_each_sample_has_a_row_and_a_part_of_its_own_failures_first(page: Page, store: RunStore) -> None:
-    rows = [attributes["data-key"] for attributes in page.all("tr") if "data-key" in attributes]
-    parts = [(attributes["id"] or "").removeprefix("d-") for attributes in page.all("article")]
+def test_each_sample_has_a_row_and_details_failures_first(page: Page, store: RunStore) -> None:
+    keys = [key for key, *_ in page.rows]
 
-    assert sorted(filter(None, rows)) == store.keys()
-    assert rows == parts
-    assert [store.record(str(key)).outcome for key in rows] == ["fail", "fail", "pass", "pass"]
+    assert sorted(keys) == store.keys()
+    assert [store.record(key).outcome for key in keys] == ["fail", "fail", "pass", "pass"]
+    assert all(store.replay_command(store.record(key)) in part.text for key, part in page.details.items())
+
+
+def test_the_elements_are_few_however_many_rows_there_are(page: Page) -> None:
+    names = {name for name, _ in page.elements}
+
+    assert "thead" in names
+    assert not names & {"tbody", "td", "article"}
+
+
+def test_a_row_is_sorted_and_found_by_what_it_shows(page: Page) -> None:
+    headings = page.all("th")
+
+    for _, group, find, values, cells in page.rows:
+        shown = Page(cells)
+        assert len(values) == len(shown.all("td")) == len(headings)
+        assert group in shown.text
+        assert str(values[0]) in shown.text
+        assert find.startswith(str(values[0]))
+        assert "new.py" in find
+
+
+def test_without_javascript_a_sentence_says_which_command_prints_the_samples(page: Page, store: RunStore) -> None:
+    assert len(page.all("noscript")) == 1
+    assert f"gittrix eval show {store.path}" in page.text
 
 
 def test_what_a_control_names_is_there(page: Page) -> None:
@@ -124,28 +169,36 @@ def test_an_id_is_there_once(page: Page) -> None:
 
 
 def test_nothing_is_fetched_from_elsewhere(page: Page) -> None:
-    assert page.all("link") == page.all("img") == []
-    assert [attributes for attributes in page.all("script") if attributes] == []
-    assert [attributes["href"] for attributes in page.all("a")] == ["#samples"]
+    for part in (page, *page.details.values()):
+        assert part.all("link") == part.all("img") == []
+        assert all("src" not in attributes for attributes in part.all("script"))
+        assert [attributes["href"] for attributes in part.all("a")] == (["#samples"] if part is page else [])
 
 
-def test_what_was_said_is_shown_and_not_obeyed(page: Page, store: RunStore) -> None:
-    assert page.text.count("alert(1)") >= 4
-    assert page.text.count("{{ 7 * 7 }}") >= 4
-    assert len(page.all("script")) == 1
-    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
-    assert "y = <b>" in page.text
+def test_what_was_said_is_shown_and_not_obeyed(page: Page) -> None:
+    assert page.table.count("alert(1)") >= 4
+    assert page.table.count("{{ 7 * 7 }}") >= 4
+    assert [attributes.get("type") for attributes in page.all("script")] == [DATA, DATA, None]
+    for part in (page, *page.details.values(), *(Page(row[4]) for row in page.rows)):
+        assert part is page or part.all("script") == []
+        assert not any(name.startswith("on") for _, attributes in part.elements for name in attributes)
+    assert "y = <b>" in page.table
 
 
 def test_a_sample_tells_its_task_its_checks_and_what_happened(page: Page) -> None:
     for said in ("Write it.", "passed command", "failed command", "The session started", "The work was promoted", "new.py"):
-        assert said in " ".join(page.text.split())
+        assert said in " ".join(page.table.split())
 
 
-def test_cases_that_ran_several_times_have_their_rates(page: Page, store: RunStore) -> None:
-    labels = [attributes.get("aria-label") for attributes in page.all("svg")]
+def test_cases_that_ran_several_times_have_their_rates(page: Page) -> None:
+    assert "How often each case passed" in page.text
+    assert "0 of 2" in page.text
+    assert "2 of 2" in page.text
 
-    assert labels == ["How long the agents took", "How often each case passed"]
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0123, "12 ms"), (1.26, "1.3 s"), (125, "2 min 5 s")])
+def test_a_duration_is_told_in_its_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_the_page_is_written_beside_the_run_and_says_the_same_again(store: RunStore, tmp_path: Path) -> None:

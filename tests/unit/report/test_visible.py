@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from pytest_gittrix.plugin.evals.github import SampleRow, errors_of, summary
 from pytest_gittrix.report.side_by_side import file_diffs
-from pytest_gittrix.visible import visible, visible_line
+from pytest_gittrix.visible import in_script, visible, visible_line
 
 HOSTILE = "a\x1b]52;c;cm0gLXJm\x07\u202egnp.exe\u2066\r"
 STEERING = ("\x1b", "\x07", "\u202e", "\u2066", "\r")
@@ -23,3 +25,12 @@ def test_neither_annotations_nor_summaries_nor_diffs_on_pages_hold_them() -> Non
 
     assert "gnp.exe" in shown
     assert [sign for sign in STEERING if sign in shown] == []
+
+
+def test_data_in_a_script_element_neither_ends_it_nor_begins_a_comment() -> None:
+    texts = ["</script><script>", "<!-- <script>", "\\</script>", "a < b </b>"]
+    data = in_script(json.dumps(texts))
+
+    assert "</" not in data
+    assert "<!" not in data
+    assert json.loads(data) == texts

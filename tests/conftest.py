@@ -8,9 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from importlib import import_module
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
@@ -45,15 +43,3 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from what was collected: it would go through 350,000 objects again and again, and in each fork anew."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def statistics() -> None:
-    """Load what evals compute intervals with: numpy cannot be loaded twice, and a run of pytest in this process forgets what it loaded."""
-    import_module("scipy.stats")
-
-
-@pytest.fixture
-def pytester(statistics: None, pytester: pytest.Pytester) -> pytest.Pytester:
-    """``pytester``, in a process that has loaded what can be loaded only once."""
-    return pytester

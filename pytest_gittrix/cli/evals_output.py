@@ -131,6 +131,7 @@ def run_table(summary: Summary) -> str:
 def store_data(store: RunStore) -> dict[str, Any]:
     """A run for programs."""
     from pytest_gittrix.evals.inputs.sample_record import digest, tally
+    from pytest_gittrix.evals.results.summary import rates
 
     records = store.records()
     samples = [{"id": one.id, "epoch": one.epoch, "key": one.key, "outcome": one.outcome, "reason": one.reason} for one in records]
@@ -139,6 +140,7 @@ def store_data(store: RunStore) -> dict[str, Any]:
         "manifest": store.manifest().digest,
         "digest": digest(records),
         "outcomes": tally(records),
+        "rates": rates(records).to_json(),
         "planned": len(store.manifest().keys),
         "samples": samples,
     }
@@ -216,7 +218,6 @@ def _judges(check: CheckResult) -> str:
 def comparison_text(found: Comparison) -> str:
     """Two runs side by side."""
     from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, tally
-    from pytest_gittrix.evals.results.summary import rates, sign_test
 
     digest = _short(found.a.manifest().digest)
     lines = [
@@ -229,11 +230,10 @@ def comparison_text(found: Comparison) -> str:
         if first[outcome] or second[outcome]:
             change = second[outcome] - first[outcome]
             lines.append(f"{outcome:<14}{first[outcome]:>6}{second[outcome]:>6}{f'  ({change:+d})' if change else ''}")
-    lines += [f"a  {line.strip()}" for line in _rate_lines(rates(ours))] + [f"b  {line.strip()}" for line in _rate_lines(rates(theirs))]
-    better, worse = len(found.better), len(found.worse)
-    if better or worse:
-        chance = sign_test(better, worse)
-        lines.append(f"flips: {better} better, {worse} worse" + (f", p = {chance:.3f}" if chance is not None else ""))
+    lines += [f"{side}  {line.strip()}" for side, of_side in zip("ab", found.rates, strict=True) for line in _rate_lines(of_side)]
+    if found.better or found.worse:
+        lines.append(f"flips: {len(found.better)} better, {len(found.worse)} worse")
+    lines += found.difference.sentences
     for difference, heading in (
         ("outcome", "changed outcome"),
         ("missing", "only in one of them"),

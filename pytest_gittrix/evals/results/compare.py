@@ -1,17 +1,20 @@
 """Two runs compared: which outcomes flipped, which results are the same by another way, and the first event that differs.
 
-Samples are joined by id and epoch.
+Samples are joined by id and epoch. The pass rates are compared by case, see ``results.paired``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.summary import Rates, passes_by_case, rates
 
 Difference = Literal["same", "outcome", "tree", "log", "missing"]
 SAME, OUTCOMES_CHANGED, TREES_DIFFER, INPUTS_DIFFER = 0, 1, 2, 3
@@ -75,6 +78,28 @@ class SamplePair:
         return f"{self.a.outcome if self.a else 'missing'} -> {self.b.outcome if self.b else 'missing'}"
 
 
+@dataclass(frozen=True, slots=True)
+class CasePair:
+    """One case in both runs.
+
+    Attributes:
+        id: the id of the case.
+        a: the share of its samples that passed in the first run; None if none counts there.
+        b: the share in the second run; None likewise.
+        pairs: its samples, by epoch.
+    """
+
+    id: str
+    a: Fraction | None
+    b: Fraction | None
+    pairs: tuple[SamplePair, ...]
+
+    @property
+    def change(self) -> Fraction | None:
+        """The share in the second run minus that in the first; None if it is not known."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two runs.
@@ -108,6 +133,31 @@ class Comparison:
         """Samples that passed in the first run and do not in the second."""
         return tuple(pair for pair in self._flipped_pairs if pair.a is not None and pair.a.outcome == "pass")
 
+    @cached_property
+    def cases(self) -> tuple[CasePair, ...]:
+        """The cases of both runs; those that became worse most come first, those that one run lacks come last."""
+        of_case: dict[str, list[SamplePair]] = {}
+        for pair in self.pairs:
+            of_case.setdefault(pair.id, []).append(pair)
+        ours, theirs = (passes_by_case(records) for records in self._records)
+        found = [CasePair(id_, _passed(ours.get(id_)), _passed(theirs.get(id_)), tuple(pairs)) for id_, pairs in of_case.items()]
+        return tuple(sorted(found, key=lambda case: (case.change is None, case.change or 0, case.id)))
+
+    @cached_property
+    def difference(self) -> PairedDifference:
+        """How the pass rates differ on the cases that both runs have."""
+        return paired_difference([(case.a, case.b) for case in self.cases if case.a is not None and case.b is not None])
+
+    @cached_property
+    def rates(self) -> tuple[Rates, Rates]:
+        """The rates of the first and of the second run."""
+        ours, theirs = self._records
+        return rates(ours), rates(theirs)
+
+    @property
+    def _records(self) -> tuple[list[Record], list[Record]]:
+        return [pair.a for pair in self.pairs if pair.a], [pair.b for pair in self.pairs if pair.b]
+
     @property
     def _flipped_pairs(self) -> list[SamplePair]:
         return [pair for pair in self.pairs if pair.flipped]
@@ -123,6 +173,12 @@ class Comparison:
             "samples": len(self.pairs),
             "better": len(self.better),
             "worse": len(self.worse),
+            "rates": {"a": self.rates[0].to_json(), "b": self.rates[1].to_json()},
+            "statistics": self.difference.to_json(),
+            "cases": [
+                {"id": case.id, "a": _number(case.a), "b": _number(case.b), "change": _number(case.change), "samples": len(case.pairs)}
+                for case in self.cases
+            ],
             "differing": [
                 {
                     "id": pair.id,
@@ -157,6 +213,14 @@ def first_divergence(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
         if one != other:
             return Divergence(seq, one, other)
     return None
+
+
+def _passed(samples: Sequence[bool] | None) -> Fraction | None:
+    return Fraction(sum(samples), len(samples)) if samples else None
+
+
+def _number(share: Fraction | None) -> float | None:
+    return None if share is None else float(share)
 
 
 def _pair(a: RunStore, b: RunStore, sample: tuple[str, int], one: Record | None, other: Record | None) -> SamplePair:

@@ -1,4 +1,4 @@
-"""Statistics of many samples: rates, pass@k and pass^k, each with a confidence interval where scipy is installed.
+"""Statistics of a run: its pass rate, pass@k and pass^k, each with a confidence interval that is clustered by case.
 
 ``infra_error`` says nothing about an agent: it is left out of every rate and counted beside it. pass@k is the chance that at least one of
 k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of each case, averaged over cases.
@@ -7,17 +7,13 @@ k tries passes, pass^k that all of them do; both by the unbiased estimators over
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from math import comb
-from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
-
-CONFIDENCE: Final = 0.95
-_RESAMPLES: Final = 2000
-_SEED: Final = 0
+from pytest_gittrix.evals.results.intervals import clustered, wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +22,17 @@ class Estimate:
 
     Attributes:
         value: the share.
-        low: lower end of the confidence interval; None without scipy.
-        high: upper end; None likewise.
+        low: lower end of the confidence interval.
+        high: upper end.
         of: the number of samples, or of cases, that it is a share of.
     """
 
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     of: int
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.value:.1%}"
         return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
 
 
@@ -60,32 +54,40 @@ class Rates:
     at: dict[int, Estimate]
     all: dict[int, Estimate]
 
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, with the names of the reference: ``pass@2`` and so on."""
+        return {
+            "samples": self.samples,
+            "left_out": self.left_out,
+            "pass_rate": asdict(self.passed) if self.passed else None,
+            **{f"pass@{k}": asdict(estimate) for k, estimate in self.at.items()},
+            **{f"pass^{k}": asdict(estimate) for k, estimate in self.all.items()},
+        }
+
 
 def rates(records: Iterable[Record]) -> Rates:
     """The rates of some records. k goes up to the number of epochs that every case has."""
     every = list(records)
     counted = [record for record in every if record.outcome != RETRIED]
-    passes: dict[str, list[bool]] = defaultdict(list)
-    for record in counted:
-        passes[record.id].append(record.outcome == "pass")
+    passes = passes_by_case(counted)
     most = min((len(tries) for tries in passes.values()), default=0)
     ks = [k for k in range(1, most + 1) if k in (1, 2, 3, 5, 10, most)] if most > 1 else []
-    good = sum(record.outcome == "pass" for record in counted)
     return Rates(
         samples=len(counted),
         left_out=len(every) - len(counted),
-        passed=_proportion(good, len(counted)) if counted else None,
-        at={k: _mean([_at_least_one(len(tries), sum(tries), k) for tries in passes.values()]) for k in ks},
-        all={k: _mean([_every_one(len(tries), sum(tries), k) for tries in passes.values()]) for k in ks},
+        passed=_share(passes.values()) if counted else None,
+        at={k: _share([[_at_least_one(len(tries), sum(tries), k)] for tries in passes.values()]) for k in ks},
+        all={k: _share([[_every_one(len(tries), sum(tries), k)] for tries in passes.values()]) for k in ks},
     )
 
 
-def sign_test(better: int, worse: int) -> float | None:
-    """The p-value of so uneven flips (the exact McNemar test); None without scipy or without flips."""
-    test = _of_scipy("binomtest")
-    if test is None or not better + worse:
-        return None
-    return float(test(better, better + worse, 0.5).pvalue)
+def passes_by_case(records: Iterable[Record]) -> dict[str, list[bool]]:
+    """Whether each sample of each case passed, by the id of the case; without samples that ended in ``infra_error``."""
+    passes: dict[str, list[bool]] = defaultdict(list)
+    for record in records:
+        if record.outcome != RETRIED:
+            passes[record.id].append(record.outcome == "pass")
+    return passes
 
 
 def _at_least_one(tries: int, good: int, k: int) -> float:
@@ -96,44 +98,14 @@ def _every_one(tries: int, good: int, k: int) -> float:
     return comb(good, k) / comb(tries, k)
 
 
-def _proportion(good: int, of: int) -> Estimate:
-    """A proportion with Wilson's interval, which keeps its coverage for few samples and for rates near 0 and 1."""
-    test = _of_scipy("binomtest")
-    if test is None:
-        return Estimate(good / of, None, None, of)
-    interval = test(good, of).proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(good / of, float(interval.low), float(interval.high), of)
+def _share(cases: Collection[Sequence[float]]) -> Estimate:
+    """The mean of all samples, with Wilson's interval for as many independent samples as would have its clustered standard error.
 
-
-def _mean(shares: Sequence[float]) -> Estimate:
-    """The mean over cases with a bootstrap interval, which draws cases, not samples."""
-    if all(share in (0.0, 1.0) for share in shares):
-        return _proportion(round(sum(shares)), len(shares))
-    value = fmean(shares)
-    bootstrap = _of_scipy("bootstrap")
-    if bootstrap is None or len(shares) == 1:
-        return Estimate(value, None, None, len(shares))
-    interval = _interval(bootstrap, shares)
-    return Estimate(value, float(interval.low), float(interval.high), len(shares))
-
-
-def _interval(bootstrap: Callable[..., Any], shares: Sequence[float]) -> Any:
-    drawn = bootstrap(
-        (shares,),
-        fmean,
-        confidence_level=CONFIDENCE,
-        n_resamples=_RESAMPLES,
-        method="percentile",
-        vectorized=False,
-        random_state=_SEED,
-    )
-    return drawn.confidence_interval
-
-
-def _of_scipy(name: str) -> Callable[..., Any] | None:
-    try:
-        from scipy import stats
-    except ImportError:
-        return None
-    found: Callable[..., Any] = getattr(stats, name)
-    return found
+    Where all samples are alike there is no such number, so each case counts as one sample; samples of a single case count as independent.
+    """
+    value, error = clustered(cases)
+    samples = sum(map(len, cases))
+    independent = float(len(cases) if len(cases) > 1 else samples)
+    if len(cases) > 1 and 0 < value < 1:
+        independent = min(samples, value * (1 - value) / error**2) if error else samples
+    return Estimate(value, *wilson(value, independent), samples)

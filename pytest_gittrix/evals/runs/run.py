@@ -26,6 +26,7 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.shards import Shard
@@ -150,6 +151,7 @@ class Summary:
             "reused": self.taken_over,
             "mixed": self.store.is_mixed,
             "confine": self.manifest.core["setting"]["confine"],
+            "rates": rates(self.records).to_json(),
         }
 
 

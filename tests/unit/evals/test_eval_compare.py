@@ -1,9 +1,9 @@
-"""Two runs side by side: which exit status, which flips, where the ways part; and rates with intervals."""
+"""Two runs side by side: which exit status, which flips, where the ways part; rates and their differences, with intervals."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,10 @@ from support.evals import SOLVES, agent_file, ran, suite
 
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.results import summary as rates_module
-from pytest_gittrix.evals.results.compare import compare, first_divergence
-from pytest_gittrix.evals.results.summary import rates, sign_test
+from pytest_gittrix.evals.results.compare import Comparison, SamplePair, compare, first_divergence
+from pytest_gittrix.evals.results.intervals import wilson
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.evals.runs.determinism import check_determinism
 from pytest_gittrix.evals.runs.run import Summary
 
@@ -167,41 +168,76 @@ def test_no_sample_has_no_rate() -> None:
 
 
 def test_intervals_hold_the_rate_and_are_the_same_each_time() -> None:
-    pytest.importorskip("scipy")
     records = outcomes(a="ppfp", b="pffp", c="ffff", d="pppp")
     found = rates(records)
 
     for estimate in (found.passed, *found.at.values(), *found.all.values()):
         assert estimate is not None
-        assert estimate.low is not None
-        assert estimate.high is not None
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.low < estimate.high
     assert rates(records) == found
 
 
-def test_wilsons_interval_is_the_textbooks() -> None:
-    pytest.importorskip("scipy")
-    passed = rates(outcomes(**{f"c{n}": "p" if n < 8 else "f" for n in range(10)})).passed
+def test_one_sample_a_case_gives_wilsons_interval() -> None:
+    passed = rates(outcomes(**{f"c{n}": "p" if n < 81 else "f" for n in range(263)})).passed
 
     assert passed is not None
-    assert (passed.low, passed.high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
+    assert (passed.low, passed.high) == wilson(81 / 263, 263)
 
 
-def test_flips_to_one_side_are_unlikely_by_chance() -> None:
-    pytest.importorskip("scipy")
+def test_repetitions_that_are_all_alike_make_the_interval_no_narrower() -> None:
+    once = rates(outcomes(**{f"c{n}": "p" if n < 8 else "f" for n in range(10)})).passed
+    thrice = rates(outcomes(**{f"c{n}": "ppp" if n < 8 else "fff" for n in range(10)})).passed
+    always = rates(outcomes(a="pppp", b="pppp")).passed
 
-    assert sign_test(0, 6) == pytest.approx(2 / 64)
-    assert sign_test(3, 3) == 1
-    assert sign_test(0, 0) is None
+    assert once is not None
+    assert thrice is not None
+    assert always is not None
+    assert (thrice.low, thrice.high) == (pytest.approx(once.low), pytest.approx(once.high))
+    assert (always.low, always.high) == wilson(1, 2)
 
 
-def test_without_scipy_there_are_rates_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
+def test_repetitions_of_a_single_case_count_as_samples() -> None:
+    passed = rates(outcomes(a="ppppf")).passed
 
-    found = rates(outcomes(a="pf", b="pp"))
+    assert passed is not None
+    assert (passed.low, passed.high) == wilson(0.8, 5)
 
-    assert found.passed is not None
-    assert (found.passed.value, found.passed.low, found.passed.high) == (0.75, None, None)
-    assert str(found.passed) == "75.0%"
-    assert rates_module.sign_test(1, 2) is None
+
+# Comparisons of pass rates ---------------------------------------------------------------------------------------------------------
+
+
+def compared(ours: dict[str, str], theirs: dict[str, str]) -> Comparison:
+    """Two runs from letters."""
+    first, second = ({(one.id, one.epoch): one for one in outcomes(**side)} for side in (ours, theirs))
+    pairs = [SamplePair(*sample, first.get(sample), second.get(sample), "same") for sample in sorted({*first, *second})]
+    return Comparison(RunStore(Path("a")), RunStore(Path("b")), (), tuple(pairs))
+
+
+def test_cases_are_compared_by_their_own_rates_worst_first() -> None:
+    found = compared({"a": "pppp", "b": "ffff", "c": "ppff", "d": "p"}, {"a": "pppf", "b": "pfff", "c": "ffff", "e": "p"})
+
+    assert [(case.id, case.change) for case in found.cases] == [
+        ("c", Fraction(-1, 2)),
+        ("a", Fraction(-1, 4)),
+        ("b", Fraction(1, 4)),
+        ("d", None),
+        ("e", None),
+    ]
+    assert (found.difference.cases, found.difference.better, found.difference.worse) == (3, 1, 2)
+    assert found.difference.difference == pytest.approx(-1 / 6)
+
+
+def test_what_says_nothing_about_the_agent_is_left_out_of_the_comparison() -> None:
+    found = compared({"a": "pp", "b": "p"}, {"a": "fi", "b": "i"})
+
+    assert found.difference.cases == 1
+    assert found.difference.difference == -1
+
+
+def test_programs_get_the_numbers_of_the_sentences() -> None:
+    data = compared({"a": "pp", "b": "pf"}, {"a": "pf", "b": "pf"}).difference.to_json()
+
+    assert data["difference"] == -0.25
+    assert data["sentences"][0].startswith("Pass rate of b minus a: -25.0 points")
+    assert data["told"] is False

@@ -1,0 +1,135 @@
+"""Two runs on the same cases: by how much their pass rates differ, and whether there are enough samples to tell.
+
+Each case counts once, by the difference of its own pass rates: repetitions of one case say nothing about other cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import ceil, lcm, sqrt
+from statistics import NormalDist, fmean, stdev
+from typing import Any, Final
+
+from pytest_gittrix.evals.results.intervals import CONFIDENCE, Z, randomisation_p, student
+
+POWER: Final = 0.8
+"""How often a difference of the size ``detectable`` is noticed."""
+
+FEWEST: Final = 6
+"""The fewest cases that can differ from chance: six that all change the same way have a p of 0.03, five one of 0.06."""
+
+_NOTICED: Final = Z + NormalDist().inv_cdf(POWER)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How the pass rates of two runs differ on the cases that both have. All rates and differences are between -1 and 1.
+
+    Attributes:
+        cases: the number of cases with a sample that counts in both runs.
+        better: the number of cases that pass more often in the second run.
+        worse: the number of cases that pass less often in the second run.
+        difference: the mean over cases of the pass rate in the second run minus that in the first; None without cases.
+        standard_error: the standard error of the difference, clustered by case; None for fewer than two cases.
+        low: lower end of the 95 % interval; None if all cases differ by the same.
+        high: upper end; None likewise.
+        p: how likely chance alone makes a difference of this size or more; None without cases.
+        detectable: the smallest difference that these cases show in four of five comparisons; None for fewer than six cases.
+        needed: the number of cases that would show the difference that was seen, in four of five comparisons; None if there is none.
+    """
+
+    cases: int
+    better: int
+    worse: int
+    difference: float | None = None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    detectable: float | None = None
+    needed: int | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the difference is more than chance explains."""
+        return self.p is not None and self.p < 1 - CONFIDENCE
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The result in words, the same for terminals and pages."""
+        if self.difference is None:
+            return ("No case was judged in both runs.",)
+        return (self._size(), self._verdict(), self._limit())
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {**asdict(self), "told": self.is_told, "sentences": list(self.sentences)}
+
+    def _size(self) -> str:
+        assert self.difference is not None
+        counts = f"{self.better} of {_cases(self.cases)} better, {self.worse} worse"
+        interval = f"95 % interval {_points(self.low)} to {_points(self.high)}, " if self.low is not None else ""
+        return f"Pass rate of b minus a: {_points(self.difference)} points ({interval}{self._chance()}); {counts}."
+
+    def _chance(self) -> str:
+        return "p < 0.001" if self.p is not None and self.p < 0.001 else f"p = {self.p:.3f}"
+
+    def _verdict(self) -> str:
+        assert self.difference is not None
+        if self.is_told:
+            return f"b is {'better' if self.difference > 0 else 'worse'} than a: chance alone seldom makes such a difference."
+        if not self.better and not self.worse:
+            return "Not enough samples to tell: no case passes more or less often."
+        more = f" About {self.needed} cases would show a difference of this size." if self.needed is not None else ""
+        return f"Not enough samples to tell: chance alone makes such differences.{more}"
+
+    def _limit(self) -> str:
+        if self.detectable is None:
+            return f"Fewer than {FEWEST} cases never suffice to tell a difference from chance."
+        if self.detectable > 1:
+            return "No difference is large enough to be noticed in 4 of 5 comparisons on so few cases."
+        return f"Minimal detectable difference: {self.detectable * 100:.1f} points, which are noticed in 4 of 5 comparisons on such cases."
+
+
+def paired_difference(cases: Sequence[tuple[Fraction, Fraction]]) -> PairedDifference:
+    """Compare the pass rates of two runs.
+
+    Args:
+        cases: the pass rate of each case in the first and in the second run, over the samples that count there.
+    """
+    differences = [second - first for first, second in cases]
+    better, worse = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
+    count = len(cases)
+    if not count:
+        return PairedDifference(0, 0, 0)
+    scale = lcm(*(one.denominator for one in differences))
+    p = randomisation_p(int(one * scale) for one in differences)
+    mean = fmean(differences)
+    if count == 1:
+        return PairedDifference(count, better, worse, mean, p=p)
+    spread = stdev(map(float, differences))
+    error = spread / sqrt(count)
+    half = student(count - 1) * error
+    step = 1 / max(rate.denominator for pair in cases for rate in pair)
+    return PairedDifference(
+        count,
+        better,
+        worse,
+        mean,
+        error,
+        low=max(-1.0, mean - half) if error else None,
+        high=min(1.0, mean + half) if error else None,
+        p=p,
+        detectable=max(_NOTICED * error, FEWEST * step / count) if count >= FEWEST else None,
+        needed=max(FEWEST, ceil((_NOTICED * spread / mean) ** 2)) if mean else None,
+    )
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{value * 100:+.1f}"
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"

@@ -30,7 +30,7 @@ EXAMPLES = {
         "gittrix eval run evals/ --replay runs/a --out runs/replayed",
     ],
     "eval show": ["gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2"],
-    "eval compare": ["gittrix eval compare runs/a runs/b"],
+    "eval compare": ["gittrix eval compare runs/a runs/b", "gittrix eval compare runs/a runs/b --html compare.html"],
     "eval replay": ["gittrix eval replay runs/a fix-add", "gittrix eval replay runs/a fix-add --keep out/"],
     "eval check-determinism": ['gittrix eval check-determinism evals/ --agent "./agent.sh"'],
     "eval merge": ["gittrix eval merge runs/c1 runs/c2 --out runs/c"],
@@ -62,6 +62,7 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
     compared = verb("compare", compare, "compare two runs: changed outcomes, rates, and the first events that differ")
     compared.add_argument("a", type=Path, metavar="A", help="the directory of a run")
     compared.add_argument("b", type=Path, metavar="B", help="the directory of another")
+    evals_report.comparison_argument(compared)
     replayed = verb("replay", replay, "repeat a recorded sample, and check that the result is the same")
     _run_directory(replayed)
     replayed.add_argument("id", metavar="ID", help="of a case")
@@ -201,7 +202,10 @@ def compare(options: argparse.Namespace) -> CommandResult:
     from pytest_gittrix.evals.results.store import RunStore
 
     found = compare_runs(RunStore.open(options.a), RunStore.open(options.b))
-    return CommandResult(found.to_json(), comparison_text(found), status=found.code)
+    if options.html is None:
+        return CommandResult(found.to_json(), comparison_text(found), status=found.code)
+    page = evals_report.page_of_comparison(found, options.html)
+    return CommandResult({**found.to_json(), "report": page}, f"{comparison_text(found)}report {page}\n", status=found.code)
 
 
 def replay(options: argparse.Namespace) -> CommandResult:

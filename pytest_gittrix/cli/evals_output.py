@@ -233,7 +233,7 @@ def comparison_text(found: Comparison) -> str:
     lines += [f"{side}  {line.strip()}" for side, of_side in zip("ab", found.rates, strict=True) for line in _rate_lines(of_side)]
     if found.better or found.worse:
         lines.append(f"flips: {len(found.better)} better, {len(found.worse)} worse")
-    lines += found.difference.sentences
+    lines += found.sentences
     for difference, heading in (
         ("outcome", "changed outcome"),
         ("missing", "only in one of them"),

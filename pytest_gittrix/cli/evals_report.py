@@ -1,4 +1,4 @@
-"""``gittrix eval report``, and the page that ``gittrix eval run`` writes at its end.
+"""``gittrix eval report``, and the pages of ``gittrix eval run`` and ``gittrix eval compare --html``.
 
 The page needs a template library, which is an extra: without it a run ends as usual, with a note.
 """
@@ -6,12 +6,14 @@ The page needs a template library, which is an extra: without it a run ends as u
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.commands.output import CommandResult
 
 if TYPE_CHECKING:
+    from pytest_gittrix.evals.results.compare import Comparison
     from pytest_gittrix.evals.results.store import RunStore
 
 EXAMPLES = ["gittrix eval report runs/a", "gittrix eval report runs/a --out page.html"]
@@ -30,19 +32,36 @@ def run_argument(verb: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> CommandResult:
     """Write the page of a run, and print where it is."""
-    from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.report.eval_report import write_report
 
     store = RunStore.open(options.run_directory)
-    if options.out is not None and "\0" in str(options.out):
-        raise InvalidInput(f"{str(options.out)!r} is no path.", why="No path holds NUL.", fix="Give the path of a file.")
-    try:
-        page = write_report(store, options.out)
-    except OSError as problem:
-        where = options.out or store.path
-        raise AdapterUnavailable(f"{where} cannot be written: {problem.strerror or problem}.", fix="Give another --out.") from None
+    page = _written(lambda: write_report(store, options.out), options.out or store.path, "--out")
     return CommandResult({"run": str(store.path), "report": str(page.absolute())}, f"{page}\n")
+
+
+def comparison_argument(verb: argparse.ArgumentParser) -> None:
+    """Declare the flag of ``gittrix eval compare``."""
+    verb.add_argument("--html", type=Path, metavar="FILE", help="write a page of the comparison too, the worst regressions first")
+
+
+def page_of_comparison(found: Comparison, to: Path) -> str:
+    """Write the page of a comparison, and return where it is."""
+    from pytest_gittrix.report.compare_report import write_comparison
+
+    return str(_written(lambda: write_comparison(found, to), to, "--html").absolute())
+
+
+def _written(write: Callable[[], Path], to: Path, option: str) -> Path:
+    """What ``write`` returns; a file that cannot be written is refused."""
+    from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+
+    if "\0" in str(to):
+        raise InvalidInput(f"{str(to)!r} is no path.", why="No path holds NUL.", fix="Give the path of a file.")
+    try:
+        return write()
+    except OSError as problem:
+        raise AdapterUnavailable(f"{to} cannot be written: {problem.strerror or problem}.", fix=f"Give another {option}.") from None
 
 
 def page_of_run(store: RunStore, options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:

@@ -211,7 +211,6 @@ def sample_of(store: RunStore, record: Record) -> Sample:
     timing = store.lines("timing", record.key)
     phases = tuple((str(line["phase"]), float(line["ms"])) for line in timing if "phase" in line and "ms" in line)
     agent = next((ms / 1000 for phase, ms in phases if phase == "agent"), None)
-    output = [step for line in timing if "stdout" in line or "traceback" in line for step in _printed(line)]
     events = store.lines("events", record.key)
     return Sample(
         record,
@@ -220,7 +219,7 @@ def sample_of(store: RunStore, record: Record) -> Sample:
         phases,
         tuple(_event(line) for line in events),
         tuple(_action(line) for line in store.lines("transcripts", record.key)[:_MOST_STEPS]),
-        tuple(output),
+        tuple(printed(timing)),
         tuple(file_diffs(store.part("patches", record.key), most_lines=_MOST_LINES)),
         store.replay_command(record),
     )
@@ -256,6 +255,11 @@ def _action(line: Mapping[str, Any]) -> TimelineEntry:
     shown = printed or line.get("data") or (line.get("fed") or {}).get("data") or ""
     result = f"exit {exit_code}" if exit_code is not None else ""
     return TimelineEntry(kind, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
+
+
+def printed(timing: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
+    """What the agent and the checks printed, by the lines of a sample's timing."""
+    return [entry for line in timing if "stdout" in line or "traceback" in line for entry in _printed(line)]
 
 
 def _printed(line: Mapping[str, Any]) -> list[TimelineEntry]:

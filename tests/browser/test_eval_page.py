@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES
+from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
+from pytest_gittrix.report.compare_report import write_comparison
 from pytest_gittrix.report.page import Row, render, write_page
 
 DESK = {"width": 1280, "height": 900}
@@ -492,3 +495,27 @@ def test_on_paper_there_is_every_row(long_page: Any) -> None:
     long_page.evaluate("dispatchEvent(new Event('beforeprint'))")
 
     assert len(shown(long_page)) == 1000
+
+
+# A comparison ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("viewport", [DESK, TELEPHONE], ids=["desk", "telephone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_comparison_opens_its_pairs_fits_the_screen_and_can_be_read(
+    scheme: str, viewport: dict[str, int], chromium: Any, store: RunStore, tmp_path: Path, seen: dict[str, list[str]]
+) -> None:
+    found = compare(store, store)
+    failed = replace(store.sample("fail"), id="pass")
+    pairs = [replace(pair, b=failed, difference="outcome") if pair.id == "pass" else pair for pair in found.pairs]
+    file = write_comparison(replace(found, pairs=tuple(pairs)), tmp_path / "page.html")
+    page = opened(chromium, file.as_uri(), seen, color_scheme=scheme, viewport=viewport)
+
+    assert shown(page)[0] == "pass"
+    page.locator(".open").first.click()
+    page.evaluate("document.querySelectorAll('.detail details').forEach(one => { one.open = true })")
+    contrasts, spills = page.evaluate(CONTRASTS), page.evaluate(SPILLS)
+    page.close()
+
+    assert sorted({(round(ratio, 2), what) for ratio, what, _ in contrasts if ratio < ENOUGH}) == []
+    assert (spills, seen["errors"]) == ([], [])

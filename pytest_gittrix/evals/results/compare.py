@@ -148,6 +148,16 @@ class Comparison:
         """How the pass rates differ on the cases that both runs have."""
         return paired_difference([(case.a, case.b) for case in self.cases if case.a is not None and case.b is not None])
 
+    @property
+    def verdict(self) -> str:
+        """What came of the comparison, in a sentence."""
+        return "The runs are the same: outcomes, trees and logs." if self.code == SAME else self.difference.verdict
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What came of the comparison in words and numbers, the same for terminals and pages."""
+        return (self.verdict,) if self.code == SAME else self.difference.sentences
+
     @cached_property
     def rates(self) -> tuple[Rates, Rates]:
         """The rates of the first and of the second run."""

@@ -60,8 +60,20 @@ class PairedDifference:
     def sentences(self) -> tuple[str, ...]:
         """The result in words, the same for terminals and pages."""
         if self.difference is None:
-            return ("No case was judged in both runs.",)
-        return (self._size(), self._verdict(), self._limit())
+            return (self.verdict,)
+        more = () if self.is_told or self.needed is None else (f"About {self.needed} cases would show a difference of this size.",)
+        return (self._size(), self.verdict, *more, self._limit())
+
+    @property
+    def verdict(self) -> str:
+        """Which run is better, or why nobody can tell, in a sentence."""
+        if self.difference is None:
+            return "No case was judged in both runs."
+        if self.is_told:
+            return f"b is {'better' if self.difference > 0 else 'worse'} than a: chance alone seldom makes such a difference."
+        if not self.better and not self.worse:
+            return "Not enough samples to tell: no case passes more or less often."
+        return "Not enough samples to tell: chance alone makes such differences."
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
@@ -75,15 +87,6 @@ class PairedDifference:
 
     def _chance(self) -> str:
         return "p < 0.001" if self.p is not None and self.p < 0.001 else f"p = {self.p:.3f}"
-
-    def _verdict(self) -> str:
-        assert self.difference is not None
-        if self.is_told:
-            return f"b is {'better' if self.difference > 0 else 'worse'} than a: chance alone seldom makes such a difference."
-        if not self.better and not self.worse:
-            return "Not enough samples to tell: no case passes more or less often."
-        more = f" About {self.needed} cases would show a difference of this size." if self.needed is not None else ""
-        return f"Not enough samples to tell: chance alone makes such differences.{more}"
 
     def _limit(self) -> str:
         if self.detectable is None:

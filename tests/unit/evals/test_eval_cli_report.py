@@ -75,3 +75,19 @@ def test_what_is_no_run_or_cannot_be_written_is_refused(words: tuple[str, ...], 
     error = cli.error("eval", "report", *(word if word.startswith("-") else str(cli.root / word) for word in words))
 
     assert error["code"] == code
+
+
+def test_a_comparison_is_written_as_a_page_beside_the_text(cli: Cli) -> None:
+    for name in "ab":
+        cli.ok(*run(cli, name, "--no-report"))
+    words = ("eval", "compare", str(cli.root / "a"), str(cli.root / "b"))
+
+    text = cli.ok(*words, "--html", str(cli.root / "page.html")).text
+    data = cli.data(*words, "--html", str(cli.root / "page.html"))
+
+    assert text == f"{cli.ok(*words).text}report {cli.root / 'page.html'}\n"
+    assert data["report"] == str(cli.root / "page.html")
+    same = "The runs are the same: outcomes, trees and logs."
+    assert same in text
+    assert f"<h1>{same}</h1>" in (cli.root / "page.html").read_text(encoding="utf-8")
+    assert cli.error(*words, "--html", str(cli.root / "no" / "page.html"))["code"] == "ADAPTER_UNAVAILABLE"

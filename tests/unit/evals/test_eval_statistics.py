@@ -105,7 +105,7 @@ def test_six_cases_that_all_get_worse_are_told_and_five_are_not() -> None:
     assert six.sentences[1] == "b is worse than a: chance alone seldom makes such a difference."
     assert (five.is_told, five.p, five.detectable) == (False, 2 / 32, None)
     assert five.sentences[1].startswith("Not enough samples to tell: chance alone makes such differences.")
-    assert five.sentences[2] == "Fewer than 6 cases never suffice to tell a difference from chance."
+    assert five.sentences[-1] == "Fewer than 6 cases never suffice to tell a difference from chance."
 
 
 def test_a_difference_that_chance_explains_says_how_many_cases_would_show_it() -> None:
@@ -113,7 +113,8 @@ def test_a_difference_that_chance_explains_says_how_many_cases_would_show_it() -
 
     assert found.sentences == (
         "Pass rate of b minus a: -10.0 points (95 % interval -24.1 to +4.1, p = 0.289); 2 of 40 cases better, 6 worse.",
-        "Not enough samples to tell: chance alone makes such differences. About 153 cases would show a difference of this size.",
+        "Not enough samples to tell: chance alone makes such differences.",
+        "About 153 cases would show a difference of this size.",
         "Minimal detectable difference: 19.6 points, which are noticed in 4 of 5 comparisons on such cases.",
     )
 

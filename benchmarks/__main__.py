@@ -40,6 +40,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.confine import confine
     from benchmarks.cycle import cycle, moving
     from benchmarks.diffs import diffs
+    from benchmarks.eval_page import eval_page
     from benchmarks.evals import evals
     from benchmarks.exponents import exponents
     from benchmarks.fixtures_cost import fixtures_cost
@@ -64,6 +65,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "diffs": lambda: diffs(quick=quick),
         "machine": lambda: machine(quick=quick),
         "evals": lambda: evals(quick=quick),
+        "eval page": lambda: eval_page(quick=quick),
         "confine": lambda: confine(quick=quick),
         "ignore": lambda: ignore(quick=quick),
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.evals import FILES, FUNCTION, PROGRAM, PROGRAM_LINE, SOLVED, prepared, run_turn, timed_samples
-from benchmarks.measure import Phases, interleave, memory_directory, scratch, summarise
+from benchmarks.measure import Measurement, Phases, interleave, memory_directory, peak_memory, scratch, summarise
 from benchmarks.report import Run, environment, text, to_json
 
 INSPECT: Final = "Inspect, local sandbox: {}"
@@ -40,14 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("Inspect AI is not installed here: run `make tools`, then this with .venv-tools/bin/python.", file=sys.stderr)
         return 1
     surroundings = environment(memory_directory(), tempfile.gettempdir()) | {"inspect": inspect_ai.__version__}
-    run = beside_inspect(max(asked.samples // _TURNS, 1))
+    run = Run([*beside_inspect(max(asked.samples // _TURNS, 1)), *memory_beside_inspect(asked.samples)])
     if asked.json is not None:
         asked.json.write_text(to_json(run, surroundings))
     print(text(run, surroundings), end="")
     return 0
 
 
-def beside_inspect(samples: int) -> Run:
+def beside_inspect(samples: int) -> list[Measurement]:
     """Milliseconds a sample of each variant.
 
     Args:
@@ -61,7 +61,27 @@ def beside_inspect(samples: int) -> Run:
             PROGRAM: partial(run_turn, suite, replace(options, agent=PROGRAM_LINE), samples),
             INSPECT.format(PROGRAM): partial(_inspect, root, samples, True),
         }
-        return Run(summarise("evals", interleave(variants, rounds=_TURNS, seconds=600)))
+        return summarise("evals", interleave(variants, rounds=_TURNS, seconds=600))
+
+
+def memory_beside_inspect(samples: int) -> list[Measurement]:
+    """The peak memory of a runner of all samples at once, of an agent that is a function; each runner in a process of its own."""
+    found = []
+    for name, job in ((FUNCTION, _ours_alone), (INSPECT.format(FUNCTION), _inspect_alone)):
+        with scratch() as root:
+            memory = peak_memory(partial(job, root, samples))
+        found.append(Measurement("memory of the runner", name, "peak", samples, memory, memory, 1, "MB"))
+    return found
+
+
+def _ours_alone(root: Path, samples: int) -> None:
+    suite, options = prepared(root, samples)
+    run_turn(suite, options, samples, 0)
+
+
+def _inspect_alone(root: Path, samples: int) -> None:
+    with _temporary_files_in(root):
+        _inspect(root, samples, False, 0)
 
 
 def _inspect(root: Path, samples: int, program: bool, turn: int) -> Phases:

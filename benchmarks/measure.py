@@ -7,6 +7,7 @@ know what is measured.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +42,7 @@ class Measurement:
         size: files in the repository, sessions in the store, or None where nothing grows.
         median: in ``unit``, over ``rounds``.
         best: the smallest.
-        unit: ``ms``, ``events/s`` or ``steps/s``.
+        unit: such as ``ms``, ``events/s`` or ``MB``.
     """
 
     bench: str
@@ -138,6 +140,19 @@ def summarise(
             Measurement(bench, name, phase, size, statistics.median(column), min(column), len(column)) for phase, column in columns.items()
         ]
     return found
+
+
+def peak_memory(job: Callable[[], object]) -> float:
+    """Do a job in a new process; gives the most megabytes of memory that the process had at once. The job must be one to pickle."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+        return apart.submit(_peak_of, job).result()
+
+
+def _peak_of(job: Callable[[], object]) -> float:
+    job()
+    # What `getrusage` tells begins with the memory of the process that started this one.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].removesuffix("kB")) * 1024 / 1e6
 
 
 def memory_directory() -> str | None:

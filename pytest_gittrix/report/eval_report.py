@@ -98,8 +98,8 @@ class Share:
 
     name: str
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     text: str
 
 

@@ -128,6 +128,6 @@ def _colours() -> str:
     """The colours of code, for light pages and dark ones."""
     from pygments.formatters import HtmlFormatter
 
-    light = HtmlFormatter(style="xcode").get_style_defs("td.code")
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".dark td.code")
-    return "\n".join(line for line in f"{light}\n{dark}".splitlines() if "td.code ." in line)
+    light = HtmlFormatter(style="xcode").get_style_defs(".diff")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".dark .diff")
+    return "\n".join(line for line in f"{light}\n{dark}".splitlines() if ".diff ." in line)

@@ -27,6 +27,9 @@ LONGEST_LINE: Final = 1_000
 _HUNK: Final = re.compile(r"@@ -([0-9]+)(?:,[0-9]+)? \+([0-9]+)(?:,[0-9]+)? @@(.*)")
 _NOTE: Final = re.compile(r"(old mode|new mode|rename|Binary files|new file mode (?!100644)|deleted file mode (?!100644))")
 _ALIKE: Final = 0.5
+_PLAIN: Final = ("n", "p", "w")
+"""The kinds of words that have no colour of their own: names, punctuation and spaces."""
+
 _Spans = list[tuple[str, str]]
 
 
@@ -52,6 +55,13 @@ class DiffRow:
     left: DiffCell = field(default_factory=DiffCell)
     right: DiffCell = field(default_factory=DiffCell)
     title: str = ""
+
+    @property
+    def change(self) -> str:
+        """``gone`` or ``new`` if only one side has the line, ``changed`` if both have another one, and empty if they have the same."""
+        if self.left.kind == "gone":
+            return "changed" if self.right.kind == "new" else "gone"
+        return "new" if self.right.kind == "new" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +232,8 @@ def _spans(lexer: Lexer | None, text: str) -> _Spans:
         return [("", text)]
     from pygments.token import STANDARD_TYPES
 
-    return [(STANDARD_TYPES.get(kind, ""), piece.rstrip("\n")) for kind, piece in lexer.get_tokens(text)]
+    kinds = ((STANDARD_TYPES.get(kind, ""), piece.rstrip("\n")) for kind, piece in lexer.get_tokens(text))
+    return [("" if kind in _PLAIN else kind, piece) for kind, piece in kinds]
 
 
 def _marked(kind: str, text: str, start: int, marks: Sequence[tuple[int, int]]) -> str:

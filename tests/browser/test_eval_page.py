@@ -314,7 +314,7 @@ def test_an_open_sample_shows_the_conflict_the_difference_and_what_happened(page
         f"gittrix eval replay {store.path} conflict",
     ):
         assert said in text
-    assert page.locator(f"#d-{key} table.diff td.code.new").count() > 1
+    assert page.locator(f"#d-{key} table.diff :is(.new, .changed)").count() > 1
 
 
 def test_what_an_agent_printed_can_be_read(page: Any, store: RunStore) -> None:

@@ -47,6 +47,7 @@ def test_changed_lines_stand_beside_each_other_with_their_numbers() -> None:
         (4, "five", 4, "four"),
     ]
     assert [row.title for row in one.rows if row.title] == ["@@ -1,4 +1,4 @@ def main():"]
+    assert [row.change for row in one.rows if not row.title] == ["", "changed", "", "changed"]
 
 
 def test_the_words_that_differ_are_marked() -> None:

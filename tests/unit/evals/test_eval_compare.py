@@ -197,6 +197,13 @@ def test_repetitions_that_are_all_alike_make_the_interval_no_narrower() -> None:
     assert (always.low, always.high) == wilson(1, 2)
 
 
+def test_cases_that_are_more_alike_than_chance_count_as_no_more_than_their_samples() -> None:
+    passed = rates(outcomes(a="pf", b="fp", c="pf")).passed
+
+    assert passed is not None
+    assert (passed.low, passed.high) == wilson(0.5, 6)
+
+
 def test_repetitions_of_a_single_case_count_as_samples() -> None:
     passed = rates(outcomes(a="ppppf")).passed
 

@@ -101,7 +101,7 @@ def test_repetitions_that_are_all_alike_tell_no_more_than_one() -> None:
 def test_six_cases_that_all_get_worse_are_told_and_five_are_not() -> None:
     six, five = paired_difference([(YES, NO)] * 6), paired_difference([(YES, NO)] * 5)
 
-    assert (six.is_told, six.p) == (True, 2 / 64)
+    assert (six.is_told, six.p, six.low, six.high) == (True, 2 / 64, None, None)
     assert six.sentences[1] == "b is worse than a: chance alone seldom makes such a difference."
     assert (five.is_told, five.p, five.detectable) == (False, 2 / 32, None)
     assert five.sentences[1].startswith("Not enough samples to tell: chance alone makes such differences.")
@@ -127,7 +127,9 @@ def test_the_needed_cases_have_the_seen_difference_as_their_minimal_detectable_o
     many = paired_difference(block * round(needed / len(block)))
 
     assert many.difference == pytest.approx(-0.1)
+    assert many.standard_error is not None
     assert many.detectable == pytest.approx(0.1, rel=0.1)
+    assert many.detectable == pytest.approx(2.80 * many.standard_error, rel=1e-3)
 
 
 def test_runs_without_a_change_have_a_minimal_detectable_difference_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
@@ -18,6 +19,7 @@ EXAMPLES = [
     "gittrix conform acme.testing:system --baseline report.json",
     "gittrix conform acme.testing:system --clause CNF-03",
     "gittrix conform --list --family CNF",
+    "gittrix conform --worktree tool.toml",
 ]
 BROKEN = 1
 
@@ -38,6 +40,7 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run")
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
+    verb.add_argument("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description")
 
     def checked(options: Namespace) -> CommandResult:
         from pytest_gittrix.errors import InvalidInput
@@ -64,6 +67,8 @@ def conform(options: Namespace) -> CommandResult:
         InvalidInput: there is no such family, clause or system, no such kind of report, or the baseline is no report.
         GittrixError: the run did not finish.
     """
+    if options.worktree is not None:
+        return _worktree(options)
     from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
@@ -78,6 +83,28 @@ def conform(options: Namespace) -> CommandResult:
     compared = compare(baseline, report)
     text = "".join(f"{line}\n" for line in compared.lines())
     return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if compared.new else 0)
+
+
+def _worktree(options: Namespace) -> CommandResult:
+    """Put a manager of worktrees to the clauses of the worktree profile."""
+    from pytest_gittrix.conformance.worktrees.base.description import read_tool
+    from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
+    from pytest_gittrix.conformance.worktrees.findings import report_data
+    from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
+    from pytest_gittrix.conformance.worktrees.text import report_text
+    from pytest_gittrix.os_level.atomic_text import check_place, write_whole
+
+    clauses = select_worktree_clauses(options.family, options.clause)
+    if options.list:
+        rows: list[tuple[str, ...]] = [(one.code, one.promise, ", ".join(one.needs)) for one in clauses]
+        listed = [{"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs]} for one in clauses]
+        return CommandResult(listed, Table(("clause", "promise", "needs"), rows, elastic="promise", styles={}))
+    number = None if options.workers in (None, "auto") else int(options.workers)
+    report = run_worktree_profile(read_tool(options.worktree), clauses, workers=number)
+    data = report_data(report)
+    for file in options.report:
+        write_whole(check_place(file), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return CommandResult(data, report_text(report), status=BROKEN if report.broken else 0)
 
 
 def _data(clause: Clause) -> dict[str, Any]:

@@ -1,0 +1,417 @@
+"""The world in which one cell of the profile runs: a home, a repository, perhaps a remote, and a record of every line that was run in it.
+
+Everything that happens in a world is a line of shell, so that the record is also the script that reproduces a finding. What a tool leaves
+is looked at with git and by reading files, never by asking the tool.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.process_tree import AgentTree
+
+_SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
+HOME_LINE: Final = f"""export HOME="$R/home"; mkdir "$HOME"; printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
+"""What a script runs in place of the private home of a world."""
+MOST_LINES: Final = 10
+"""The length of a script."""
+BASE_LINE: Final = (
+    "git init -q app; cd app; printf '.env\\nbuild/\\n' > .gitignore; printf 'one\\ntwo\\nthree\\n' > file.txt; echo here > other.txt; "
+    "git add .; git commit -qm base"
+)
+"""How the repository of a world is made."""
+ORIGIN_LINE: Final = 'git clone -q --bare "$R/app" "$R/origin.git"; git remote add origin {url}; git push -q -u origin main'
+"""How the remote of a world is made."""
+STATE: Final = "git status -uall --ignored; git rev-parse HEAD; git diff HEAD"
+"""The state of a checkout, as git tells it: branch, operation in progress, index, files, and the text of changes."""
+PRECIOUS: Final = "precious"
+"""The beginning of the text that stands for work; see ``token``."""
+
+_MARK: Final = "GITTRIX_WORLD"
+_PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+_NAMED: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
+_MOST_OUTPUT: Final = 1 << 20
+
+
+class PromiseBroken(Exception):
+    """The tool broke the promise; the message says what is lost or wrong."""
+
+
+class NoVerdict(Exception):
+    """The scenario did not come about, so nothing can be said; the message says why."""
+
+
+@dataclass(frozen=True)
+class RanLine:
+    """A line of shell that has ended.
+
+    Attributes:
+        line: the line.
+        status: its exit status; None if it was ended because its time was up.
+        output: what it printed, on both streams.
+    """
+
+    line: str
+    status: int | None
+    output: str
+
+    @property
+    def done(self) -> bool:
+        """Whether it exited with 0."""
+        return self.status == 0
+
+
+def token(what: str) -> str:
+    """A text that stands for a piece of work and occurs nowhere else."""
+    return f"{PRECIOUS}-{what}-work"
+
+
+@dataclass
+class ToolWorld:
+    """A directory with a home and a repository in it, and the tool.
+
+    Attributes:
+        tool: the tool.
+        root: the directory; ``$R`` in lines.
+        lines: what was run, as lines of a script.
+    """
+
+    tool: WorktreeTool
+    root: Path
+    lines: list[str] = field(default_factory=list)
+    _outputs: list[str] = field(default_factory=list)
+    _paths: dict[str, Path] = field(default_factory=dict)
+    _last: str = ""
+    _again: Callable[[], AbstractContextManager[ToolWorld]] | None = None
+    _mark: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def repo(self) -> Path:
+        """The main checkout."""
+        return self.root / "app"
+
+    @property
+    def origin(self) -> Path:
+        """The bare repository that is the remote, where there is one."""
+        return self.root / "origin.git"
+
+    # --- running lines
+
+    def sh(self, line: str, at: Path | None = None) -> str:
+        """Run a line of shell out of band, as a person or an agent would type it. Raises NoVerdict if it fails."""
+        where = at or self.repo
+        self.lines.append(f'cd "{self._place(where)}"; {self.portable(line)}')
+        ran = self._run(line, where)
+        if not ran.done:
+            raise NoVerdict(f"the scenario could not be set up: `{line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+        return ran.output
+
+    def look(self, line: str, at: Path | None = None) -> str:
+        """What a line of shell prints, out of band; it is not part of the script."""
+        return self._run(line, at or self.repo).output
+
+    def command(self, command: str, name: str = "demo", *, said: bool = False) -> RanLine:
+        """Run a command of the tool; with ``said`` a script has its output in ``$R/said`` and its exit status in ``$S``."""
+        return self.typed(*self.prepared(command, name), said=said)
+
+    def typed(self, line: str, where: Path, *, said: bool = False) -> RanLine:
+        """Run a line of the tool's; ``said`` as in ``command``."""
+        place, shown = self._place(where), self.portable(line)
+        if said:
+            self.lines.append(f'cd "{place}" && {{ {shown}; }} > "$R/said" 2>&1; S=$?; cat "$R/said"; echo "exit status $S"')
+        else:
+            self.lines.append(f'cd "{place}"; {shown}; echo "exit status $?"')
+        if self.tool.pty:
+            line = f"script -qec {shlex.quote(line)} /dev/null"
+        ran = self._run(line, where, stdin="".join(f"{answer}\n" for answer in self.tool.answers), limit=self.tool.timeout)
+        self._outputs.append(ran.output)
+        if ran.status is None:
+            raise NoVerdict(f"`{line}` did not end within {self.tool.timeout:g} seconds: {ran.output.strip()[-200:]}")
+        return ran
+
+    def prepared(self, command: str, name: str = "demo") -> tuple[str, Path]:
+        """The line of a command for a worktree, and the directory that it runs in."""
+        path = self._paths.get(name)
+        values = {"name": name, "base": self.tool.base, "repo": str(self.repo), "world": str(self.root)}
+        if path is not None:
+            values["path"] = str(path)
+        where = self.tool.directory(command)
+        places = {"repo": self.repo, "worktree": path or self.repo}
+        return self.tool.line(command, values), places.get(where) or Path(fill(where, values).strip("'"))
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment of everything that runs in the world."""
+        environment = hermetic_env(self.root / "home", base={name: os.environ[name] for name in _PASSED if name in os.environ})
+        del environment["GIT_OPTIONAL_LOCKS"], environment["GIT_TEMPLATE_DIR"]
+        environment |= {"TERM": "dumb", "R": str(self.root), "W": self._last, _MARK: self._mark}
+        return environment | {name: value.replace("{world}", str(self.root)) for name, value in self.tool.env.items()}
+
+    def _run(self, line: str, where: Path, *, stdin: str = "", limit: float = 60.0) -> RanLine:
+        # Not a pipe: a process that the line leaves behind would hold its end open.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+            given.write(stdin.encode())
+            given.seek(0)
+            process = subprocess.Popen(
+                ["sh", "-c", line],
+                stdin=given,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=where if where.is_dir() else self.root,
+                env=self.environment(),
+                start_new_session=True,
+            )
+            status: int | None
+            try:
+                status = _waited(process, limit)
+            except BaseException:
+                self._end(process)
+                raise
+            if status is None:
+                self._end(process)
+            output.seek(0)
+            return RanLine(line, status, output.read(_MOST_OUTPUT).decode("utf-8", "backslashreplace"))
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _place(self, where: Path) -> str:
+        return "$W" if str(where) == self._last else self.portable(str(where))
+
+    def portable(self, text: str) -> str:
+        """A text with the world's directory as ``$R``."""
+        return text.replace(str(self.root), "$R")
+
+    # --- the scenario
+
+    def create(self, name: str = "demo") -> Path:
+        """Create a worktree with the tool, and give its directory. Raises NoVerdict if there is none afterwards."""
+        before = self.worktrees()
+        ran = self.command("create", name)
+        path = self.found_new(before)
+        if path is None:
+            raise NoVerdict(f"`{ran.line}` ended with {ran.status} and made no worktree: {ran.output.strip()[-300:]}")
+        self.enter(name, path)
+        return path
+
+    def enter(self, name: str, path: Path) -> None:
+        """Take a directory as the worktree of a name: it is ``{path}`` in commands, and ``$W`` in lines from now on."""
+        self._paths[name] = path
+        self._last = str(path)
+        self.lines[-1] += f'; W="{self.portable(str(path))}"'
+
+    def path_of(self, name: str = "demo") -> Path:
+        """The directory of a worktree that was created."""
+        return self._paths[name]
+
+    def worktrees(self) -> dict[Path, str]:
+        """The linked worktrees that git lists, each with its HEAD and branch."""
+        found: dict[Path, str] = {}
+        for entry in self.look("git worktree list --porcelain").split("\n\n")[1:]:
+            lines = entry.strip().splitlines()
+            if lines and lines[0].startswith("worktree "):
+                found[Path(lines[0].removeprefix("worktree "))] = "\n".join(lines[1:3])
+        return found
+
+    def found_new(self, before: dict[Path, str]) -> Path | None:
+        """The worktree that was not there before; of a pool the one whose HEAD changed."""
+        now = self.worktrees()
+        fresh = [path for path in now if path not in before and path.is_dir()]
+        if not fresh and self.tool.pool:
+            fresh = [path for path, head in now.items() if before.get(path) != head]
+        return fresh[0] if fresh else None
+
+    def branch_of(self, path: Path) -> str:
+        """The branch that is checked out in a directory; empty for a detached HEAD."""
+        return self.look("git symbolic-ref -q --short HEAD", path).strip()
+
+    def gone(self, path: Path, head: str = "") -> bool:
+        """Whether a worktree was removed; a pool gives it back, which shows by its HEAD."""
+        if self.tool.pool and path.is_dir():
+            return self.worktrees().get(path) != head
+        return not path.is_dir()
+
+    def probe(self) -> tuple[str, str]:
+        """The branch and the directory that the tool gives the worktree ``demo``, tried in a world of its own."""
+        assert self._again is not None
+        with self._again() as other:
+            path = other.create()
+            return other.branch_of(path) or "demo", other.portable(str(path))
+
+    # --- judging
+
+    def check(self, test: str, what: str) -> None:
+        """Judge with a line of shell, run in the main checkout: where it fails, the promise is broken, and ``what`` says how."""
+        self.lines.append(f'cd "$R/app"; ( {self.portable(test)} ) || echo "LOST: {what}"')
+        if not self._run(test, self.repo).done:
+            raise PromiseBroken(what)
+        self.lines.pop()
+
+    def require(self, kept: bool, what: str, show: str) -> None:
+        """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""
+        if not kept:
+            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo "LOST: {what}"')
+            raise PromiseBroken(what)
+
+    def snapshot(self, where: Path) -> str:
+        """The state of a checkout as git tells it; ``unchanged`` compares with it."""
+        self.sh(f'{{ {STATE}; }} > "$R/before" 2>&1', where)
+        return (self.root / "before").read_text(encoding="utf-8", errors="replace")
+
+    def unchanged(self, where: Path, what: str) -> None:
+        """Judge that a checkout is in the state of the last snapshot."""
+        self.check(f'cd "{where}" && {{ {STATE}; }} 2>&1 | diff "$R/before" -', what)
+
+    def findable(self, text: str, what: str) -> None:
+        """Judge that a piece of work can still be found: on the disk, in a ref, a stash, an index, or in a commit that the output names."""
+        if self.on_disk(text) or any(text.encode() in self._stored(place) for place in self._repositories()):
+            return
+        show = f'{{ git log --all -p -m; git stash list -p; grep -rs --exclude-dir=.git "{text}" "$R"; }} | grep -q "{text}"'
+        self.require(False, what, show)
+
+    def on_disk(self, text: str) -> bool:
+        """Whether a text stands in a file of the world."""
+        return any(text.encode() in _content(path) for path in self._files())
+
+    def said(self, *words: str) -> bool:
+        """Whether the tool's output names one of some words."""
+        return any(word in output for output in self._outputs for word in words)
+
+    def _files(self) -> Iterator[str]:
+        for parent, directories, names in os.walk(self.root):
+            if os.path.basename(parent) == "objects":
+                directories[:] = []
+            yield from (os.path.join(parent, name) for name in names)
+
+    def _repositories(self) -> Iterator[str]:
+        for parent, directories, names in os.walk(self.root):
+            if "HEAD" in names and {"objects", "refs"} <= {*directories}:
+                yield parent
+
+    def _stored(self, repository: str) -> bytes:
+        """Everything that git can reach in a repository, and what hangs on commits that the tool's output names."""
+        git = f'git --git-dir="{repository}"'
+        named = " ".join(dict.fromkeys(found for output in self._outputs for found in _NAMED.findall(output)))
+        roots = f'for id in {named}; do {git} rev-parse -q --verify "$id^{{commit}}"; done; {git} reflog show --format=%H refs/stash --'
+        listed = f"{{ {roots}; }} 2>/dev/null | {git} rev-list --objects --no-object-names --all --indexed-objects --stdin 2>/dev/null"
+        return self.look(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null").encode()
+
+    # --- the end
+
+    @contextmanager
+    def saved(self) -> Iterator[Callable[[], None]]:
+        """Save the state of the world; the function that is given restores it."""
+        first = f"{self.root}.first"
+        shutil.copytree(self.root, first, symlinks=True)
+
+        def restore() -> None:
+            shutil.rmtree(self.root, ignore_errors=True)
+            shutil.copytree(first, self.root, symlinks=True)
+
+        try:
+            yield restore
+        finally:
+            shutil.rmtree(first, ignore_errors=True)
+
+    def script(self, title: str) -> str:
+        """The record as a script, of at most ten lines: where it is longer, neighbouring lines are joined.
+
+        Empty if the record does not end with a judgement: no script kills a program at a certain call.
+        """
+        if not self.lines or "LOST: " not in self.lines[-1]:
+            return ""
+        exported = "".join(f"export {name}={shlex.quote(value)}; " for name, value in self.tool.env.items()).replace("{world}", "$R")
+        head = ["#!/bin/sh", f"# {title}", f'R=$(mktemp -d); cd "$R"; {exported}{HOME_LINE}', BASE_LINE]
+        lines = [line for line in self.lines if line]
+        while len(head) + len(lines) > MOST_LINES:
+            first = min(range(len(lines) - 2), key=lambda at: len(lines[at]) + len(lines[at + 1]))
+            lines[first : first + 2] = [f"{lines[first]}; {lines[first + 1]}"]
+        return "\n".join([*head, *lines, ""])
+
+    def replay(self, script: str) -> str:
+        """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed."""
+        try:
+            return self._run(script.replace("mktemp -d", f"mktemp -d -p {shlex.quote(str(self.root))}"), self.root).output
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End every process that was started in the world, and remove it."""
+        AgentTree(None, mark=self._mark, variable=_MARK).end(grace=0, poll=0.01)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """The exit status of a process; None if it does not end in time. ``Popen.wait`` with a limit would sleep between looks."""
+    with suppress(AttributeError, OSError):
+        ends = os.pidfd_open(process.pid)
+        try:
+            if not select.select([ends], [], [], limit)[0]:
+                return None
+        finally:
+            os.close(ends)
+        return process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    return None
+
+
+def _content(path: str) -> bytes:
+    try:
+        if os.path.islink(path) or not os.path.isfile(path):
+            return b""
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def make_template(root: Path) -> None:
+    """Make the world that the others are copies of."""
+    root.mkdir(parents=True)
+    world = ToolWorld(WorktreeTool(create="true"), root)
+    world._run(BASE_LINE, root)
+
+
+@contextmanager
+def opened_world(tool: WorktreeTool, template: Path, scratch: Path, *, remote: bool = False) -> Iterator[ToolWorld]:
+    """A fresh world for a tool, which is gone with all of its processes at the end.
+
+    Args:
+        tool: the tool.
+        template: what ``make_template`` made.
+        scratch: the directory to make the world in.
+        remote: whether it needs a remote; a tool's description may ask for one in every world.
+    """
+    root = Path(tempfile.mkdtemp(prefix="w", dir=scratch)).resolve()
+    shutil.copytree(template, root, symlinks=True, dirs_exist_ok=True)
+    world = ToolWorld(tool, root, _again=lambda: opened_world(tool, template, scratch, remote=remote))
+    try:
+        world.look("git update-index -q --refresh")
+        if remote or tool.origin != "none":
+            url = '"file://$R/origin.git"' if tool.origin == "file" else '"$R/origin.git"'
+            world.sh(ORIGIN_LINE.format(url=url))
+        for line in tool.setup:
+            ran = world.typed(fill(line, {"repo": str(world.repo), "world": str(root), "base": tool.base}), world.repo)
+            if not ran.done:
+                raise NoVerdict(f"the setup `{line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+        yield world
+    finally:
+        world.close()

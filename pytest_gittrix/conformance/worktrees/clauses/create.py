@@ -1,0 +1,187 @@
+"""WNEW: creating makes the worktree that was asked for, and touches nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_gittrix.conformance.worktrees.base.clause import clause, named
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
+
+REFUSED_NAMES: Final = ("a..b", "a~b", "a:b", "x.lock", "a@{b", "two words", "")
+"""Names that git gives no branch."""
+ODD_NAMES: Final = ("feat/one", "grün", "-x", "..", "../out", "/absolute")
+"""Names that lead out of a directory, or mean something else to some program."""
+RUNNING_NAMES: Final = ("$(touch pwned)", "a;touch pwned", "a`touch pwned`", "a|touch pwned", "a&&touch${IFS}pwned")
+"""Names that a shell would run."""
+
+_LISTING: Final = "git for-each-ref; git worktree list --porcelain; ls -A .. ."
+
+
+@clause(
+    "WNEW-01",
+    "a name that git refuses is refused, and not with exit 0",
+    "the agent works on a branch of another name than everybody thinks",
+    cases=REFUSED_NAMES,
+    applies=named,
+)
+def refused_names(world: ToolWorld, case: str) -> None:
+    """A name that no branch can have is refused, or the name that was made of it is printed."""
+    before = world.worktrees()
+    ran = world.command("create", case, said=True)
+    path = world.found_new(before)
+    if not ran.done:
+        return
+    made = path is not None and world.branch_of(path) and world.branch_of(path) in ran.output
+    world.require(bool(made), f"the name {case!r} is taken with exit 0, and the output does not name the branch", "test $S -ne 0")
+
+
+@clause(
+    "WNEW-02",
+    "a refused name leaves no branch, directory or record",
+    "the next try meets the remains of the first",
+    cases=REFUSED_NAMES,
+    applies=named,
+)
+def refused_names_leave_nothing(world: ToolWorld, case: str) -> None:
+    """Branches, worktrees and directories are as before."""
+    world.create("first")  # what a tool makes for its first worktree is no remains
+    world.sh(f'{{ {_LISTING}; }} > "$R/before"')
+    if world.command("create", case).done:
+        raise NoVerdict(f"the name {case!r} is not refused")
+    world.check(f'{{ {_LISTING}; }} | diff "$R/before" -', f"the refused name {case!r} left a branch, a directory or a record")
+
+
+@clause(
+    "WNEW-03",
+    "odd names stay in the tool's place, or are refused",
+    "a worktree is made in the middle of somebody's files",
+    cases=ODD_NAMES,
+    applies=named,
+)
+def odd_names(world: ToolWorld, case: str) -> None:
+    """Slashes, unicode, a leading dash, `..` and an absolute path."""
+    place = world.create("first").parent
+    before = world.worktrees()
+    ran = world.command("create", str(world.root / "outside") if case == "/absolute" else case, said=True)
+    path = world.found_new(before)
+    if path is None:
+        world.require(not ran.done, f"the name {case!r} is taken with exit 0, and there is no worktree", "test $S -ne 0")
+        return
+    world.require(place in path.resolve().parents, f"the worktree of {case!r} is outside of the place of the others", f'test ! -d "{path}"')
+
+
+@clause("WNEW-04", "no name runs as a command", "whoever names a branch runs programs on the machine", cases=RUNNING_NAMES, applies=named)
+def names_that_run(world: ToolWorld, case: str) -> None:
+    """Names with the signs of a shell."""
+    world.command("create", case)
+    world.check('test -z "$(find "$R" -name pwned -not -path "*/.git/*")"', "the name of the worktree ran as a command")
+
+
+@clause("WNEW-05", "an existing branch keeps its commits", "a name that was used before throws the old work away", applies=named)
+def an_existing_branch(world: ToolWorld, _case: str) -> None:
+    """A branch of that name has a commit that no other one has."""
+    text = token("existing-branch")
+    branch, _ = world.probe()
+    world.sh(f"git checkout -q -b '{branch}'; echo {text} > old.txt; git add old.txt; git commit -qm old; git checkout -q main")
+    world.command("create")
+    world.findable(text, "the commits of a branch that was there before are gone")
+
+
+@clause("WNEW-06", "an existing directory keeps its files", "files of a person are gone who had that directory", applies=named)
+def an_existing_directory(world: ToolWorld, _case: str) -> None:
+    """The directory where the worktree would be has a file in it."""
+    text = token("existing-directory")
+    _, place = world.probe()
+    world.sh(f'mkdir -p "{place}"; echo {text} > "{place}/mine.txt"')
+    world.command("create")
+    world.findable(text, "a file is gone that was in the directory before")
+
+
+@clause("WNEW-07", "unsaved and staged work in the main checkout stays there", "a person's edit turns up in an agent's branch")
+def the_checkout_stays(world: ToolWorld, _case: str) -> None:
+    """A modified, a staged and an untracked file."""
+    text = token("mine")
+    world.sh(f"echo {text} >> file.txt; echo {text} > staged.txt; git add staged.txt; echo {text} > notes.txt")
+    before = world.look("git diff HEAD; git stash list; cat notes.txt; git symbolic-ref HEAD")
+    world.create()
+    same = world.look("git diff HEAD; git stash list; cat notes.txt; git symbolic-ref HEAD") == before
+    world.require(same, "the main checkout is not as it was", f'test "$(cat file.txt staged.txt notes.txt | grep -c {text})" = 3')
+
+
+@clause(
+    "WNEW-08", "exit 0 means that there is a worktree, on that branch", "an agent starts in a directory that is not there", controlled=False
+)
+def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
+    """Git lists a new worktree, its directory is there, and a branch with the name is checked out in it."""
+    before = world.worktrees()
+    ran = world.command("create")
+    if not ran.done:
+        raise NoVerdict(f"`{ran.line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+    path = world.found_new(before)
+    world.require(path is not None, "the command exits with 0, and there is no worktree", "git worktree list | grep -q demo")
+    assert path is not None
+    branch = world.branch_of(path)
+    fits = bool(branch) and (world.tool.unnamed or "demo" in branch)
+    world.require(
+        fits, f"the worktree is on {branch or 'a detached HEAD'}, not on a branch of the name", "git worktree list | grep -q demo"
+    )
+
+
+@clause(
+    "WNEW-09",
+    "of two creations of one name at once, one makes the worktree and the other says so",
+    "two agents work in one directory",
+    applies=named,
+)
+def two_at_once(world: ToolWorld, _case: str) -> None:
+    """One after the other, then both at once: two that exit with 0 have two worktrees."""
+    before = {*world.worktrees()}
+    line, where = world.prepared("create")
+    first, second = world.typed(line, where), world.typed(line, where, said=True)
+    fresh = [path for path in world.worktrees() if path not in before]
+    what = "two creations of one name exit with 0, and there is one worktree"
+    world.require(not (first.done and second.done) or len(fresh) > 1, what, "test $S -ne 0")
+    line, where = world.prepared("create", "twice")
+    before = {*world.worktrees()}
+    both = world.typed(f'{{ {line}; }} & one=$!; {line}; two=$?; wait $one; echo "both: $? $two"', where, said=True)
+    fresh = [path for path in world.worktrees() if path not in before]
+    world.require("both: 0 0" not in both.output or len(fresh) > 1, f"{what}, when they run at once", '! grep -q "both: 0 0" "$R/said"')
+
+
+@clause(
+    "WNEW-10",
+    "a directory that is used again shows nothing of its last tenant",
+    "an agent reads, or commits, the secrets of the one before",
+    "delete",
+)
+def the_last_tenant(world: ToolWorld, _case: str) -> None:
+    """The first tenant leaves an ignored file and a finished branch; the second one gets a directory."""
+    text = token("tenant")
+    path = world.create("demo" if world.tool.pool else "first")
+    name = "demo" if world.tool.pool else "first"
+    world.sh(f"echo {text} > .env; echo done > done.txt; git add done.txt; git commit -qm done", path)
+    world.sh(f'git merge -q --no-edit "$(git -C "{path}" rev-parse HEAD)"')
+    if not world.command("delete", name).done:
+        raise NoVerdict("the first tenant's worktree is not removed, because there is an ignored file in it")
+    fresh = world.create("second")
+    world.check(f'! grep -rqs {text} "{fresh}"', "a file of the last tenant is in the new worktree")
+
+
+@clause(
+    "WNEW-11",
+    "a sync that fails does not exit with 0, and leaves nothing in progress",
+    "the agent goes on in the middle of a rebase",
+    "sync",
+)
+def a_sync_that_fails(world: ToolWorld, _case: str) -> None:
+    """Both sides changed the same line."""
+    path = world.create()
+    world.sh(f"echo {token('synced')} > file.txt; git commit -qam mine", path)
+    world.sh("echo theirs > file.txt; git commit -qam theirs")
+    ran = world.command("sync", said=True)
+    world.findable(token("synced"), "the commit is gone")
+    world.check(
+        f'cd "{path}"; ! git status | grep -qi "in progress\\|unmerged\\|still merging"',
+        "the worktree is in the middle of a rebase or merge",
+    )
+    world.require(not ran.done, "the sync met a conflict and exits with 0", "test $S -ne 0")

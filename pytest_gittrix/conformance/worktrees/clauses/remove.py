@@ -1,0 +1,115 @@
+"""WREM: removing a worktree keeps the work that is unfinished in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
+from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
+
+_PROMISES: Final = (
+    ("modified", "modified files are not lost", "an agent's unsaved hour is gone because somebody tidied up"),
+    ("staged", "staged files are not lost", "what was one commit away is gone"),
+    ("untracked", "untracked files are not lost", "the new module that nobody had added is gone"),
+    (
+        "untracked-setting",
+        "untracked files count whatever status.showUntrackedFiles says",
+        "a setting that was made for speed turns the check off",
+    ),
+    ("ignored", "ignored files are kept, or named before they go", "the .env with the only copy of a key is gone"),
+    ("assume-unchanged", "edits of assume-unchanged files count", "a local setting is lost and nobody meant it"),
+    ("skip-worktree", "edits of skip-worktree files count", "an edit in a sparse checkout is lost"),
+    ("nested", "a nested repository counts as work", "commits that no other repository has go with it"),
+    ("nested-ignored", "a nested repository in an ignored directory counts as work", "commits that no other repository has go with it"),
+    ("submodule", "unpushed commits of a submodule count as work", "the superproject points at commits that exist nowhere"),
+    ("detached", "commits on a detached HEAD are kept or named", "a day of committed work hangs by an id that nobody was told"),
+    ("unmerged", "an unmerged branch is kept, or its tip is named", "committed work goes without anybody having asked for it"),
+    ("other-branch", "another branch that is checked out in the worktree is kept", "the tool deletes by directory what it meant by name"),
+    ("rebase", "what was resolved in a rebase is kept", "an hour of resolving is gone"),
+    ("merge", "what was resolved in a merge is kept", "an hour of resolving is gone"),
+    ("bisect", "work in the middle of a bisect is kept", "the search has to begin again, and the edit is gone"),
+    ("stash", "the shared stash survives, entry by entry", "somebody else's stash is dropped"),
+    ("locked", "a locked worktree is not removed", "the lock that a person set means nothing"),
+    (
+        "live",
+        "a worktree is not removed under a process that runs in it",
+        "an agent goes on writing into a directory that is gone, and all of it is lost",
+    ),
+)
+
+
+def _of_a_form(number: int, name: str, promise: str, why: str) -> WorktreeClause:
+    def judge(world: ToolWorld, _case: str) -> None:
+        form = FORMS[name]
+        # A lock and a process are judged on finished work, which would be removed without them.
+        text = plant(world, form, name, finished=form.place)
+        world.command("delete")
+        judge_form(world, form, text)
+
+    return clause(f"WREM-{number:02}", promise, why, "delete")(judge)
+
+
+OF_FORMS: Final = tuple(_of_a_form(number, *promise) for number, promise in enumerate(_PROMISES, 1))
+"""The clauses that differ by the form of work alone: WREM-01 to WREM-19."""
+
+_MIXED: Final = "echo @ >> file.txt; echo @ > staged.txt; git add staged.txt; echo @ > notes.txt"
+
+
+def _dirty(world: ToolWorld) -> str:
+    text = token("mixed")
+    world.sh(_MIXED.replace("@", text), world.create())
+    return text
+
+
+@clause("WREM-20", "a refusal changes nothing", "the refusal itself is the loss", "delete")
+def refusal_changes_nothing(world: ToolWorld, _case: str) -> None:
+    """A refused removal leaves files, index, branches and the list of worktrees as they were."""
+    text = _dirty(world)
+    path = world.path_of()
+    refs = world.look("git for-each-ref; git worktree list --porcelain")
+    world.snapshot(path)
+    if world.command("delete").done:
+        world.findable(text, "the work is gone, and the command exits with 0")
+        raise NoVerdict("the tool removed the worktree and kept the work elsewhere, so nothing was refused")
+    world.unchanged(path, "the refused command changed the worktree")
+    changed = refs != world.look("git for-each-ref; git worktree list --porcelain")
+    world.require(not changed, "the refused command changed branches or the list of worktrees", 'git show-ref | grep -q "$(basename "$W")"')
+
+
+@clause("WREM-21", "a refused removal does not exit with 0", "a script goes on as if it were done", "delete")
+def refusal_exits_with_a_failure(world: ToolWorld, _case: str) -> None:
+    """A removal that leaves the worktree exits with another status than 0."""
+    text = _dirty(world)
+    path = world.path_of()
+    head = world.worktrees().get(path, "")
+    ran = world.command("delete", said=True)
+    if world.gone(path, head):
+        world.findable(text, "the work is gone")
+        raise NoVerdict("the tool removed the worktree and kept the work elsewhere, so nothing was refused")
+    world.require(not ran.done, "the worktree is still there, and the command exits with 0", "test $S -ne 0")
+
+
+@clause("WREM-22", "removing touches no other worktree and no byte of the main checkout", "one agent's end is another's loss", "delete")
+def others_are_left_alone(world: ToolWorld, _case: str) -> None:
+    """Unsaved work in the main checkout and in another worktree stays as it is."""
+    world.create("demo")
+    finish_by_hand(world)
+    other = world.create("other")
+    world.sh(_MIXED.replace("@", token("other")), other)
+    world.sh(f'{_MIXED.replace("@", token("main"))}; cd "{other}"; {{ {_STATE_OF_BOTH}; }} > "$R/before" 2>&1')
+    world.command("delete")
+    world.check(f'cd "{other}" && {{ {_STATE_OF_BOTH}; }} 2>&1 | diff "$R/before" -', "the main checkout or another worktree was changed")
+
+
+_STATE_OF_BOTH: Final = 'git status -uall; git diff HEAD; cd "$R/app"; git status -uall; git diff HEAD'
+
+
+def merged_is_removed(world: ToolWorld, _case: str) -> None:
+    """The control of ``delete``: a clean worktree whose branch is merged is removed."""
+    path = world.create()
+    finish_by_hand(world)
+    head = world.worktrees().get(path, "")
+    ran = world.command("delete")
+    if not world.gone(path, head):
+        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.output.strip()[-200:]}")

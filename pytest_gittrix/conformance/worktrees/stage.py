@@ -1,0 +1,104 @@
+"""Where cells run: each in a world of its own, and each script that shows a finding once in a directory of its own."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.conformance.worktrees.base.clause import Judge, WorktreeClause
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
+from pytest_gittrix.conformance.worktrees.clauses import finish, merged, remove
+from pytest_gittrix.conformance.worktrees.findings import CellOutcome
+
+_LOST: Final = re.compile(r"^LOST: ", re.MULTILINE)
+
+
+def _runs(command: str) -> Judge:
+    def judge(world: ToolWorld, _case: str) -> None:
+        world.create()
+        ran = world.command(command)
+        if not ran.done:
+            raise NoVerdict(f"`{ran.line}` ended with {ran.status} where nothing was in the way: {ran.output.strip()[-200:]}")
+
+    return judge
+
+
+def _creates(world: ToolWorld, _case: str) -> None:
+    world.create()
+
+
+CONTROLS: Final[Mapping[str, Judge]] = {
+    "create": _creates,
+    "delete": remove.merged_is_removed,
+    "clean": merged.merged_is_cleaned.judge,
+    "dry_run": _runs("dry_run"),
+    "finish": finish.lands.judge,
+    "sync": _runs("sync"),
+    "list": _runs("list"),
+}
+"""For each command what shows that it does something: without that, what it keeps says nothing."""
+
+
+@dataclass(frozen=True)
+class CellStage:
+    """Where the worlds of a run are made.
+
+    Attributes:
+        template: the world that the others are copies of.
+        scratch: the directory that they are made in.
+        replays: whether the script of each finding is run once more.
+    """
+
+    template: Path
+    scratch: Path
+    replays: bool = True
+
+    @classmethod
+    def below(cls, scratch: Path, *, replays: bool = True) -> CellStage:
+        """Make the template, and so the stage, in a directory that is there."""
+        make_template(scratch / "template")
+        return cls(scratch / "template", scratch, replays)
+
+    def cell(self, tool: WorktreeTool, one: WorktreeClause, case: str = "") -> CellOutcome:
+        """Put a tool to one case of a clause; what is broken is shown once more by its script."""
+        cell = self._judged(tool, one, case)
+        if cell.verdict != "broken":
+            return cell
+        return CellOutcome(
+            cell.code,
+            cell.case,
+            "broken",
+            cell.what,
+            cell.script,
+            self.replays and bool(cell.script) and self.reproduces(cell.script, tool),
+        )
+
+    def _judged(self, tool: WorktreeTool, one: WorktreeClause, case: str) -> CellOutcome:
+        try:
+            with opened_world(tool, self.template, self.scratch, remote=one.remote) as world:
+                try:
+                    one.judge(world, case)
+                except PromiseBroken as broken:
+                    return CellOutcome(one.code, case, "broken", str(broken), world.script(f"{tool.title}, {one.code}: {broken}"))
+        except NoVerdict as reason:
+            return CellOutcome(one.code, case, "no verdict", str(reason))
+        return CellOutcome(one.code, case, "kept")
+
+    def control(self, tool: WorktreeTool, command: str) -> str:
+        """Why a command of a tool says nothing: what it did, or did not, on finished work; empty if it worked."""
+        try:
+            with opened_world(tool, self.template, self.scratch) as world:
+                CONTROLS[command](world, "")
+        except (NoVerdict, PromiseBroken) as reason:
+            return str(reason)
+        return ""
+
+    def reproduces(self, script: str, tool: WorktreeTool) -> bool:
+        """Whether a script ends with what is lost when it is run once, in a directory of its own."""
+        with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as place:
+            return bool(_LOST.search(ToolWorld(tool, Path(place)).replay(script)))

@@ -1,0 +1,63 @@
+"""Each clause of the worktree profile is kept by a manager that loses nothing, and notices when that one is given the fault."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from fixtures.worktree_managers.tools import CARELESS, careful
+from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
+from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES
+from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
+from pytest_gittrix.conformance.worktrees.stage import CellStage
+
+SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
+CLAUSES = {one.code: one for one in worktree_clauses()}
+CHEAP = [code for code, one in CLAUSES.items() if SOAK or one.family != "WSRV"]
+
+# Where a fault shows in one case of several: the others need not be played.
+TELLING = {
+    "WMRG-11": "modified",
+    "WFIN-02": "modified",
+    "WNEW-01": "two words",
+    "WNEW-02": "a..b",
+    "WNEW-03": "../out",
+    "WNEW-04": "a;touch pwned",
+    "WTRU-02": "without its .git",
+    "WSRV-01": "finish",
+    "WSRV-02": "delete",
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> CellStage:
+    return CellStage.below(tmp_path_factory.mktemp("worktrees"), replays=SOAK)
+
+
+@pytest.mark.parametrize("code", CHEAP)
+def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellStage, code: str) -> None:
+    one, case = CLAUSES[code], TELLING.get(code, "")
+
+    right, wrong = stage.cell(careful(), one, case), stage.cell(careful(code), one, case)
+
+    assert (right.verdict, right.what) == ("kept", "")
+    assert wrong.verdict == ("no verdict" if code == "WMRG-01" else "broken"), wrong.what
+    assert bool(wrong.script) == (wrong.verdict == "broken" and one.family != "WSRV")
+    assert len(wrong.script.splitlines()) <= MOST_LINES
+    assert wrong.reproduced == (SOAK and bool(wrong.script)), wrong.script
+
+
+def test_a_manager_that_does_what_it_is_told_loses_work_that_plain_git_keeps(stage: CellStage) -> None:
+    codes = ("WREM-01", "WREM-08", "WREM-12", "WREM-17", "WREM-18", "WFIN-03", "WNEW-05")
+
+    assert {code: stage.cell(CARELESS, CLAUSES[code]).verdict for code in codes} == dict.fromkeys(codes, "broken")
+    assert {code: stage.cell(PLAIN_GIT, CLAUSES[code]).verdict for code in codes} == dict.fromkeys(codes, "kept")
+
+
+@pytest.mark.parametrize("code", ["WREM-04", "WREM-11", "WREM-19", "WFIN-07", "WFIN-11"])
+def test_what_git_itself_loses_is_shown_by_a_script_that_is_run_once_more(stage: CellStage, code: str) -> None:
+    lost = replace(stage, replays=True).cell(PLAIN_GIT, CLAUSES[code])
+
+    assert (lost.verdict, lost.reproduced) == ("broken", True)

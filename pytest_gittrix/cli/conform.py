@@ -94,7 +94,7 @@ def _worktree(options: Namespace) -> CommandResult:
     from pytest_gittrix.conformance.worktrees.text import report_text
     from pytest_gittrix.os_level.atomic_text import check_place, write_whole
 
-    clauses = select_worktree_clauses(options.family, options.clause)
+    clauses = select_worktree_clauses([*options.family, *options.clause])
     if options.list:
         rows: list[tuple[str, ...]] = [(one.code, one.promise, ", ".join(one.needs)) for one in clauses]
         listed = [{"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs]} for one in clauses]

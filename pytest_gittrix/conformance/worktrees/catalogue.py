@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, WorktreeClause
 from pytest_gittrix.conformance.worktrees.clauses import crashes, create, finish, listing, merged, remove
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 
+_HEAD: Final = """\
+# Worktree clauses
+
+What a manager of git worktrees must not lose. [Test your worktree tool](../how-to/test-your-worktree-tool.md) says how to run them.
+A clause is claimed by tools that have its commands. Each code is stable, and is never given to another promise.
+"""
 _MODULES: Final = (remove, merged, finish, create, listing, crashes)
 
 
@@ -21,18 +28,36 @@ def worktree_clauses() -> tuple[WorktreeClause, ...]:
     return tuple(sorted([*remove.OF_FORMS, *found], key=lambda one: (order.index(one.family), one.code)))
 
 
-def select_worktree_clauses(families: Sequence[str] = (), codes: Sequence[str] = ()) -> tuple[WorktreeClause, ...]:
-    """The clauses of some families and those with some codes; all if neither is given.
+def select_worktree_clauses(words: Sequence[str] = ()) -> tuple[WorktreeClause, ...]:
+    """The clauses that some words name, each a code or the letters of a family; all if there are none.
 
     Raises:
         InvalidInput: there is no such family or clause.
     """
     every = worktree_clauses()
-    wanted = {*map(str.upper, families), *map(str.upper, codes)}
+    wanted = {*map(str.upper, words)}
     known = {*FAMILY_TITLES, *(one.code for one in every)}
     for word in wanted - known:
         raise InvalidInput(
             f"{word!r} is no clause or family of the worktree profile.",
-            fix=f"{did_you_mean(word, known)}The families are {', '.join(FAMILY_TITLES)}; `--list` lists all clauses.",
+            fix=f"{did_you_mean(word, sorted(known))}The families are {', '.join(FAMILY_TITLES)}; `--list` lists all clauses.",
         )
     return tuple(one for one in every if not wanted or not wanted.isdisjoint({one.family, one.code}))
+
+
+def page() -> str:
+    """The page of the reference, as Markdown."""
+    return "".join(_page())
+
+
+def _page() -> Iterator[str]:
+    yield _HEAD
+    for family, members in groupby(worktree_clauses(), key=lambda one: one.family):
+        yield f"\n## {family}: {FAMILY_TITLES[family]}\n\n| clause | promise | why | needs |\n|---|---|---|---|\n"
+        for one in members:
+            needed = [*(f"`{command}`" for command in one.needs), *(["a remote"] if one.remote else [])]
+            yield f"| `{one.code}` | {one.promise} | Otherwise {one.why}. | {', '.join(needed)} |\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

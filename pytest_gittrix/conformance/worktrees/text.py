@@ -22,18 +22,27 @@ def report_text(report: WorktreeReport, *, scripts: bool = True) -> str:
     return "\n".join([*_lines(report, scripts=scripts), ""])
 
 
+def finding_text(one: ClauseFinding, *, scripts: bool = True) -> str:
+    """A broken clause for people: the promise, what is lost, and the script that shows it."""
+    return "\n".join(_broken(one, scripts=scripts))
+
+
+def _broken(one: ClauseFinding, *, scripts: bool) -> Iterator[str]:
+    promise = next(clause.promise for clause in worktree_clauses() if clause.code == one.clause)
+    yield f"BROKEN {one.clause}: {promise}"
+    yield f"  {_what(one)}"
+    if not one.script:
+        yield "  No script shows it: it takes a kill, or another program, at that call."
+    elif scripts:
+        yield f"  {'This script shows it:' if one.reproduced else 'This script is what was run; run once more, it did not show it:'}"
+        yield from (f"    {line}" for line in one.script.splitlines())
+
+
 def _lines(report: WorktreeReport, *, scripts: bool) -> Iterator[str]:
-    promises = {one.code: one.promise for one in worktree_clauses()}
     yield f"worktree profile: {report.tool}{f' ({report.version})' if report.version else ''}, beside {report.git}"
     for one in report.broken:
         yield ""
-        yield f"BROKEN {one.clause}: {promises[one.clause]}"
-        yield f"  {_what(one)}"
-        if one.script and scripts:
-            yield f"  {'This script shows it:' if one.reproduced else 'This script is what was run; run once more, it did not show it:'}"
-            yield from (f"    {line}" for line in one.script.splitlines())
-        elif not one.script:
-            yield "  No script shows it: it takes a kill, or another program, at that call."
+        yield from _broken(one, scripts=scripts)
     yield ""
     for verdict in _SHORT:
         for one in report.findings:

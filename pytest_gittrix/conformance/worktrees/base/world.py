@@ -28,6 +28,8 @@ from pytest_gittrix.os_level.process_tree import AgentTree
 _SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
 HOME_LINE: Final = f"""export HOME="$R/home"; mkdir "$HOME"; printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
 """What a script runs in place of the private home of a world."""
+OUR_FILES: Final = ("before", "said")
+"""What the scripts keep beside the repository: the state before, and what a command said."""
 MOST_LINES: Final = 10
 """The length of a script."""
 BASE_LINE: Final = (
@@ -283,7 +285,8 @@ class ToolWorld:
         """Judge that a piece of work can still be found: on the disk, in a ref, a stash, an index, or in a commit that the output names."""
         if self.on_disk(text) or any(text.encode() in self._stored(place) for place in self._repositories()):
             return
-        show = f'{{ git log --all -p -m; git stash list -p; grep -rs --exclude-dir=.git "{text}" "$R"; }} | grep -q "{text}"'
+        looked = f'grep -rs --exclude-dir=.git --exclude=before "{text}" "$R"'
+        show = f'{{ git log --all -p -m; git stash list -p; {looked}; }} | grep -q "{text}"'
         self.require(False, what, show)
 
     def on_disk(self, text: str) -> bool:
@@ -298,7 +301,8 @@ class ToolWorld:
         for parent, directories, names in os.walk(self.root):
             if os.path.basename(parent) == "objects":
                 directories[:] = []
-            yield from (os.path.join(parent, name) for name in names)
+            own = OUR_FILES if parent == str(self.root) else ()
+            yield from (os.path.join(parent, name) for name in names if name not in own)
 
     def _repositories(self) -> Iterator[str]:
         for parent, directories, names in os.walk(self.root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
@@ -56,22 +57,20 @@ OF_FORMS: Final = tuple(_of_a_form(number, *promise) for number, promise in enum
 _MIXED: Final = "echo @ >> file.txt; echo @ > staged.txt; git add staged.txt; echo @ > notes.txt"
 
 
-def _dirty(world: ToolWorld) -> str:
-    text = token("mixed")
-    world.sh(_MIXED.replace("@", text), world.create())
-    return text
+def _dirty(world: ToolWorld) -> Path:
+    path = world.create()
+    world.sh(_MIXED.replace("@", token("mixed")), path)
+    return path
 
 
 @clause("WREM-20", "a refusal changes nothing", "the refusal itself is the loss", "delete")
 def refusal_changes_nothing(world: ToolWorld, _case: str) -> None:
     """A refused removal leaves files, index, branches and the list of worktrees as they were."""
-    text = _dirty(world)
-    path = world.path_of()
+    path = _dirty(world)
     refs = world.look("git for-each-ref; git worktree list --porcelain")
     world.snapshot(path)
     if world.command("delete").done:
-        world.findable(text, "the work is gone, and the command exits with 0")
-        raise NoVerdict("the tool removed the worktree and kept the work elsewhere, so nothing was refused")
+        raise NoVerdict("the tool did not refuse to remove a worktree with unsaved work")
     world.unchanged(path, "the refused command changed the worktree")
     changed = refs != world.look("git for-each-ref; git worktree list --porcelain")
     world.require(not changed, "the refused command changed branches or the list of worktrees", 'git show-ref | grep -q "$(basename "$W")"')
@@ -80,13 +79,11 @@ def refusal_changes_nothing(world: ToolWorld, _case: str) -> None:
 @clause("WREM-21", "a refused removal does not exit with 0", "a script goes on as if it were done", "delete")
 def refusal_exits_with_a_failure(world: ToolWorld, _case: str) -> None:
     """A removal that leaves the worktree exits with another status than 0."""
-    text = _dirty(world)
-    path = world.path_of()
+    path = _dirty(world)
     head = world.worktrees().get(path, "")
     ran = world.command("delete", said=True)
     if world.gone(path, head):
-        world.findable(text, "the work is gone")
-        raise NoVerdict("the tool removed the worktree and kept the work elsewhere, so nothing was refused")
+        raise NoVerdict("the tool did not refuse to remove a worktree with unsaved work")
     world.require(not ran.done, "the worktree is still there, and the command exits with 0", "test $S -ne 0")
 
 

@@ -1,0 +1,46 @@
+"""The clauses of the worktree profile as a catalogue, and the page on how git loses work, whose scripts run as they are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES
+from pytest_gittrix.conformance.worktrees.catalogue import page, worktree_clauses
+from pytest_gittrix.conformance.worktrees.stage import CONTROLS
+from pytest_gittrix.git.environment import hermetic_env
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+BEGINNING, *SCRIPTS = re.findall(r"```sh\n(.*?)```", (DOCS / "explanation/how-git-loses-work.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_there_are_seventy_two_clauses_with_a_code_each() -> None:
+    codes = [one.code for one in worktree_clauses()]
+
+    assert Counter(code[:4] for code in codes) == {"WREM": 22, "WMRG": 13, "WFIN": 20, "WNEW": 11, "WTRU": 3, "WSRV": 3}
+    assert codes == [f"{family}-{n:02}" for family in FAMILY_TITLES for n in range(1, Counter(c[:4] for c in codes)[family] + 1)]
+
+
+def test_each_clause_needs_commands_that_have_a_control() -> None:
+    assert {command for one in worktree_clauses() for command in one.needs} == {*CONTROLS}
+
+
+def test_the_page_of_the_reference_is_up_to_date() -> None:
+    assert (DOCS / "reference/worktree-clauses.md").read_text(encoding="utf-8") == page(), (
+        "run: python -m pytest_gittrix.conformance.worktrees.catalogue > docs/reference/worktree-clauses.md"
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=range(1, len(SCRIPTS) + 1))
+def test_each_script_of_the_page_on_how_git_loses_work_loses_it(tmp_path: Path, script: str) -> None:
+
+    env = hermetic_env(tmp_path / "home") | {"TMPDIR": str(tmp_path)}
+
+    done = subprocess.run(["sh", "-c", BEGINNING + script], env=env, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (done.stdout.splitlines()[-1:], done.returncode) == (["LOST"], 0), done.stderr
+    assert not [*tmp_path.glob("*/demo")]

@@ -1,0 +1,63 @@
+"""The description of a worktree manager: what may be left out, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix.conformance import WorktreeTool, read_tool
+from pytest_gittrix.conformance.worktrees.base.description import fill
+from pytest_gittrix.errors import InvalidInput
+
+
+def written(tmp_path: Path, text: str, name: str = "tool.toml") -> Path:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path / name
+
+
+def test_one_line_is_enough(tmp_path: Path) -> None:
+    tool = read_tool(written(tmp_path, '[worktree]\ncreate = "tool new {name} --no-term"\n'))
+
+    assert (tool.title, tool.cwd, tool.origin, tool.base, tool.timeout, tool.unnamed) == ("tool", "repo", "none", "main", 20.0, False)
+    assert [command for command in ("create", "delete", "clean", "finish", "list") if tool.has(command)] == ["create"]
+
+
+def test_a_project_can_keep_it_in_its_own_file(tmp_path: Path) -> None:
+    text = '[project]\nname = "x"\n[tool.gittrix.worktree]\ncreate = "x new {name}"\nsetup = "x init"\n'
+
+    assert read_tool(written(tmp_path, text, "pyproject.toml")).setup == ("x init",)
+
+
+def test_what_stands_in_braces_is_quoted_for_the_shell() -> None:
+    assert fill("tool new {name} in {repo} ${HOME}", {"name": "a; rm b"}) == "tool new 'a; rm b' in {repo} ${HOME}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[worktree]\n\nremove = 'x'\ncreate = 'x'\n", ["line 3", "no key 'remove'", "create", "finish_cwd", "waive"]),
+        ("[worktree]\ndelete = 'x'\n", ["line 1", "has no create"]),
+        ("[worktree]\ncreate = 'x {branch}'\n", ["line 2", "{branch} is no placeholder", "{name}", "{world}"]),
+        ("[worktree]\ncreate = 'x'\ntimeout = 0\n", ["line 3", "timeout"]),
+        ("[worktree]\ncreate = 'x'\norigin = 'ssh'\n", ["line 3", "'file', 'bare' or 'none'"]),
+        ("[worktree]\ncreate = 'x'\n[worktree.waive]\nWREM-01 = {quote = 'removes by default'}\n", ["line 4", "quote, help"]),
+        ("[worktree]\ncreate = 'x'\n[worktree.waive]\nREM = {quote = 'removes by default', help = 'x'}\n", ["'REM' is no code"]),
+        ("[worktree\n", ["is not TOML"]),
+        ("[tool]\n", ["has no table [worktree]"]),
+    ],
+)
+def test_a_wrong_description_is_refused_with_its_line_and_what_would_be_right(tmp_path: Path, text: str, said: list[str]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_tool(written(tmp_path, text))
+
+    assert [words for words in said if words not in str(refused.value)] == []
+
+
+def test_a_description_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_tool(tmp_path / "tool.toml")
+
+
+def test_the_model_can_be_made_without_a_file() -> None:
+    assert WorktreeTool(create="x new {name}", name="ours").title == "ours"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands.output import CommandResult, Table
@@ -69,7 +70,7 @@ def conform(options: Namespace) -> CommandResult:
     """
     if options.worktree is not None:
         return _worktree(options)
-    from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
+    from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
     clauses = select(options.family, options.clause)
@@ -80,31 +81,47 @@ def conform(options: Namespace) -> CommandResult:
     kept, report = run_clauses(spec, quiet=options.json)
     if baseline is None:
         return CommandResult(report, status=0 if kept else BROKEN)
-    compared = compare(baseline, report)
-    text = "".join(f"{line}\n" for line in compared.lines())
-    return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if compared.new else 0)
+    return _compared(baseline, report)
 
 
 def _worktree(options: Namespace) -> CommandResult:
     """Put a manager of worktrees to the clauses of the worktree profile."""
+    from pytest_gittrix.conformance.reports.baseline import read_baseline
+    from pytest_gittrix.conformance.reports.files import WRITERS, write_files
+    from pytest_gittrix.conformance.reports.json_report import to_json
     from pytest_gittrix.conformance.worktrees.base.description import read_tool
     from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
-    from pytest_gittrix.conformance.worktrees.findings import report_data
+    from pytest_gittrix.conformance.worktrees.findings import system_report
     from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
     from pytest_gittrix.conformance.worktrees.text import report_text
-    from pytest_gittrix.os_level.atomic_text import check_place, write_whole
+    from pytest_gittrix.errors import InvalidInput
 
     clauses = select_worktree_clauses([*options.family, *options.clause])
     if options.list:
         rows: list[tuple[str, ...]] = [(one.code, one.promise, ", ".join(one.needs)) for one in clauses]
         listed = [{"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs]} for one in clauses]
         return CommandResult(listed, Table(("clause", "promise", "needs"), rows, elastic="promise", styles={}))
+    for file in options.report:
+        if Path(file).suffix not in WRITERS:
+            raise InvalidInput(f"{file} is no kind of report.", fix=f"Its name ends with one of {', '.join(WRITERS)}.")
+    baseline = read_baseline(options.baseline) if options.baseline else None
     number = None if options.workers in (None, "auto") else int(options.workers)
     report = run_worktree_profile(read_tool(options.worktree), clauses, workers=number)
-    data = report_data(report)
-    for file in options.report:
-        write_whole(check_place(file), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-    return CommandResult(data, report_text(report), status=BROKEN if report.broken else 0)
+    system = system_report(report, options.worktree)
+    notes = tuple(write_files([system], map(Path, options.report)))
+    data = to_json([system]) | {"git": report.git, "seconds": round(report.seconds, 1), "offline": report.offline}
+    if baseline is None:
+        return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if report.broken else 0)
+    return _compared(baseline, data)
+
+
+def _compared(baseline: Mapping[str, Any], report: dict[str, Any]) -> CommandResult:
+    """What is new since an earlier report; that alone fails the run."""
+    from pytest_gittrix.conformance.reports.baseline import compare
+
+    compared = compare(baseline, report)
+    text = "".join(f"{line}\n" for line in compared.lines())
+    return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if compared.new else 0)
 
 
 def _data(clause: Clause) -> dict[str, Any]:

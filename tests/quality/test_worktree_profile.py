@@ -11,9 +11,10 @@ import pytest
 from fixtures.worktree_managers.tools import CARELESS
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.conformance import WorktreeReport, run_worktree_profile
+from pytest_gittrix.conformance.reports.json_report import to_json
 from pytest_gittrix.conformance.worktrees.base.description import Waiver
 from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
-from pytest_gittrix.conformance.worktrees.findings import report_data
+from pytest_gittrix.conformance.worktrees.findings import system_report
 from pytest_gittrix.conformance.worktrees.text import report_text
 from pytest_gittrix.errors import InvalidInput
 
@@ -68,25 +69,34 @@ def test_a_command_that_does_nothing_on_finished_work_gives_no_verdict(report: W
     assert "`true` removed nothing, not even finished work" in cleaning.what
 
 
-def test_the_text_shows_the_scripts_and_the_json_has_everything(report: WorktreeReport) -> None:
-    text, data = report_text(report), json.loads(json.dumps(report_data(report)))
+def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
+    text, (system,) = report_text(report, "careless.toml"), to_json([system_report(report)])["systems"]
 
-    assert "BROKEN WREM-12: an unmerged branch is kept, or its tip is named" in text
+    assert "broken WREM-12: an unmerged branch is kept, or its tip is named (loses work)" in text
+    assert "again: gittrix conform --worktree careless.toml --clause WREM-12" in text
     assert '    R=$(mktemp -d); cd "$R"' in text
-    assert "1 kept, 2 broken, 1 as git, 1 documented, 1 not claimed, 1 no verdict" in text
-    assert [one["verdict"] for one in data["clauses"]] == [EXPECTED[one["clause"]] for one in data["clauses"]]
-    assert data["counts"]["broken"] == 2
+    assert "as git     WREM-04  lost: an untracked file, where status.showUntrackedFiles is no" in text
+    assert {one["code"]: one["status"] for one in system["clauses"]} == EXPECTED
+    assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"]]
+    assert {one["family"] for one in system["families"]} == {"WREM", "WMRG", "WNEW"}
 
 
-def test_the_command_exits_with_1_where_something_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    description = tmp_path / "tool.toml"
+def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    description, earlier = tmp_path / "tool.toml", tmp_path / "earlier.json"
     description.write_text('[worktree]\ncreate = "git stash -q; git worktree add -q -b {name} ../{name}"\n', encoding="utf-8")
+    command = ["conform", "--worktree", str(description), "--clause", "WNEW-07"]
 
-    status = main(["conform", "--worktree", str(description), "--clause", "WNEW-07", "--report", str(tmp_path / "report.json")])
+    assert main([*command, "--report", str(earlier), "--report", str(tmp_path / "badge.svg")]) == 1
+    assert "broken WNEW-07" in capsys.readouterr().out
+    assert main([*command, "--baseline", str(earlier)]) == 0
+    assert (tmp_path / "badge.svg").read_text(encoding="utf-8").startswith("<svg")
 
-    assert status == 1
-    assert "BROKEN WNEW-07" in capsys.readouterr().out
-    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["counts"]["broken"] == 1
+
+def test_a_report_of_no_kind_is_refused_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tool.toml").write_text('[worktree]\ncreate = "false"\n', encoding="utf-8")
+
+    assert main(["conform", "--worktree", str(tmp_path / "tool.toml"), "--report", "report.doc"]) == 2
+    assert "Its name ends with one of .json, .html" in capsys.readouterr().err
 
 
 def test_the_clauses_can_be_listed_by_family(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,8 +76,8 @@ class Clause:
 
     @property
     def family(self) -> str:
-        """The family's letters: the first three of the code."""
-        return self.code[:3]
+        """The family's letters: those before the number of the code."""
+        return self.code.partition("-")[0]
 
 
 def needs(*capabilities: Capability) -> Callable[[Test], Test]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
 
-from pytest_gittrix.conformance.worktrees.base.clause import Verdict
+from pytest_gittrix.conformance.base.clause import Clause
+from pytest_gittrix.conformance.base.outcome import Status
+from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
+from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 
 
@@ -51,6 +54,16 @@ class ClauseFinding:
     script: str = ""
     reproduced: bool = False
 
+    @property
+    def reason(self) -> str:
+        """What is wrong, in which cases, and whether a script shows it."""
+        text = f"{self.what} ({', '.join(self.cases)})" if self.cases else self.what
+        if self.verdict != "broken" or self.reproduced:
+            return text
+        if self.script:
+            return f"{text}\nThe script, run once more, did not show it."
+        return f"{text}\nNo script shows it: it takes a kill, or another program, at that call."
+
 
 @dataclass(frozen=True)
 class WorktreeReport:
@@ -82,25 +95,29 @@ class WorktreeReport:
         return sum(one.verdict == verdict for one in self.findings)
 
 
-def report_data(report: WorktreeReport) -> dict[str, Any]:
-    """A report as JSON has it."""
+def system_report(report: WorktreeReport, description: str = "tool.toml") -> SystemReport:
+    """A report in the form that every kind of file is written from.
+
+    Args:
+        report: the report.
+        description: the file with the description, for the line that runs a clause again.
+    """
     known = {one.code: one for one in worktree_clauses()}
-    clauses = [
-        {
-            "clause": one.clause,
-            "promise": known[one.clause].promise,
-            "why": known[one.clause].why,
-            "verdict": one.verdict,
-            "what": one.what,
-            "cases": [*one.cases],
-            "script": one.script,
-            "reproduced": one.reproduced,
-        }
-        for one in report.findings
-    ]
-    counts = {verdict: report.count(verdict) for verdict in get_args(Verdict)}
-    head = {"tool": report.tool, "version": report.version, "git": report.git, "seconds": round(report.seconds, 1)}
-    return {**head, "offline": report.offline, "counts": counts, "clauses": clauses}
+    outcomes = tuple(_outcome(one, known[one.clause], description) for one in report.findings)
+    return SystemReport(f"{report.tool} {report.version}".strip(), outcomes, titles=FAMILY_TITLES, has_levels=False)
+
+
+def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> ClauseOutcome:
+    again = f"gittrix conform --worktree {shlex.quote(description)} --clause {one.clause}" if one.verdict == "broken" else ""
+    why = f"Otherwise {clause.why}."
+    return ClauseOutcome(
+        Clause(clause.code, clause.promise, why, frozenset()),
+        Status(one.verdict),
+        one.reason,
+        replay=again,
+        loses_work="lost" in one.what,
+        script=one.script if one.verdict == "broken" else "",
+    )
 
 
 def combined(code: str, cells: Sequence[CellOutcome], as_git: frozenset[str]) -> ClauseFinding:

@@ -1,58 +1,36 @@
-"""A report of the worktree profile as text: the findings first, each with its script, then a count and what was not judged."""
+"""A run of the worktree profile as text for people: findings and scripts as in every report, then what plain git loses too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, get_args
+from typing import Final
 
-from pytest_gittrix.conformance.worktrees.base.clause import Verdict
-from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
-from pytest_gittrix.conformance.worktrees.findings import ClauseFinding, WorktreeReport
+from pytest_gittrix.conformance.reports import text_report
+from pytest_gittrix.conformance.worktrees.findings import ClauseFinding, WorktreeReport, system_report
 
-_SHORT: Final = ("as git", "documented", "no verdict")
+_SHORT: Final = ("as git", "no verdict")
 
 
-def report_text(report: WorktreeReport, *, scripts: bool = True) -> str:
+def report_text(report: WorktreeReport, description: str = "tool.toml") -> str:
     """The report for people.
 
     Args:
         report: the report.
-        scripts: whether to show the script of each broken clause.
+        description: the file with the description, for the line that runs a clause again.
     """
-    return "\n".join([*_lines(report, scripts=scripts), ""])
+    return "\n".join([text_report.to_text([system_report(report, description)]), *_rest(report), ""])
 
 
-def finding_text(one: ClauseFinding, *, scripts: bool = True) -> str:
-    """A broken clause for people: the promise, what is lost, and the script that shows it."""
-    return "\n".join(_broken(one, scripts=scripts))
+def finding_text(one: ClauseFinding) -> str:
+    """What is wrong about one clause, with the script that shows it."""
+    return f"{one.clause}: {one.reason}\n{one.script}".rstrip()
 
 
-def _broken(one: ClauseFinding, *, scripts: bool) -> Iterator[str]:
-    promise = next(clause.promise for clause in worktree_clauses() if clause.code == one.clause)
-    yield f"BROKEN {one.clause}: {promise}"
-    yield f"  {_what(one)}"
-    if not one.script:
-        yield "  No script shows it: it takes a kill, or another program, at that call."
-    elif scripts:
-        yield f"  {'This script shows it:' if one.reproduced else 'This script is what was run; run once more, it did not show it:'}"
-        yield from (f"    {line}" for line in one.script.splitlines())
-
-
-def _lines(report: WorktreeReport, *, scripts: bool) -> Iterator[str]:
-    yield f"worktree profile: {report.tool}{f' ({report.version})' if report.version else ''}, beside {report.git}"
-    for one in report.broken:
-        yield ""
-        yield from _broken(one, scripts=scripts)
-    yield ""
+def _rest(report: WorktreeReport) -> Iterator[str]:
     for verdict in _SHORT:
         for one in report.findings:
             if one.verdict == verdict:
-                yield f"{verdict:<10} {one.clause}  {_what(one)}"
-    yield ""
-    yield ", ".join(f"{report.count(verdict)} {verdict}" for verdict in get_args(Verdict)) + f"; {report.seconds:.0f} s"
+                yield f"{verdict:<10} {one.clause}  {one.reason}"
+    yield f"\nbeside {report.git}, in {report.seconds:.0f} seconds"
     if not report.offline:
         yield "The tool was not kept from the network: this system lets nobody leave it."
-
-
-def _what(one: ClauseFinding) -> str:
-    return f"{one.what} ({', '.join(one.cases)})" if one.cases else one.what

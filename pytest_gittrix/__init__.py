@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
     from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
     from pytest_gittrix.testing.world import World
+    from pytest_gittrix.workspaces.unfinished import UnfinishedWork, unfinished_work
 
 __version__ = "0.2.0"
 
@@ -45,8 +46,10 @@ __all__ = [
     "SessionMetadata",
     "SessionNotFound",
     "SystemClock",
+    "UnfinishedWork",
     "UserSession",
     "World",
+    "unfinished_work",
 ]
 
 
@@ -77,6 +80,7 @@ __getattr__ = door(
             "Rival",
         ),
         "pytest_gittrix.testing.world": ("World",),
+        "pytest_gittrix.workspaces.unfinished": ("UnfinishedWork", "unfinished_work"),
         "pytest_gittrix.record.state.records": (
             "EvictionPolicy",
             "SessionMetadata",

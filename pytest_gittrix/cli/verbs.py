@@ -12,6 +12,7 @@ from pytest_gittrix.commands.parser import Parser, add_command, add_group, parse
 _COMMANDS = {
     "serve": "run the daemon: sessions over HTTP, until a signal ends it",
     "conform": "see which promises a session system keeps",
+    "unfinished": "see what would be lost if a worktree were removed now",
     "mcp": "serve a session to an agent, by the Model Context Protocol",
     "torture": "strike any program at each call that changes a file; see what is left",
 }

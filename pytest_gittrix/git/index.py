@@ -16,11 +16,14 @@ from typing import Final
 
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.tree import SUBMODULE
 
 _STAT: Final = struct.Struct(">10I")
 _HEADER: Final = struct.Struct(">4sII")
 _EXTENDED: Final = 0x4000
 _SKIP_WORKTREE: Final = 0x4000
+_MODE_AT: Final = 24
+_ASSUME_UNCHANGED: Final = 0x80  # of the first byte of the flags
 _STAGES: Final = 0x3000
 _NAME_MASK: Final = 0x0FFF
 _LOW: Final = 0xFFFFFFFF
@@ -146,6 +149,22 @@ class IndexFile:
         for path in dict.fromkeys(self._keys):
             name = os.fsdecode(path)
             yield from ((name, entry.id) for entry in self.entries(name))
+
+    def hidden(self) -> Iterator[tuple[str, IndexEntry]]:
+        """The paths that git was told not to look at in the work tree: those that are assumed to be unchanged, and those that it skips."""
+        data, flags_at = self._data, self._fixed - 2
+        for number, at in enumerate(self._starts[:-1]):
+            if data[at + flags_at] & (_ASSUME_UNCHANGED | _EXTENDED >> 8):
+                entry = self._decode(number)
+                if entry.skip_worktree or data[at + flags_at] & _ASSUME_UNCHANGED:
+                    yield os.fsdecode(self._keys[number]), entry
+
+    def submodules(self) -> Iterator[str]:
+        """The paths that are commits of other repositories."""
+        mode = SUBMODULE.to_bytes(4, "big")
+        for number, at in enumerate(self._starts[:-1]):
+            if self._data[at + _MODE_AT : at + _MODE_AT + 4] == mode:
+                yield os.fsdecode(self._keys[number])
 
     def _range(self, path: bytes) -> tuple[int, int]:
         first = bisect_left(self._keys, path)

@@ -56,6 +56,19 @@ def pids() -> list[int]:
         return []
 
 
+def running_in(directory: str) -> list[int]:
+    """The processes that have their working directory in a directory or below it, but for this one; those of other users are not seen."""
+    found = []
+    for pid in pids():
+        try:
+            where = os.readlink(f"/proc/{pid}/cwd")
+        except OSError:
+            continue
+        if pid != os.getpid() and f"{where}/".startswith(f"{directory.rstrip('/')}/"):
+            found.append(pid)
+    return found
+
+
 def environment(pid: int) -> list[bytes]:
     """The variables that a process was started with, as ``NAME=value``. Raises OSError where they cannot be read."""
     with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:

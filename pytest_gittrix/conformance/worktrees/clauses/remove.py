@@ -69,7 +69,9 @@ def refusal_changes_nothing(world: ToolWorld, _case: str) -> None:
     path = _dirty(world)
     refs = world.look("git for-each-ref; git worktree list --porcelain")
     world.snapshot(path)
-    if world.command("delete").done:
+    head = world.worktrees().get(path, "")
+    world.command("delete")
+    if world.gone(path, head):
         raise NoVerdict("the tool did not refuse to remove a worktree with unsaved work")
     world.unchanged(path, "the refused command changed the worktree")
     changed = refs != world.look("git for-each-ref; git worktree list --porcelain")

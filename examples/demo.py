@@ -1,7 +1,7 @@
 """The demonstration that ``make demo`` runs: three tests, the same story by hand, a verdict on a broken system, and a small eval.
 
 The durable repository of tests and story is a clone of this project with its real history; the agent is ``codemod.py``. The story happens
-in a temporary directory, under a clock that the demonstration moves. The eval runs ``puzzle_agent.py`` on ten puzzles, and is kept in
+in a temporary directory, under a clock that the demonstration moves. The eval runs ``puzzle_agent.py`` on thirty puzzles, and is kept in
 ``runs/demo``. Run it from the root of the project: ``python -m examples.demo``.
 """
 
@@ -115,9 +115,9 @@ def verdict() -> None:
         print(f"{code} broken  {promise}. {what_happened(found)}" if found else f"{code} kept    {promise}.")
 
 
-def ten_samples() -> str:
-    """An eval of an agent on ten puzzles; gives the path of its report."""
-    heading("An eval: ten puzzles, each in a session of its own (some answers are wrong, so that there is something to see)")
+def thirty_samples() -> str:
+    """An eval of an agent on thirty puzzles; gives the path of its report."""
+    heading("An eval: thirty puzzles, each in a session of its own (the agent knows ten of them, and some answers are wrong)")
     shutil.rmtree(PROJECT / RUN, ignore_errors=True)
     run(PROJECT, dict(os.environ), GITTRIX, "eval", "run", PUZZLES, "--agent", AGENT, "--out", RUN, "-n", "2", lines=5)
     return str(PROJECT / RUN / "report.html")
@@ -144,7 +144,7 @@ def main() -> int:
     three_tests()
     story()
     verdict()
-    report = ten_samples()
+    report = thirty_samples()
     print(f"\nNext: README.md and docs/test-your-agent.md. The eval's report, to open in a browser:\n{report}")
     return 0
 

@@ -1,7 +1,7 @@
 """An agent for the suite in ``fixtures/evals/puzzles``: a function that reads a few files, edits them, and says what it thinks it did.
 
-It knows ten tasks by heart and is no better than many that do not: seven of its answers are right, one forgets a file, one mends the wrong
-thing, and one touches a file that somebody else changes meanwhile.
+It knows ten of the tasks by heart and is no better than many that do not: seven of its answers are right, one forgets a file, one mends the
+wrong thing, and one touches a file that somebody else changes meanwhile. It does nothing about the other twenty.
 
     gittrix eval run fixtures/evals/puzzles --agent python:examples/puzzle_agent.py:work
 """
@@ -20,7 +20,7 @@ def work(toolbox: Toolbox) -> None:
         toolbox: with the task, the files, and somewhere to run programs.
     """
     toolbox.note("user", toolbox.task.strip())
-    said = ANSWERS[toolbox.case](toolbox)
+    said = ANSWERS.get(toolbox.case, does_not_know)(toolbox)
     toolbox.run(["git", "diff", "--stat"])
     toolbox.note("assistant", said)
 
@@ -162,6 +162,11 @@ def compare_aware_times(toolbox: Toolbox) -> str:
     )
     edit(toolbox, "CHANGELOG.md", ("# Changes\n\n", "# Changes\n\n- Timestamps are compared as instants.\n"))
     return "latest() compares instants and refuses what has no time zone; noted in the changelog."
+
+
+def does_not_know(_toolbox: Toolbox) -> str:
+    """A task that is new to it."""
+    return "I have not learnt this one."
 
 
 ANSWERS: dict[str, Callable[[Toolbox], str]] = {

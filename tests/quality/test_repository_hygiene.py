@@ -21,6 +21,8 @@ from tests.quality import compatibility
 
 ROOT = Path(__file__).resolve().parents[2]
 
+UNMERGED = "fixtures/evals/puzzles/cases/finish-the-merge/repo/"
+"""A puzzle whose task is to take conflict markers away."""
 REGISTRIES = (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("anaconda", "org"))
 FORBIDDEN: Mapping[str, re.Pattern[str]] = {
     # A slash after a name or a closing bracket continues a relative path; only a path from the root names a machine. In a jail the
@@ -82,7 +84,7 @@ def project() -> dict[str, Any]:
 
 
 def test_no_file_holds_what_a_stranger_should_not_meet(texts: dict[str, str]) -> None:
-    found = [f"{name}:{fault}" for name, text in texts.items() for fault in faults(text)]
+    found = [f"{name}:{fault}" for name, text in texts.items() if not name.startswith(UNMERGED) for fault in faults(text)]
 
     assert "pyproject.toml" in texts
     assert not found, "\n".join(found)

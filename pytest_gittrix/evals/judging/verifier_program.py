@@ -20,6 +20,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import types
 import unittest
 from pathlib import Path
@@ -57,6 +58,10 @@ class Subject:
 
     def do(self, what: str, *given: Any) -> Any:
         """Have something done there; return the value, or raise what was raised."""
+        if threading.current_thread() is not threading.main_thread():
+            # One call after the other crosses: a thread that waits for another one there would wait for ever.
+            self.touched = True
+            raise Opaque("a call of another thread than the test's cannot cross")
         nonce = secrets.token_hex(8)
         request = {
             "do": what,

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli import evals_import, evals_releases, evals_report
+from pytest_gittrix.cli import evals_report, evals_suites
 from pytest_gittrix.commands.engine_context import limit_option
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import age, unmarked
@@ -37,8 +37,7 @@ EXAMPLES = {
     "eval prune": ["gittrix eval prune runs/ --older 7d --dry-run"],
     "eval du": ["gittrix eval du runs/"],
     "eval report": evals_report.EXAMPLES,
-    "eval import": evals_import.EXAMPLES,
-    "eval make-releases": evals_releases.EXAMPLES,
+    **evals_suites.EXAMPLES,
 }
 LEVELS = ("auto", "off", "guard", "jail")
 
@@ -85,8 +84,7 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
         "directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="a run, or with runs in it (%(default)s)"
     )
 
-    evals_import.arguments(verb)
-    evals_releases.arguments(verb)
+    evals_suites.arguments(verb)
 
 
 def _suite_arguments(verb: argparse.ArgumentParser) -> None:

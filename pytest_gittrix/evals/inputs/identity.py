@@ -47,6 +47,11 @@ def digest_bytes(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def suite_name(directory: str) -> str:
+    """The name of a suite that is made in a directory of that name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", directory).strip(".-") or "suite"
+
+
 def check_id(id_: str, where: str) -> str:
     """Check that an id of a case can be the name of a file and a part of a git reference; return it.
 

@@ -18,7 +18,7 @@ from typing import Final, get_args
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_of
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
-from pytest_gittrix.evals.inputs.strict_toml import TomlTable, toml_text
+from pytest_gittrix.evals.inputs.strict_toml import TomlTable, toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
 from pytest_gittrix.git.objects import SHA1
@@ -326,7 +326,7 @@ def _expected_toml(expected: Mapping[str, Expected]) -> bytes:
     for id_, one in expected.items():
         lines.append(f'\n[cases."{id_}"]\noutcome = "{one.outcome}"\n')
         if one.overlap:
-            lines.append("overlap = [\n" + "".join(f"  {toml_text(path)},\n" for path in one.overlap) + "]\n")
+            lines.append(f"overlap = {toml_list(one.overlap)}\n")
     return "".join(lines).encode()
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -22,6 +22,11 @@ _BYTES: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 def toml_text(text: str) -> str:
     """Write a text as TOML on one line."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_list(texts: Iterable[str]) -> str:
+    """Write texts as a TOML list, each on a line of its own."""
+    return "[\n" + "".join(f"  {toml_text(text)},\n" for text in texts) + "]"
 
 
 class TomlTable:

@@ -27,7 +27,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 
 SCHEMA: Final = 1
 DriftAt = Literal["after-start", "before-promote"]
-CheckKind = Literal["command", "tree", "diff", "function", "pytest"]
+CheckKind = Literal["command", "tree", "diff", "function", "pytest", "tests"]
 
 GENERATED: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 """Directories that tools leave behind; their files are never part of a result."""
@@ -79,14 +79,16 @@ class Check:
     Attributes:
         kind: the kind of the check.
         command: the program and its arguments, for ``command``.
-        path: the expected tree or diff, the file that pytest runs, or the module of a function.
+        path: the expected tree or diff, the file that pytest runs, the directory of test files, or the module of a function.
         function: the name of the function in the module.
+        must_pass: pytest's ids of the tests, or paths of whole files, in the directory of test files.
     """
 
     kind: CheckKind
     command: tuple[str, ...] = ()
     path: Path | None = None
     function: str = ""
+    must_pass: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ def _read_case(directory: Path, defaults: TomlTable) -> Case:
         directory=directory,
         task=_task(table),
         source=_source(table.table("durable", ("files", "bundle", "ref", "path", "commit"))),
-        checks=_checks(table.table("check", _CHECKS)),
+        checks=_checks(table.table("check", (*_CHECKS, "must_pass"))),
         drift=_drift(table),
         gold=table.inside("gold", directory=False),
         timeout_ms=limits.milliseconds("timeout", defaults.milliseconds("timeout", _DEFAULT_TIMEOUT_MS)),
@@ -321,7 +323,18 @@ def _check(table: TomlTable, kind: CheckKind) -> Check:
         if path is None:
             table.wrong("function", "file.py:name of a function in the case's directory", table.text("function"))
         return Check(kind, path=path, function=name)
+    if kind == "tests":
+        return _hidden_tests(table)
     return Check(kind, path=table.inside(kind, directory=kind == "tree"))
+
+
+def _hidden_tests(table: TomlTable) -> Check:
+    directory, named = table.inside("tests", directory=True), table.texts("must_pass")
+    assert directory is not None
+    missing = [one for one in named if not (directory / one.partition("::")[0]).is_file()]
+    if not named or missing:
+        table.wrong("must_pass", "a list of pytest's ids, or of files, in the directory of tests", missing or table.raw("must_pass"))
+    return Check("tests", path=directory, must_pass=named)
 
 
 def _clock_start(top: TomlTable) -> datetime:

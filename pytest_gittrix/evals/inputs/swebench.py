@@ -11,64 +11,23 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.inputs.identity import check_id
-from pytest_gittrix.evals.inputs.strict_toml import toml_text
+from pytest_gittrix.evals.inputs.hidden_tests import write_tests
+from pytest_gittrix.evals.inputs.identity import check_id, suite_name
+from pytest_gittrix.evals.inputs.strict_toml import toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.os_level.files import whole_directory
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]*[A-Za-z0-9_-]")
 
-_TESTS: Final = '''\
-"""What SWE-bench asks of {id}: the tests of its patch that failed before pass, and those that passed still do."""
-
-import os
-import subprocess
-import sys
-from functools import lru_cache
-
-import pytest
-
-TEST_PATCH = {patch}
-FAIL_TO_PASS = {fail}
-PASS_TO_PASS = {keep}
-
-
-@lru_cache
-def outcomes():
-    """How each test ended, by its id; the tests' files are those of the patch, whatever became of them."""
-    if TEST_PATCH:
-        apply = ["git", "apply", "--whitespace=nowarn", "-"]
-        done = subprocess.run(apply, input=TEST_PATCH.encode(), capture_output=True)
-        assert done.returncode == 0, "the test patch does not apply: " + done.stderr.decode(errors="replace")
-    files = sorted({{test.partition("::")[0] for test in FAIL_TO_PASS + PASS_TO_PASS}})
-    environment = {{**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"}}
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, capture_output=True, env=environment)
-    found = {{}}
-    for line in done.stdout.decode(errors="replace").splitlines():
-        word, _, rest = line.partition(" ")
-        if word in ("PASSED", "FAILED", "ERROR", "XFAIL", "XPASS"):
-            found[rest.partition(" - ")[0]] = word
-    assert found, "no test ran: " + done.stdout.decode(errors="replace")[-2000:]
-    return found
-
-
-@pytest.mark.parametrize("test", FAIL_TO_PASS)
-def test_that_failed_passes(test):
-    assert outcomes().get(test) in ("PASSED", "XFAIL")
-
-
-@pytest.mark.parametrize("test", PASS_TO_PASS)
-def test_that_passed_still_passes(test):
-    assert outcomes().get(test) in ("PASSED", "XFAIL")
-'''
+_TESTS: Final = "tests"
+"""The directory of a case with its hidden tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +54,11 @@ class Instance:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
 
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The ids of all tests that must pass."""
+        return tuple(dict.fromkeys((*self.fail_to_pass, *self.pass_to_pass)))
+
 
 def instances(text: str) -> list[Instance]:
     """Read a data set.
@@ -119,28 +83,20 @@ def instances(text: str) -> list[Instance]:
 
 
 def case_files(instance: Instance, repository: Path) -> dict[str, str]:
-    """The files of a case, by their path in its directory.
+    """The files of a case but its hidden tests, by their path in its directory.
 
     Args:
         instance: the instance.
         repository: its repository on this machine.
     """
-    files = {
-        "task.md": instance.task,
-        "test_swebench.py": _TESTS.format(
-            id=instance.id,
-            patch=ascii(instance.test_patch),
-            fail=_listed(instance.fail_to_pass),
-            keep=_listed(instance.pass_to_pass),
-        ),
-    }
+    files = {"task.md": instance.task}
     gold = ""
     if instance.gold:
         files["gold.patch"] = instance.gold
         gold = 'gold = "gold.patch"\n'
     files["case.toml"] = (
         f"{gold}\n[durable]\npath = {toml_text(str(repository))}\ncommit = {toml_text(instance.commit)}\n\n"
-        '[check]\npytest = "test_swebench.py"\n\n[limits]\ntimeout = "30m"\n'
+        f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(instance.tests)}\n\n[limits]\ntimeout = "30m"\n'
     )
     return files
 
@@ -167,9 +123,11 @@ def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLik
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     with whole_directory(target, draft):
-        _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(_suite_name(target.name))}\n"})
+        _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(suite_name(target.name))}\n"})
         for one in found:
-            _write(draft / "cases" / one.id, case_files(one, places[one.repository]))
+            case = draft / "cases" / one.id
+            _write(case, case_files(one, places[one.repository]))
+            write_tests(places[one.repository], one.commit, case / _TESTS, one.tests, patch=one.test_patch.encode())
         Suite.load(draft)
         draft.chmod(0o755)
     return Suite.load(target)
@@ -254,14 +212,6 @@ def _tests(number: int, fields: Mapping[str, Any], name: str) -> tuple[str, ...]
 
 def _wrong(number: int, fact: str, fix: str) -> NoReturn:
     raise InvalidInput(f"Line {number} is no SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix)
-
-
-def _listed(values: Sequence[str]) -> str:
-    return "[\n" + "".join(f"    {value!a},\n" for value in values) + "]" if values else "[]"
-
-
-def _suite_name(directory: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", directory).strip(".-") or "swebench"
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:

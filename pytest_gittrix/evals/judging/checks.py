@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,17 +19,19 @@ from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, Check
-from pytest_gittrix.evals.judging.pytest_check import PytestPlace, judge
+from pytest_gittrix.evals.judging.pytest_check import HiddenTests, PytestPlace, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
 from pytest_gittrix.os_level.monotonic import interrupt_after
-from pytest_gittrix.testing.repos.history import resolve
+from pytest_gittrix.testing.repos.history import Executable, resolve
 
 MACHINE_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENFILE, errno.ENOMEM})
 """Numbers of errors that a machine causes, and no result."""
 
 _NAMED: Final = 3
+_ROOTS: Final = ("src", ".")
+"""Where a project keeps its modules."""
 
 
 class _OutOfTime(BaseException):
@@ -110,7 +112,7 @@ def run_check(check: Check, result: Result, context: CheckContext) -> tuple[Chec
     match check.kind:
         case "command":
             return _by_program(check, context.place().launch([*check.command]))
-        case "pytest":
+        case "pytest" | "tests":
             return _by_pytest(check, context)
         case "tree":
             return _by_tree(check, result), None
@@ -134,8 +136,28 @@ def _by_pytest(check: Check, context: CheckContext) -> tuple[CheckResult, Finish
         made = context.place()
         return PytestPlace(partial(made.launch, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), made.home)
 
-    verdict = judge(check.path, place)
-    return CheckResult(check.kind, not verdict.wrong, verdict.wrong, dict(verdict.judges)), verdict.done
+    if check.kind == "pytest":
+        verdict = judge(HiddenTests(check.path.name, check.path.read_text(encoding="utf-8")), place)
+        return CheckResult(check.kind, not verdict.wrong, verdict.wrong, dict(verdict.judges)), verdict.done
+    judges: dict[str, str] = {}
+    for tests in _hidden_tests(check.path, check.must_pass):
+        verdict = judge(tests, place)
+        if verdict.wrong:
+            return CheckResult(check.kind, False, f"{tests.name}: {verdict.wrong}"), verdict.done
+        judges |= {f"{tests.name}::{name}": by for name, by in verdict.judges.items()}
+    return CheckResult(check.kind, True, "", judges), verdict.done
+
+
+def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests]:
+    """The tests of each file that has some that must pass. No file of tests finds another one beside itself."""
+    contents = {path: one.data if isinstance(one, Executable) else one for path, one in contents_of(directory).items()}
+    files = {path: data for path, data in contents.items() if isinstance(data, bytes)}
+    modules = dict.fromkeys(one.partition("::")[0] for one in named)
+    beside = {path: data for path, data in files.items() if path not in modules}
+    for module in modules:
+        # A file that is named without a test is run whole.
+        chosen = () if module in named else tuple(one.partition("::")[2] for one in named if one.startswith(f"{module}::"))
+        yield HiddenTests(module, files[module].decode("utf-8"), beside, chosen, _ROOTS)
 
 
 def _by_tree(check: Check, result: Result) -> CheckResult:

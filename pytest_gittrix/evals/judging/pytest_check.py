@@ -7,11 +7,12 @@ recorded.
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -54,18 +55,46 @@ class Verdict:
     judges: Mapping[str, Judge]
 
 
-def judge(test: Path, places: Callable[[], PytestPlace]) -> Verdict:
-    """Run a test file on a result.
+@dataclass(frozen=True)
+class HiddenTests:
+    """The tests of one file.
+
+    Attributes:
+        name: the path of the file, relative to the other files.
+        source: its text.
+        beside: the files that it finds beside itself, such as ``conftest.py`` and data, by path.
+        chosen: the tests that must pass, such as ``TestIt::test_it[1]``; all by default, and then it is enough that none fails.
+        roots: the directories of the checkout that modules are imported from.
+    """
+
+    name: str
+    source: str
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+    chosen: tuple[str, ...] = ()
+    roots: tuple[str, ...] = (".",)
+
+    def counts(self, name: str, outcome: str) -> bool:
+        """Whether a test of that name has passed; one that its author expects to fail does so if it was chosen."""
+        return outcome == "passed" or (outcome == "xfailed" and name in self.chosen)
+
+
+def judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
+    """Run the tests of a file on a result.
 
     Args:
-        test: the test file.
+        test: the tests.
         places: makes a place for a run of pytest; there are several runs where tests cannot cross.
     """
-    source = test.read_text(encoding="utf-8")
-    first = _Run.of(test.name, source, places(), way="subject")
+    verdict = _judge(test, places)
+    missing = [one for one in test.chosen if one not in verdict.judges]
+    return replace(verdict, wrong=f"{missing[0]} did not pass", judges={}) if missing and not verdict.wrong else verdict
+
+
+def _judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
+    first = _Run.of(test, test.source, places(), way="subject")
     if first.wrong:
         return Verdict(first.wrong, first.done, {})
-    passed: dict[str, Judge] = {name: "subject" for name, (outcome, _) in first.tests.items() if outcome == "passed"}
+    passed: dict[str, Judge] = {name: "subject" for name, (outcome, _) in first.tests.items() if test.counts(name, outcome)}
     failed = {name: touched for name, (outcome, touched) in first.tests.items() if outcome == "failed"}
     if not first.found["status"] or first.found["status"] == _NO_TESTS:
         return Verdict("" if passed else "no test passed" if first.tests else f"status {first.found['status']}", first.done, passed)
@@ -74,16 +103,17 @@ def judge(test: Path, places: Callable[[], PytestPlace]) -> Verdict:
     # A test that fails although only plain values crossed has failed. Where an object was involved, nobody knows yet.
     if not (all(failed.values()) if failed else first.found["touched"]):
         return Verdict(f"status {first.found['status']}", first.done, {})
-    return _judge_by_canaries(test.name, source, places, [*failed], passed)
+    return _judge_by_canaries(test, places, [*failed], passed)
 
 
 _NO_TESTS: Final = 5
 
 
 def _judge_by_canaries(
-    name: str, source: str, places: Callable[[], PytestPlace], chosen: Collection[str], passed: Mapping[str, Judge]
+    test: HiddenTests, places: Callable[[], PytestPlace], chosen: Collection[str], passed: Mapping[str, Judge]
 ) -> Verdict:
     """Judge the tests that cannot cross: each must pass as it is, and fail with a changed expectation, in runs that look alike."""
+    source = test.source
     can_change = sorted(changeable(source) & {test_name(one) for one in chosen} if chosen else changeable(source))
     judges: dict[str, Judge] = dict(passed)
     drawn = secrets.SystemRandom()
@@ -92,13 +122,13 @@ def _judge_by_canaries(
         half = {one for one in can_change if drawn.random() < 0.5}
         for names in (half, {*can_change} - half) if can_change else [set[str]()]:
             text = changed(source, names, drawn.getrandbits(32)) if names else printed(source)
-            run = _Run.of(name, text, places(), way="here")
+            run = _Run.of(test, text, places(), way="here")
             wrong = run.wrong or run.problem(names, chosen)
             if wrong:
                 return Verdict(wrong, run.done, {})
-            for test, (outcome, _) in run.tests.items():
-                if outcome == "passed" and (not chosen or test in chosen):
-                    judges.setdefault(test, "canary" if test_name(test) in can_change else "plain")
+            for name, (outcome, _) in run.tests.items():
+                if test.counts(name, outcome) and (not chosen or name in chosen):
+                    judges.setdefault(name, "canary" if test_name(name) in can_change else "plain")
     return Verdict("" if judges else "no test passed", run.done, judges)
 
 
@@ -117,15 +147,17 @@ class _Run:
         return tests
 
     @classmethod
-    def of(cls, name: str, source: str, place: PytestPlace, *, way: str, chosen: Collection[str] = ()) -> _Run:
+    def of(cls, test: HiddenTests, source: str, place: PytestPlace, *, way: str) -> _Run:
         secret, answer = secrets.token_hex(16), f".answer-{secrets.token_hex(8)}"
         request = {
             "way": way,
             "secret": secret,
             "answer": answer,
-            "name": name,
+            "name": test.name,
             "test": source,
-            "chosen": sorted(chosen),
+            "beside": {path: base64.b64encode(data).decode() for path, data in test.beside.items()},
+            "roots": list(test.roots),
+            "chosen": sorted(test.chosen),
             "subject": _program("subject_program"),
         }
         # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.

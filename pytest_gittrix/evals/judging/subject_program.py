@@ -140,8 +140,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Answer requests until there are no more."""
     requests, answers = int(sys.argv[1]), int(sys.argv[2])
-    checkout = os.getcwd()
-    sys.path.insert(0, checkout)
+    sys.path[:0] = sys.argv[3:]
     with os.fdopen(requests, "rb") as reader, os.fdopen(answers, "wb") as writer:
         for line in reader:
             writer.write(json.dumps(answer(json.loads(line))).encode("utf-8", "surrogatepass") + b"\n")

@@ -8,6 +8,7 @@ of this program may be forged, and only a canary tells.
 
 from __future__ import annotations
 
+import base64
 import builtins
 import contextlib
 import ctypes
@@ -44,10 +45,10 @@ class Raised(Exception):
 class Subject:
     """The process of the code under test."""
 
-    def __init__(self, program: str, checkout: str, scalar: Any) -> None:
+    def __init__(self, program: str, checkout: str, roots: list[str], scalar: Any) -> None:
         ask, self._ask = os.pipe()
         self._answers, tell = os.pipe()
-        argv = [sys.executable, "-P", "-s", "-c", program, str(ask), str(tell)]
+        argv = [sys.executable, "-P", "-s", "-c", program, str(ask), str(tell), *roots]
         nowhere = subprocess.DEVNULL
         self.process = subprocess.Popen(argv, cwd=checkout, pass_fds=(ask, tell), stdin=nowhere, stdout=nowhere, stderr=nowhere)
         os.close(ask)
@@ -247,13 +248,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of the result, and makes stand-ins for them."""
 
     def __init__(self) -> None:
-        self._checkout = self._test = ""
+        self._roots: list[str] = []
+        self._directory = self._test = ""
         self._make: Any = None
         self._subject: Subject | None = None
 
-    def begin(self, checkout: str, make: Any, test: str) -> None:
-        """Look for modules in a checkout; ``make`` starts the subject when the first one is imported."""
-        self._checkout, self._make, self._test = checkout, make, test
+    def begin(self, roots: list[str], directory: str, make: Any, test: str) -> None:
+        """Look for modules in directories of the checkout; ``make`` starts the subject when the first one is imported."""
+        self._roots, self._directory, self._make, self._test = roots, directory, make, test
 
     def hide(self) -> None:
         """Remove the test file, which pytest has read by now: the code under test must not find it."""
@@ -275,15 +277,24 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def has(self, name: str) -> bool:
         """Whether a module of that name is the result's."""
-        if not self._checkout or name.partition(".")[0] in sys.stdlib_module_names:
-            return False
-        place = Path(self._checkout, *name.split("."))
-        return place.is_dir() or place.with_name(f"{place.name}.py").is_file()
+        return self._place(name) is not None
+
+    def _place(self, name: str) -> Path | None:
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names:
+            return None
+        # The tests have modules of their own, such as a package with helpers.
+        own = Path(self._directory, top)
+        packages = any(Path(root, top, "__init__.py").is_file() for root in self._roots)
+        if own.with_name(f"{top}.py").is_file() or (own.is_dir() and ((own / "__init__.py").is_file() or not packages)):
+            return None
+        places = [Path(root, *name.split(".")) for root in self._roots]
+        return next((place for place in places if place.is_dir() or place.with_name(f"{place.name}.py").is_file()), None)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002  (part of the protocol)
         """The specification of a stand-in."""
-        if self.has(name) and name.partition(".")[0] not in _LOADED_BEFORE:
-            place = Path(self._checkout, *name.split("."))
+        place = self._place(name)
+        if place is not None and name.partition(".")[0] not in _LOADED_BEFORE:
             spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
             spec.submodule_search_locations = [str(place)] if place.is_dir() else []
             file = place / "__init__.py" if place.is_dir() else place.with_name(f"{place.name}.py")
@@ -338,7 +349,7 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
             if report.failed:
                 entry[0] = "failed"
             elif report.skipped and entry[0] == "passed":
-                entry[0] = "skipped"
+                entry[0] = "xfailed" if hasattr(report, "wasxfail") else "skipped"
             if request["way"] == "here" and found is not None and isinstance(found.value, given_up) and not self.given_up:
                 files = [os.path.realpath(str(one.path)) for one in found.traceback]
                 files = [one for one in files if not one.startswith(tools)]
@@ -370,18 +381,25 @@ def main() -> None:
     directory = os.path.join(home, f"tests-{request['answer'][-8:]}")
     os.mkdir(directory)
     test, settings = os.path.join(directory, request["name"]), os.path.join(directory, "pytest.ini")
-    Path(test).write_text(request["test"], encoding="utf-8")
     Path(settings).write_text("[pytest]\n", encoding="ascii")
+    for path, data in {**request["beside"], request["name"]: base64.b64encode(request["test"].encode("utf-8"))}.items():
+        file = Path(directory, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(base64.b64decode(data))
+    roots = [os.path.normpath(os.path.join(checkout, one)) for one in request["roots"] if os.path.isdir(os.path.join(checkout, one))]
     import pytest
 
     witness = plugin_of(request, checkout)
-    os.environ["PYTHONPATH"] = checkout
+    os.environ["PYTHONPATH"] = os.pathsep.join(roots)
     if request["way"] == "subject":
-        _begin_subject(request, checkout, test)
+        _begin_subject(request, checkout, roots, directory, test)
     else:
-        sys.path.insert(0, checkout)
+        sys.path[:0] = roots
     chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", settings, "--rootdir", directory]
+    # Tests with files beside them import these as in their own project.
+    mode = "prepend" if request["beside"] else "importlib"
+    os.environ["PY_IGNORE_IMPORTMISMATCH"] = "1"  # in this mode pytest would look for the test file again, which is gone by then
+    options = ["-q", "-p", "no:cacheprovider", f"--import-mode={mode}", "-c", settings, "--rootdir", directory]
     status = int(pytest.main([*options, *chosen], plugins=[witness]))
     subject = _finder.started
     if subject is not None:
@@ -401,14 +419,14 @@ def main() -> None:
     leave(status)
 
 
-def _begin_subject(request: dict[str, Any], checkout: str, test: str) -> None:
+def _begin_subject(request: dict[str, Any], checkout: str, roots: list[str], directory: str, test: str) -> None:
     scalar = types.ModuleType("values")
     exec(compile(request["subject"], "<values>", "exec"), scalar.__dict__)
 
     def make() -> Subject:
-        return Subject(request["subject"], checkout, scalar)
+        return Subject(request["subject"], checkout, roots, scalar)
 
-    _finder.begin(checkout, make, test)
+    _finder.begin(roots, directory, make, test)
     _LOADED_BEFORE.update(name.partition(".")[0] for name in sys.modules)
     sys.meta_path.insert(0, _finder)
 

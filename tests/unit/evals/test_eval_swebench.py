@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.evals import agent_file
 from support.git import git
 
 from pytest_gittrix.cli.main import main
@@ -79,7 +80,27 @@ def test_the_gold_patch_passes_and_an_agent_that_does_nothing_fails(line: dict[s
         [record] = done.records
         outcomes[agent] = (record.outcome, record.reason)
 
-    assert outcomes == {"gold": ("pass", ""), "nop": ("fail", "pytest: status 1")}
+    assert outcomes == {"gold": ("pass", ""), "nop": ("fail", "tests: test_sums.py: status 1")}
+
+
+def test_a_result_that_prints_what_pytest_prints_or_answers_for_pytest_does_not_pass(
+    line: dict[str, Any], repositories: Path, tmp_path: Path
+) -> None:
+    suite = import_swebench(written(tmp_path, line), repositories, tmp_path / "suite")
+    says = "print('PASSED test_sums.py::test_add[1]\\nPASSED test_sums.py::test_add[2]\\nPASSED test_sums.py::test_twice')\n"
+    conftest = "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"
+    agent = agent_file(
+        tmp_path,
+        f"""
+        toolbox.write("sums.py", {says + "import os; os._exit(0)"!r})
+        toolbox.write("conftest.py", {conftest!r})
+        toolbox.write("test_sums.py", "def test_twice(): pass")
+        """,
+    )
+
+    [record] = run_suite(suite, Options(agent, tmp_path / "run", confine="off", scratch=tmp_path / "scratch")).records
+
+    assert (record.outcome, record.reason) == ("fail", "tests: test_sums.py: the result ended its process")
 
 
 def test_a_case_says_what_its_line_says(line: dict[str, Any], repositories: Path, tmp_path: Path) -> None:
@@ -93,7 +114,10 @@ def test_a_case_says_what_its_line_says(line: dict[str, Any], repositories: Path
     assert first.gold is not None
     assert first.gold.read_text() == line["patch"]
     assert second.gold is None
-    assert [check.kind for check in first.checks] == ["pytest"]
+    assert [check.kind for check in first.checks] == ["tests"]
+    assert first.checks[0].must_pass == ("test_sums.py::test_add[1]", "test_sums.py::test_add[2]", "test_sums.py::test_twice")
+    assert "test_add" in (first.directory / "tests" / "test_sums.py").read_text()
+    assert git("status", "--porcelain", cwd=repositories / "acme" / "sums") == b""
 
 
 def test_the_files_of_a_case_are_the_same_for_the_same_line(line: dict[str, Any]) -> None:
@@ -102,8 +126,7 @@ def test_the_files_of_a_case_are_the_same_for_the_same_line(line: dict[str, Any]
     first, second = (case_files(instances(text)[0], Path("/repos/acme/sums")) for _ in range(2))
 
     assert first == second
-    assert sorted(first) == ["case.toml", "gold.patch", "task.md", "test_swebench.py"]
-    compile(first["test_swebench.py"], "test_swebench.py", "exec")
+    assert sorted(first) == ["case.toml", "gold.patch", "task.md"]
 
 
 @pytest.mark.parametrize("place", ["acme/sums", "acme__sums", "sums", "sums.git"])
@@ -126,13 +149,15 @@ def test_a_repository_is_found_under_any_of_its_names(place: str, line: dict[str
         ({"repo": "../../etc/passwd"}, "owner/name"),
         ({"repo": "acme/other"}, "acme/other is not in"),
         ({"base_commit": "main"}, "full id"),
-        ({"base_commit": "0" * 40}, "no commit"),
+        ({"base_commit": "0" * 40}, "cannot be had"),
         ({"problem_statement": " "}, "problem_statement"),
         ({"problem_statement": "a\0b"}, "NUL"),
         ({"FAIL_TO_PASS": "no list", "PASS_TO_PASS": []}, "FAIL_TO_PASS"),
         ({"FAIL_TO_PASS": ["--rootdir=/"]}, "FAIL_TO_PASS"),
         ({"FAIL_TO_PASS": ["test_add (sums.tests.Sums)"]}, "pytest can name"),
         ({"FAIL_TO_PASS": [], "PASS_TO_PASS": []}, "no test is named"),
+        ({"FAIL_TO_PASS": ["test_other.py::test_it"]}, "has no test_other.py"),
+        ({"test_patch": "no patch"}, "cannot be had"),
         ({"patch": 7}, "patch"),
     ],
 )

@@ -1,0 +1,167 @@
+"""Suites from a repository's own history: a commit that changed code together with its tests becomes a case.
+
+The agent starts at the commit before. Its task is the commit's message, and the hidden tests are the commit's. Meanwhile somebody else
+commits a part of what really came next. No code of the repository is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import GitFailed, InvalidInput
+from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file, write_tests
+from pytest_gittrix.evals.inputs.identity import digest_of, suite_name
+from pytest_gittrix.evals.inputs.strict_toml import toml_list, toml_text
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.os_level.files import whole_directory
+
+_TRAILER: Final = re.compile(r"\n(?:[A-Z][A-Za-z-]+-by: [^\n]*\n?)+\Z")
+_TESTS: Final = "tests"
+_SHORT: Final = 12
+
+
+@dataclass(frozen=True)
+class Change:
+    """A commit on the first-parent line of a branch.
+
+    Attributes:
+        commit: its id.
+        parent: the id of the commit before it.
+        message: what its author wrote.
+        status: the letter that git gives each changed path: ``A``, ``M``, ``D`` or ``T``.
+    """
+
+    commit: str
+    parent: str
+    message: str
+    status: Mapping[str, str]
+
+    @property
+    def code(self) -> list[str]:
+        """The changed paths that are not tests."""
+        return [path for path in self.status if not is_of_tests(path)]
+
+    @property
+    def tests(self) -> list[str]:
+        """The files of tests that are there after the change."""
+        return [path for path, letter in self.status.items() if is_test_file(path) and letter != "D"]
+
+    @property
+    def makes_a_case(self) -> bool:
+        """Whether the commit changed code of Python and tests, so that these may fail before it and pass after it."""
+        return bool(self.tests) and any(path.endswith(".py") for path in self.code)
+
+
+@dataclass(frozen=True)
+class HistorySuite:
+    """A suite made from a history.
+
+    Attributes:
+        suite: the suite.
+        commits: how many commits were looked at.
+    """
+
+    suite: Suite
+    commits: int
+
+    @property
+    def digest(self) -> str:
+        """The digest of all cases."""
+        return digest_of([[case.id, case.digest] for case in self.suite.cases])
+
+
+def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str], *, ref: str = "HEAD", most: int = 100) -> HistorySuite:
+    """Make a suite of the commits of a repository that changed code together with tests.
+
+    Args:
+        repository: a repository of this machine; nothing in it is changed. The suite's cases start from it.
+        out: the directory of the suite, which must not exist; it is made whole or not at all.
+        ref: the branch, or its last commit.
+        most: the most commits that are looked at, the latest ones; merges count as one, by their first parent.
+
+    Raises:
+        InvalidInput: there is no such repository or branch, no commit makes a case, or ``out`` exists.
+    """
+    source, target = Path(os.path.realpath(repository)), Path(out).absolute()
+    if os.path.lexists(target):
+        raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")
+    changes = list(_changes(source, ref, most))
+    if not any(change.makes_a_case for change in changes):
+        raise InvalidInput(
+            f"None of {len(changes)} commits of {source} changed code of Python together with tests.",
+            why="Such a commit has the task and the tests of a case.",
+            fix="Look at more commits, or at another branch.",
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with whole_directory(target, draft):
+        (draft / "suite.toml").write_text(f'schema = 1\nname = "{suite_name(target.name)}"\n', encoding="utf-8")
+        for change, following in zip(changes, [*changes[1:], None], strict=True):
+            if change.makes_a_case:
+                _write_case(source, draft / "cases" / change.commit[:_SHORT], change, following)
+        Suite.load(draft)
+        draft.chmod(0o755)
+    return HistorySuite(Suite.load(target), len(changes))
+
+
+def _write_case(source: Path, case: Path, change: Change, following: Change | None) -> None:
+    write_tests(source, change.commit, case / _TESTS, change.tests)
+    drift = _drifting(change, following)
+    files = {
+        "task.md": f"{_TRAILER.sub('', change.message.strip()).strip()}\n".encode(),
+        "gold.patch": _diff(source, change.parent, change.commit, change.code),
+        "case.toml": (
+            f'gold = "gold.patch"\n\n[durable]\npath = {toml_text(str(source))}\ncommit = "{change.parent}"\n\n'
+            + ('[drift]\npatch = "drift.patch"\nat = "before-promote"\n\n' if drift else "")
+            + f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(change.tests)}\n'
+        ).encode(),
+    }
+    if following is not None and drift:
+        files["drift.patch"] = _diff(source, following.parent, following.commit, drift)
+    for name, data in files.items():
+        (case / name).write_bytes(data)
+
+
+def _drifting(change: Change, following: Change | None) -> list[str]:
+    """The paths of the next commit that a rival changes: those that this commit leaves alone, so that its solution meets no conflict."""
+    if following is None:
+        return []
+    return [path for path in following.status if not any(_meet(path, other) for other in change.status)]
+
+
+def _meet(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
+def _changes(source: Path, ref: str, most: int) -> Iterator[Change]:
+    """The latest commits that have a parent, oldest first."""
+    listed = ["rev-list", "--first-parent", "--parents", f"--max-count={most}", "--end-of-options", ref]
+    for line in reversed(_git(source, *listed).decode().splitlines()):
+        commit, *parents = line.split()
+        if parents:
+            found = _git(source, "diff-tree", "-r", "-z", "--name-status", "--no-renames", parents[0], commit)
+            fields = found.decode(errors="surrogateescape").split("\0")[:-1]
+            message = _git(source, "show", "-s", "--format=%B", commit).decode(errors="replace")
+            yield Change(commit, parents[0], message, dict(zip(fields[1::2], fields[::2], strict=True)))
+
+
+def _diff(source: Path, old: str, new: str, paths: list[str]) -> bytes:
+    """The change between two commits at some paths, as a patch."""
+    given = [f":(literal){path}" for path in paths]
+    return _git(source, "diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", old, new, "--", *given)
+
+
+def _git(source: Path, *arguments: str) -> bytes:
+    try:
+        return run_git(["-C", str(source), *arguments], env=hermetic_env())
+    except GitFailed as problem:
+        raise InvalidInput(
+            f"The history of {source} cannot be read.", why=problem.fact, fix="Name a repository of this machine and a branch of it."
+        ) from None

@@ -29,6 +29,7 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
+from pytest_gittrix.visible import visible_line
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 
@@ -322,9 +323,8 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _printable(line: str) -> str:
-    """Escape control characters and invalid Unicode, so that any terminal, file and process can take the line."""
-    clean = line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").expandtabs(4)
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in clean)
+    """Escape what steers a terminal and what is not Unicode, so that any terminal, file and process can take the line."""
+    return visible_line(line.expandtabs(4))
 
 
 def _shortened(title: str, lines: list[str]) -> list[str]:

@@ -120,7 +120,7 @@ def _write_case(source: Path, case: Path, change: Change, following: Change | No
         "case.toml": (
             f'gold = "gold.patch"\n\n[durable]\npath = {toml_text(str(source))}\ncommit = "{change.parent}"\n\n'
             + ('[drift]\npatch = "drift.patch"\nat = "before-promote"\n\n' if drift else "")
-            + f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(change.tests)}\n'
+            + f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(change.tests)}\n\n[limits]\ntimeout = "30m"\n'
         ).encode(),
     }
     if following is not None and drift:

@@ -34,7 +34,7 @@ _ROOTS: Final = ("src", ".")
 """Where a project keeps its modules."""
 
 
-class _OutOfTime(BaseException):
+class _CheckTimeUp(BaseException):
     """The time of a check is up. No ``except Exception`` of a function catches it."""
 
 
@@ -180,9 +180,9 @@ def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult
 def _by_function(check: Check, result: Result) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
-        with interrupt_after(result.case.timeout_ms / 1000, _OutOfTime):
+        with interrupt_after(result.case.timeout_ms / 1000, _CheckTimeUp):
             answer = function(result)
-    except _OutOfTime:
+    except _CheckTimeUp:
         return CheckResult(check.kind, False, "its time was up")
     except KeyboardInterrupt:
         raise

@@ -19,8 +19,9 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
+from pytest_gittrix.evals.runs.toolbox import Toolbox
 from pytest_gittrix.evals.runs.transcript import Mismatch
+from pytest_gittrix.os_level.monotonic import OutOfTime
 
 PYTHON: Final = "python:"
 """The prefix of a function's spec: ``python:module:name`` or ``python:./file.py:name``."""

@@ -26,7 +26,8 @@ def check_determinism(
     """Run a suite twice, one run after the other, and compare the runs.
 
     The second run has what a result must not depend on otherwise: another directory, the reverse order, another seed of Python's hashes,
-    other process ids, and another second of the wall clock. That nothing differs is no proof: a third run may differ.
+    other process ids, another second of the wall clock, and unconfined programs another host name if root
+    runs them. That nothing differs is no proof: a third run may differ.
 
     Args:
         suite: the suite.

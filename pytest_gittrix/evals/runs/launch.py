@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ WORKSPACE: Final = "/workspace"
 """The path of every workspace in a jail, so that paths in outputs are the same in each sample."""
 
 _SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"))
+_RENAMED_HOST: Final = ("unshare", "--uts", "sh", "-c", 'echo varied > /proc/sys/kernel/hostname && exec "$@"', "sh")
 _LONGEST: Final = 20 * 86_400.0
 """The longest timeout in seconds; the kernel's limit is a little higher."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,12 +37,14 @@ class Launcher:
         home: their home directory.
         confinement: how they are confined.
         readable: what they may read besides, in addition to this Python.
+        vary: whether unconfined programs see another host name, if this user may change it for them alone.
     """
 
     directory: Path
     home: Path
     confinement: Confinement
     readable: tuple[Path, ...] = ()
+    vary: bool = False
 
     def __call__(
         self,
@@ -56,6 +61,8 @@ class Launcher:
         shown = (*toolchain(), *self.readable)
         layout = Place(self.directory, self.home, shown, WORKSPACE)
         variables = self._variables(environment, shown)
+        if self.vary and self.confinement.level == "off" and _can_rename_host():
+            argv = [*_RENAMED_HOST, *argv]
         return run(argv, layout, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
 
     def _variables(self, environment: Mapping[str, str], shown: Sequence[Path]) -> dict[str, str]:
@@ -69,6 +76,15 @@ class Launcher:
             variables["GIT_CEILING_DIRECTORIES"] = "/"
             paths = [path for path in paths if any(path.is_relative_to(one) for one in (*_SYSTEM, *shown))]
         return {**variables, "PATH": os.pathsep.join(map(str, paths))}
+
+
+@cache
+def _can_rename_host() -> bool:
+    """Whether programs can have a host name of their own: root may give it to them."""
+    try:
+        return subprocess.run([*_RENAMED_HOST, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def succeeded(done: Finished) -> bool:

@@ -16,9 +16,10 @@ from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import AgentFailed
 from pytest_gittrix.evals.runs.launch import Finished
-from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
+from pytest_gittrix.evals.runs.toolbox import Toolbox
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, data_of
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Entry
+from pytest_gittrix.os_level.monotonic import OutOfTime
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ from pytest_gittrix.evals.results.store import Artifacts, json_lines
 from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import Finished, Launcher, program_environment
-from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox, finished_fields
+from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
-from pytest_gittrix.os_level.monotonic import interrupt_after, real_seconds
+from pytest_gittrix.os_level.monotonic import OutOfTime, interrupt_after, real_seconds
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
@@ -72,7 +72,7 @@ class SampleSpec:
         timeout: the agent's time in seconds.
         trees: whether to record the tree after each step.
         expected: the transcript that the agent's steps are compared with.
-        vary: whether Python's hashes of programs have another seed than usual.
+        vary: whether the agent's programs see another seed of Python's hashes than usual, and another host name where that can be.
     """
 
     case: Case
@@ -206,7 +206,7 @@ class Sample:
     def _make_toolbox(self, world: World, session: UserSession) -> Toolbox:
         spec, case = self._spec, self._case
         home = self._directory / "home"
-        launch = Launcher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable)
+        launch = Launcher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable, spec.vary)
 
         def variables() -> Mapping[str, str]:
             file = home / ".task"

@@ -16,14 +16,10 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.runs.launch import Finished
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
-from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.monotonic import OutOfTime, real_seconds
 
 Launch = Callable[..., Finished]
 """Runs a program, given ``argv`` and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""
-
-
-class OutOfTime(Exception):
-    """The agent's time is up."""
 
 
 class Toolbox:

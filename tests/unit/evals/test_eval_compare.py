@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -125,6 +127,18 @@ def test_a_suite_that_is_run_twice_names_what_is_not_the_same(tmp_path: Path) ->
 
     assert (good.code, bad.code, again.code) == (0, 2, 0)
     assert bad.pairs[0].divergence is not None
+
+
+def test_the_second_run_of_an_unconfined_suite_has_another_host_name(tmp_path: Path) -> None:
+    from support.evals import options
+
+    if subprocess.run(["unshare", "--uts", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user cannot give programs another host name")
+    agent = agent_file(tmp_path, "toolbox.write('host', toolbox.run(['uname', '-n']).stdout)")
+
+    found = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, agent, out=tmp_path / "runs"))
+
+    assert found.code == 2
 
 
 # Rates -----------------------------------------------------------------------------------------------------------------------------

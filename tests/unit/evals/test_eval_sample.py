@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.evals import FILES, SOLVES, agent_file, case, command_file, left_in, ran, suite
 
+from pytest_gittrix import points
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record
 from pytest_gittrix.evals.runs.run import Summary
 
@@ -141,6 +142,18 @@ def test_a_time_limit_covers_review_and_checks(tmp_path: Path) -> None:
 
     assert (checked.outcome, checked.reason) == ("fail", "function: its time was up")
     assert (reviewed.outcome, reviewed.reason) == ("timeout", "the 0.001 s of the review were up")
+
+
+def test_a_time_limit_covers_the_promotion_which_leaves_durable_as_it_was(tmp_path: Path) -> None:
+    def endless(name: str) -> None:
+        while name == "promote:head-read":
+            pass
+
+    short = suite(tmp_path, more='[limits]\ntimeout = "300ms"\n')
+    with points.listening(endless):
+        record = only(ran(short, tmp_path, agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')"), timeout_ms=60_000))
+
+    assert (record.outcome, record.reason, record.promoted) == ("timeout", "the 0.3 s of the promotion were up", "")
 
 
 def test_a_machine_that_fails_in_a_check_does_not_count_against_the_agent(tmp_path: Path) -> None:

@@ -12,20 +12,21 @@ import pytest
 from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
 
 from pytest_gittrix.confine.choose import Place, confinement, run, toolchain
-from pytest_gittrix.evals.judging.pytest_check import PytestPlace, Verdict, judge
+from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 LEVEL = confinement("auto").level
 USUAL = ("reads what the test expects", "every report passes")
 """The cheats that run always, beside the process of the tests and lured into it."""
 
 
-def verdict_on(result: str, root: Path) -> Verdict:
-    """The verdict on a module ``app``, in the strongest confinement there is."""
+def verdict_on(result: str, root: Path, level: str = LEVEL) -> tuple[Verdict, Judge]:
+    """The verdict on a module ``app``, by default in the strongest confinement there is; and the judge that it came to."""
     count = 0
-    test = root / "case" / "test_it.py"
-    test.parent.mkdir()
-    test.write_text(TESTS)
+    case = root / "case"
+    case.mkdir()
+    (case / "test_it.py").write_text(TESTS)
 
     def place() -> PytestPlace:
         nonlocal count
@@ -36,34 +37,67 @@ def verdict_on(result: str, root: Path) -> Verdict:
         (checkout / "app.py").write_text(result.replace("{root}", str(root)))
         variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         where = Place(checkout, home, toolchain(), "/workspace")
-        return PytestPlace(lambda argv, stdin: run(argv, where, confinement(LEVEL), environment=variables, stdin=stdin, timeout=60), home)
+        return PytestPlace(lambda argv, stdin: run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60), home)
 
-    return judge(test, place)
+    verdict = judge(HiddenTests("test_it.py", TESTS), place)
+    return verdict, "subject" if count == 1 else "canary"
+
+
+def stopped_by() -> dict[str, tuple[str, str, str]]:
+    """The page's table: the judge that stops each cheat in a process of its own, and lured; and where it passes."""
+    lines = PAGE.read_text(encoding="utf-8").partition("| what the result does |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: (own, lured_, where) for name, own, lured_, where in rows}
+
+
+def test_the_page_lists_every_cheat() -> None:
+    assert [*stopped_by()] == [*INSIDE, *OUTSIDE]
 
 
 def test_a_right_result_passes_and_every_judge_is_named(tmp_path: Path) -> None:
     names = ["test_adding", "test_sorting", "test_reading[seven-7]", "test_reading[eleven-11]"]
     for judged_by, result in {"subject": HONEST, "canary": lured(HONEST)}.items():
         (tmp_path / judged_by).mkdir()
-        found = verdict_on(result, tmp_path / judged_by)
+        found, last = verdict_on(result, tmp_path / judged_by)
 
-        assert (found.wrong, dict(found.judges)) == ("", dict.fromkeys(names, judged_by))
+        assert (found.wrong, dict(found.judges), last) == ("", dict.fromkeys(names, judged_by), judged_by)
 
 
 @pytest.mark.parametrize("name", [*INSIDE] if SOAK else USUAL[:1])
 def test_a_cheat_in_a_process_of_its_own_does_not_pass(name: str, tmp_path: Path) -> None:
-    assert verdict_on(INSIDE[name], tmp_path).wrong
+    verdict, judge_of_it = verdict_on(INSIDE[name], tmp_path)
+
+    assert verdict.wrong
+    assert judge_of_it == stopped_by()[name][0]
 
 
 @pytest.mark.parametrize("name", [*INSIDE] if SOAK else USUAL)
 def test_a_cheat_that_is_lured_beside_the_tests_does_not_pass(name: str, tmp_path: Path) -> None:
-    assert verdict_on(lured(INSIDE[name]), tmp_path).wrong
+    verdict, judge_of_it = verdict_on(lured(INSIDE[name]), tmp_path)
+
+    assert verdict.wrong
+    assert judge_of_it == stopped_by()[name][1]
 
 
 @pytest.mark.skipif(LEVEL == "off", reason="nothing is hidden without confinement")
 @pytest.mark.parametrize("name", [*OUTSIDE] if SOAK else ["finds the test file"])
 def test_a_cheat_does_not_get_out_of_the_process_of_its_own(name: str, tmp_path: Path) -> None:
-    assert verdict_on(OUTSIDE[name], tmp_path).wrong
+    verdict, judge_of_it = verdict_on(OUTSIDE[name], tmp_path)
+
+    assert verdict.wrong
+    assert judge_of_it == stopped_by()[name][0]
+
+
+@pytest.mark.skipif(not SOAK, reason="takes minutes: PYTEST_GITTRIX_SOAK=1")
+def test_only_what_the_page_says_passes_without_confinement(tmp_path: Path) -> None:
+    cheats = {**INSIDE, **OUTSIDE, **{f"{name}, lured": lured(cheat) for name, cheat in INSIDE.items()}}
+    passed = []
+    for number, (name, cheat) in enumerate(cheats.items()):
+        (tmp_path / str(number)).mkdir()
+        if not verdict_on(cheat, tmp_path / str(number), "off")[0].wrong:
+            passed.append(name)
+
+    assert passed == [name for name, (_, _, where) in stopped_by().items() if where == "at `off`"]
 
 
 @pytest.mark.skipif(not SOAK, reason="a coin is caught most times, not each time: PYTEST_GITTRIX_SOAK=1")
@@ -71,6 +105,6 @@ def test_a_coin_is_seldom_lucky(tmp_path: Path) -> None:
     lucky = 0
     for number in range(10):
         (tmp_path / str(number)).mkdir()
-        lucky += not verdict_on(lured(LUCK), tmp_path / str(number)).wrong
+        lucky += not verdict_on(lured(LUCK), tmp_path / str(number))[0].wrong
 
     assert lucky < 5

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import pygit2
 
@@ -340,6 +341,7 @@ class LocalEphemeral:
     confine: Level | None = None
     limits: Limits = field(default_factory=Limits)
     spares: int = 0
+    address: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
@@ -352,6 +354,10 @@ class LocalEphemeral:
             )
         if self.confine is not None:
             check_level(self.confine)
+
+    def with_kind(self, kind: str, history: History | None = None) -> LocalEphemeral:
+        """The same adapter for another kind of workspace, and perhaps another history. Raises InvalidInput if there is no such kind."""
+        return replace(self, kind=check_kind(kind), history=self.history if history is None else history)
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.

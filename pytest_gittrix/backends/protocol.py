@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import PackedReferences
 from pytest_gittrix.git.tree import Changes, Entry, Item
+from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.workspaces.seed import History, Seed
-from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
 
 MIRROR = "gitconfig"
 """Name of a file that exists in the directory of every mirror, and in no repository."""
@@ -138,18 +141,86 @@ class Durable(Protocol):
 
 
 class Ephemeral(Protocol):
-    """Makes the workspaces that agents work in."""
+    """Makes the workspaces that agents work in. A subclass inherits what is not abstract here.
+
+    Every error is a ``GittrixError``. What an adapter cannot do it refuses with ``CapabilityMissing``.
+    """
 
     @property
-    def kind(self) -> WorkspaceKind:
-        """The kind of workspaces it makes."""
+    def confine(self) -> Level | None:
+        """How programs in its workspaces are confined; None leaves it to whoever starts them."""
+        return None
+
+    @property
+    def spares(self) -> int:
+        """How many workspaces on this machine an engine makes ahead; only for the kinds of ``LocalEphemeral``."""
+        return 0
+
+    @property
+    def address(self) -> str | None:
+        """The address below which its workspaces are, by the ids of their sessions; None if they are directories on this machine."""
+        return None
+
+    @property
+    def kind(self) -> str:
+        """The kind of workspaces it makes, such as ``remote``; records hold it."""
+        raise NotImplementedError
 
     @property
     def history(self) -> History:
         """How much history a workspace contains."""
+        return "none"
+
+    @property
+    def limits(self) -> Limits:
+        """How large a session's changes may be."""
+        return Limits()
+
+    def with_kind(self, kind: str, history: History | None = None) -> Ephemeral:
+        """The same adapter for another kind of workspace.
+
+        Raises:
+            InvalidInput: there is no such kind.
+            CapabilityMissing: it makes only its own.
+        """
+        if kind == self.kind and history in (None, self.history):
+            return self
+        raise CapabilityMissing(
+            f"{type(self).__name__} makes workspaces of the kind {self.kind!r} only, and {kind!r} was asked for.",
+            why="The files of another kind would be in another place.",
+            fix="Leave the kind out, or make an engine with LocalEphemeral.",
+        )
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
-        """Make a workspace at the seed's baseline."""
+        """Make a workspace at the seed's baseline.
+
+        Args:
+            path: its directory on this machine, which does not exist. An adapter whose files are elsewhere keeps its copy of them there.
+            state_dir: a directory for what ``open`` has to know.
+            seed: the baseline.
+            branch: the durable branch.
+            durable_objects: durable's object directory; None if it is not on this machine.
+            name: the id of the session.
+        """
+        raise NotImplementedError
 
     def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
         """Open an existing workspace; ``seeds`` is where seeds are now, if they may have moved."""
+        raise NotImplementedError
+
+
+def check_ephemeral(adapter: Ephemeral) -> Ephemeral:
+    """Check that an object has everything that the engine uses of an ``Ephemeral``.
+
+    Raises:
+        InvalidInput: something is missing; the message lists it.
+    """
+    wanted = [name for name in vars(Ephemeral) if not name.startswith("_")]
+    missing = sorted({name for name in wanted if not hasattr(adapter, name)})
+    if missing:
+        raise InvalidInput(
+            f"{type(adapter).__name__} is no adapter of workspaces: it has no {', '.join(missing)}.",
+            why="The engine makes and opens every workspace through it.",
+            fix="Subclass pytest_gittrix.backends.Ephemeral, which has what you leave out except for kind, create and open.",
+        )
+    return adapter

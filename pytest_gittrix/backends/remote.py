@@ -38,7 +38,7 @@ class RemoteDurable:
     ``AdapterUnavailable`` (it cannot be reached, or did not answer in time).
 
     Args:
-        url: the address: ``https://host/owner/name.git``, ``file:///srv/app.git``, ``user@host:path``, a path.
+        url: the address: ``https://host/owner/name.git``, ``github://owner/name``, ``file:///srv/app.git``, ``user@host:path``, a path.
         branch: the branch that sessions start from and promote to.
         mirror: directory of the mirror; made when needed, shared by engines and processes, one for each remote.
         author: name and address on promoted commits; by default those the user has configured for all repositories.
@@ -68,6 +68,7 @@ class RemoteDurable:
         sync: bool = True,
     ) -> None:
         self.branch = short_branch(branch)
+        self._named = os.fspath(url)
         self._transport = Transport.to(url, credentials=credentials, timeout=timeout, environment=environment)
         self._mirror = Mirror(os.path.realpath(mirror), self._transport, sync)
         self._author = author
@@ -102,8 +103,8 @@ class RemoteDurable:
 
     @property
     def uri(self) -> str:
-        """``<url>#<branch>``, without credentials."""
-        return f"{self.url}#{self.branch}"
+        """``<url>#<branch>``, without credentials; ``github://owner/repo#<branch>`` if it was named so."""
+        return f"{self._named if self._named.startswith('github://') else self.url}#{self.branch}"
 
     @property
     def path(self) -> str:

@@ -1,8 +1,9 @@
 """Run git against a remote repository, and turn what it reports into results and typed errors.
 
 An address may be any that git accepts (``file://``, ``http(s)://``, ``ssh://``, ``git://``), except one that names a command to run
-(``ext::``). Git sees nothing of the user who runs the engine: no configuration, no credential helper, no prompt. A git program that
-exceeds its timeout is killed together with every process that it started.
+(``ext::``). ``github://owner/repo`` stands for that repository at GitHub, or at the forge whose API ``GITTRIX_FORGE_URL`` names. Git sees
+nothing of the user who runs the engine: no configuration, no credential helper, no prompt. A git program that exceeds its timeout is killed
+together with every process that it started.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ GIT_SETTINGS: Final = """\
 """Contents of the configuration file for a git that talks to a remote."""
 
 _SCHEMES: Final = ("file", "http", "https", "ssh", "git")
+_GITHUB: Final = re.compile(r"github://([\w.-]+/[\w.-]+?)(?:\.git)?/?", re.IGNORECASE)
+_FORGE_URL: Final = "GITTRIX_FORGE_URL"
 _SCP: Final = re.compile(r"[\w.~-]+@[\w.-]+:(?!/?/)[^:]+|[\w.-]+\.[\w.-]+:(?!/?/)[^:]+")
 _ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _MAX_MESSAGE: Final = 2000
@@ -147,7 +150,7 @@ class Transport:
         """The transport to an address.
 
         Args:
-            url: a URL, ``user@host:path``, or a path on this machine.
+            url: a URL, ``user@host:path``, ``github://owner/repo``, or a path on this machine.
             credentials: user and password (or token) for ``http`` and ``https``; by default those in the URL.
             timeout: seconds that one git program may take.
             environment: more variables for git, such as ``SSH_AUTH_SOCK``.
@@ -156,7 +159,7 @@ class Transport:
             InvalidInput: the address has no known protocol, or credentials are given (in the address or separately) for a protocol that
                 takes none.
         """
-        text = os.fspath(url)
+        text = github_url(os.fspath(url))
         match = _ADDRESS.match(text)
         if not text or text.startswith("-") or "\n" in text or "\0" in text or "::" in text.partition("/")[0]:
             raise _invalid_address(text)
@@ -317,7 +320,18 @@ def parse_push(result: GitResult, ref: str) -> PushResult:
 def is_address(text: str) -> bool:
     """Whether a text is the address of a remote, such as ``https://...`` or ``user@host:path``, rather than a path on this machine."""
     match = _ADDRESS.match(text)
-    return (match is not None and match["scheme"].lower() in _SCHEMES) or (_SCP.fullmatch(text) is not None and not os.path.lexists(text))
+    if match is not None:
+        return match["scheme"].lower() in (*_SCHEMES, "github")
+    return _SCP.fullmatch(text) is not None and not os.path.lexists(text)
+
+
+def github_url(address: str) -> str:
+    """The address for git of ``github://owner/repo``; any other address as it is."""
+    match = _GITHUB.fullmatch(address)
+    if match is None:
+        return address
+    api = urlsplit(os.environ.get(_FORGE_URL) or "https://api.github.com")
+    return f"{api.scheme}://{api.netloc.removeprefix('api.')}/{match[1]}.git"
 
 
 def quote_path(path: str) -> str:
@@ -354,5 +368,5 @@ def _invalid_address(text: str) -> InvalidInput:
     return InvalidInput(
         f"{shown!r} is no address of a repository.",
         why="An address that git would run as a command, or read as an option, is never one.",
-        fix=f"Give a path, user@host:path, or a URL of one of these: {', '.join(_SCHEMES)}.",
+        fix=f"Give a path, user@host:path, github://owner/repo, or a URL of one of these: {', '.join(_SCHEMES)}.",
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable, Ephemeral, check_ephemeral
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
@@ -57,7 +56,7 @@ class GitTrix:
     Args:
         durable: the human's repository: an adapter, a path, or the address of a remote such as ``https://host/app.git#main``, which is
             mirrored below ``<home>/mirrors``. None for an engine that only works on existing sessions.
-        ephemeral: how workspaces are made; ``LocalEphemeral()`` by default.
+        ephemeral: how workspaces are made; ``LocalEphemeral()`` by default. Any ``backends.Ephemeral`` will do.
         store: directory of sessions; ``<home>/sessions`` by default.
         home: directory of everything else that the engine stores (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
         clock: the time; ``SystemClock`` by default.
@@ -84,7 +83,7 @@ class GitTrix:
     def __init__(
         self,
         durable: Durable | str | os.PathLike[str] | None,
-        ephemeral: LocalEphemeral | None = None,
+        ephemeral: Ephemeral | None = None,
         *,
         store: str | os.PathLike[str] | None = None,
         home: str | os.PathLike[str] | None = None,
@@ -104,7 +103,7 @@ class GitTrix:
         self.home = Path(home).absolute() if home is not None else sessions.parent if sessions is not None else default_home()
         self.store = Store(sessions or self.home / "sessions", durability=durability)
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.ephemeral = ephemeral or LocalEphemeral()
+        self.ephemeral: Ephemeral = LocalEphemeral() if ephemeral is None else check_ephemeral(ephemeral)
         resources = Resources(self.home, self.store, durable, self.ephemeral, credentials)
         self.services = EngineServices(
             self.home,
@@ -203,7 +202,7 @@ class GitTrix:
             task: what the agent is to do; free text, used in the commit message.
             durable_branch: the branch; the durable adapter's by default.
             durable_path: another repository on this machine than the engine's.
-            durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``.
+            durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``, such as ``github://owner/repo#main``.
             eviction: this session's policy: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
@@ -216,9 +215,10 @@ class GitTrix:
             SessionExpired: ``parent`` has not crashed, or has a successor.
             SessionNotFound: there is no such parent.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
+            CapabilityMissing: the engine's ``ephemeral`` makes no such workspaces.
         """
         durable, branch = self.services.resources.resolve(durable_path, durable_ref, durable_branch)
-        ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
+        ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
         recorder, made = self.services.origins.begin(
             task,
             durable,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.agents.turns import Turns
 from pytest_gittrix.engine.lineage.origins import Origins
@@ -59,7 +59,7 @@ class EngineServices:
         home: Path,
         store: Store,
         clock: Clock,
-        ephemeral: LocalEphemeral,
+        ephemeral: Ephemeral,
         resources: Resources,
         *,
         policy: Policy,

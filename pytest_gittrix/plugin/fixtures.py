@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
@@ -210,12 +209,11 @@ class Ephemeral:
 def ephemeral(world: World) -> Iterator[Ephemeral]:
     """A workspace of the world's kind, at the head of its durable repository, without a session."""
     directory = world.path / "ephemeral"
-    kind = world.gittrix.ephemeral.kind
     durable = world.gittrix.durable
     assert durable is not None
     head = durable.head(durable.branch)
     seed = durable.seed(str(world.gittrix.home / "seeds"), head, "none")
-    workspace = LocalEphemeral(kind).create(
+    workspace = world.gittrix.ephemeral.create(
         str(directory / "workspace"),
         str(directory / "engine"),
         seed,
@@ -224,7 +222,7 @@ def ephemeral(world: World) -> Iterator[Ephemeral]:
         name="ephemeral",
     )
     try:
-        yield Ephemeral(Path(workspace.path), kind, head, workspace)
+        yield Ephemeral(Path(workspace.path), workspace.kind, head, workspace)
     finally:
         workspace.close()
 

@@ -108,7 +108,7 @@ class Workspace:
 
     confine: str = "auto"
 
-    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, created: CreationState, admin: str | None) -> None:
+    def __init__(self, kind: str, path: str, seed: Seed, created: CreationState, admin: str | None) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
@@ -119,7 +119,7 @@ class Workspace:
     @property
     def capabilities(self) -> Capabilities:
         """What this kind of workspace can do."""
-        return CAPABILITIES[self.kind]
+        return CAPABILITIES[check_kind(self.kind)]
 
     @property
     def linked_git_dir(self) -> str | None:
@@ -230,7 +230,7 @@ def create(
     return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin)
 
 
-def note_creation(kind: WorkspaceKind, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:
+def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:
     """Store what ``open_workspace`` and snapshots have to know of a workspace that was made just now.
 
     Args:

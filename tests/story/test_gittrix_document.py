@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.engine import DurableGit, Site, open_site, shell
+from support.remote import TOKEN, Far, open_far
+from support.workspace_server import workspace_server
 
 from pytest_gittrix import AgentSession, BaselineConflict, EvictionPolicy, GitTrix, LocalDurable, LocalEphemeral, UserSession
+from pytest_gittrix.backends import RemoteEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
-from pytest_gittrix.errors import SessionExpired
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, SessionExpired
 from pytest_gittrix.record.store.store import default_home, default_store
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with open_site(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    with open_far(tmp_path, "http") as opened:
+        assert opened.forge is not None
+        monkeypatch.setenv("GITTRIX_FORGE_URL", opened.forge.url)
+        client = opened.forge.forge()
+        del opened.site.options["durable"]  # the engine's own is a repository of this machine
+        opened.site.options |= {"credentials": lambda _address: ("git", TOKEN), "forge": lambda _durable: client}
         yield opened
 
 
@@ -53,6 +68,19 @@ class TestTheTwelveSteps:
             info = session.info()
             assert (info.task, info.durable_path, info.durable_branch, info.baseline_sha) == ("t", str(site.durable.path), "side", side)
             assert info.deadline == EPOCH + timedelta(hours=1)
+
+    def test_3_a_durable_ref_names_a_repository_of_the_forge(self, far: Far) -> None:
+        session = far.site.start(durable_ref="github://acme/app#main")
+        assert session.metadata()["durableRef"] == "github://acme/app#main"
+        assert session.metadata()["durableBranch"] == "main"
+        session.write("app.py", "v2\n")
+        head = far.git.head()
+        result = session.promote(strategy="pr")
+        assert result.pr_url is not None
+        written = json.loads((far.site.store / session.id / "metadata.json").read_text())
+        assert written["promote"] == {"strategy": "pr", "result": {"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}}
+        assert far.git.parents(result.sha) == [head]
+        assert far.site.another().info(session.id).state == "promoted"
 
     def test_4_gittrix_records_the_durable_branch_head_as_baseline(self, site: Site) -> None:
         head = site.durable.head()
@@ -197,6 +225,47 @@ class TestTheRecord:
             None,
             "remote",
         )
+
+    @pytest.mark.parametrize("kind", ["worktree", "clone", "copy"])
+    def test_workspace_kind_is_that_of_its_adapter(self, site: Site, kind: str) -> None:
+        assert site.start(workspace=kind).metadata()["workspaceKind"] == kind
+
+    def test_of_a_remote_durable_with_a_remote_ephemeral_names_both(self, far: Far, tmp_path: Path) -> None:
+        with workspace_server(tmp_path / "workspaces") as server:
+            engine = far.site.another(ephemeral=RemoteEphemeral(server.address, server.token))
+            session = engine.start_session("update docs", durable_ref="github://acme/app#main")
+            record = session.metadata()
+            assert (record["durableRef"], record["workspaceKind"]) == ("github://acme/app#main", "remote")
+            assert record["ephemeralRef"] == f"{server.address}/{session.id}"
+            assert Path(record["durablePath"]).is_relative_to(engine.home / "mirrors")
+            assert (Path(record["ephemeralPath"]) / "app.py").read_text() == "print('v1')\n"
+            with pytest.raises(CapabilityMissing):
+                session.run(["true"])
+            session.write("app.py", "v2\n")
+            assert session.promote(strategy="commit").sha == far.git.head()
+
+    @pytest.mark.parametrize("strategy", ["auto", "commit", "branch", "patch"])
+    def test_each_strategy_of_the_document_promotes(self, site: Site, strategy: str) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        session.promote(strategy=strategy)
+        written = json.loads((site.store / session.id / "metadata.json").read_text())
+        assert (written["state"], written["promote"]["strategy"]) == ("promoted", "commit" if strategy == "auto" else strategy)
+
+    @pytest.mark.parametrize("kind", ["worktree", "clone", "copy", "remote"])
+    def test_live_sessions_of_a_typescript_store_open_or_say_why_not(self, site: Site, kind: str) -> None:
+        session = site.start(workspace="copy")
+        record = session.metadata() | {"id": "sess_V1StGXR8_Z5j", "workspaceKind": kind}
+        directory = site.store / "sess_V1StGXR8_Z5j"
+        record["ephemeralPath"] = str(directory / "workspace")
+        directory.mkdir()
+        shutil.copytree(site.store / session.id / "workspace", directory / "workspace", symlinks=True)
+        (directory / "metadata.json").write_text(json.dumps({key: value for key, value in record.items() if key != "log"}))
+        if kind == "remote":
+            with pytest.raises(AdapterUnavailable, match="not on this machine"):
+                site.engine.get_session("sess_V1StGXR8_Z5j")
+        else:
+            assert site.engine.get_session("sess_V1StGXR8_Z5j").read("app.py") == b"print('v1')\n"
 
 
 class TestStates:

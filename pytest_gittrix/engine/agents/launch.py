@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import Network, check_network
@@ -133,7 +133,7 @@ class AgentSettings:
 
 
 def settings_for(
-    ephemeral: LocalEphemeral, confine: str | None, network: object, limits: object, pass_env: Iterable[str], readable: Iterable[Path | str]
+    ephemeral: Ephemeral, confine: str | None, network: object, limits: object, pass_env: Iterable[str], readable: Iterable[Path | str]
 ) -> AgentSettings:
     """The settings of a launcher, from its arguments.
 

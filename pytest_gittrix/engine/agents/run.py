@@ -51,7 +51,7 @@ def run_in(
     if not workspace.capabilities.shell:
         raise CapabilityMissing(
             f"No program can work in a {workspace.kind} workspace.",
-            why="Only what was written is on the disk.",
+            why="Its files are not all on this machine's disk.",
             fix=Advice(
                 "Start the session with workspace='clone' or 'copy'.", "Start the session with --workspace clone or --workspace copy."
             ),

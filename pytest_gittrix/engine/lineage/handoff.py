@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
-from pytest_gittrix.engine.operations.resources import local_ref
+from pytest_gittrix.engine.operations.resources import LOCAL, local_ref
 from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, path_fields
@@ -134,7 +134,7 @@ class Handoff:
         workspace = str(child.directory / "workspace")
         created = {name: value for name, value in fields.items() if name not in _PATH_KEYS}
         created |= {
-            "ephemeral_ref": local_ref(workspace),
+            "ephemeral_ref": local_ref(workspace) if fields["ephemeral_ref"].startswith(LOCAL) else fields["ephemeral_ref"],
             **path_fields(workspace, "workspace"),
             "lineage": after(state, "handoff").to_data(),
         }

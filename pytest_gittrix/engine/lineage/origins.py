@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.lineage.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity, with_values
@@ -19,7 +18,7 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import Policy, fold
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.workspaces.workspace import Workspace, check_kind
+from pytest_gittrix.workspaces.workspace import Workspace
 
 Made = tuple[Recorder, Workspace]
 
@@ -46,7 +45,7 @@ class Origins:
         durable: Durable,
         branch: str,
         *,
-        ephemeral: LocalEphemeral,
+        ephemeral: Ephemeral,
         policy: Policy,
         strategy: str | None,
         parent: str | None,
@@ -102,8 +101,7 @@ class Origins:
         then = fold(events[: seq + 1])
         durable = self.resources.durable_of(state)
         history = events[0].data.get("history", "none")
-        kind = check_kind(state.workspace_kind)
-        ephemeral = replace(self.resources.ephemeral, kind=kind, history=history)
+        ephemeral = self.resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
         source = Source(
             parent,
             state,

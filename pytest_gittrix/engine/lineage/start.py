@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.operations.moved_refs import REFERENCES, note_references
 from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
@@ -82,7 +81,7 @@ class Beginning:
     task: str
     durable: Durable
     branch: str
-    ephemeral: LocalEphemeral
+    ephemeral: Ephemeral
     policy: Policy
     strategy: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class Beginning:
             **path_fields(self.durable.path or "", "durable_path"),
             "durable_branch": self.branch,
             "baseline": baseline,
-            "ephemeral_ref": local_ref(workspace),
+            "ephemeral_ref": local_ref(workspace) if self.ephemeral.address is None else f"{self.ephemeral.address}/{id_}",
             **path_fields(workspace, "workspace"),
             "workspace_kind": self.ephemeral.kind,
             "git_backed": self.ephemeral.kind in ("clone", "worktree"),

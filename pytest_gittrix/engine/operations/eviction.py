@@ -22,7 +22,7 @@ from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
 from pytest_gittrix.engine.operations.review import snapshot_of
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
@@ -204,6 +204,8 @@ class Evictor:
         leaving = str(recorder.directory / LEAVING)
         try:
             workspace = self.open_workspace(state)
+        except CapabilityMissing:
+            raise  # its files are where only another adapter reaches them
         except GittrixError as problem:
             self._keep_whole(recorder, state, state.workspace or leaving, problem)
             return

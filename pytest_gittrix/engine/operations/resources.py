@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.backends.protocol import MIRROR, Durable
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
@@ -21,7 +21,7 @@ from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, SpareOrder, Spares
-from pytest_gittrix.workspaces.workspace import Trash, Workspace, adopt_workspace
+from pytest_gittrix.workspaces.workspace import KINDS, Trash, Workspace, adopt_workspace, check_kind
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.remote import RemoteDurable
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 Credentials = Callable[[str], tuple[str, str] | None]
 """User and password (or token) by the address of a remote; None for one that needs none."""
 
+LOCAL = "local://"
+"""How the names of repositories and workspaces on this machine begin."""
+
 _LEASE_WAIT = 120.0
-_LOCAL = "local://"
 _SSH_AGENT = ("SSH_AUTH_SOCK",)
 _SECRET = re.compile(r"//[^/@]*@")
 
@@ -55,7 +57,7 @@ class Resources:
         home: Path,
         store: Store,
         durable: Durable | str | os.PathLike[str] | None,
-        ephemeral: LocalEphemeral,
+        ephemeral: Ephemeral,
         credentials: Credentials | None = None,
     ) -> None:
         self.home = home
@@ -72,7 +74,7 @@ class Resources:
         address, _, branch = str(durable).partition("#")
         if not isinstance(durable, str) or not is_address(address):
             return self._adapter(durable)
-        if address.startswith(_LOCAL):
+        if address.startswith(LOCAL):
             return self._adapter(_path_of(address), branch or "main")
         return self._remote(address, branch or "main", mirror_of(self.home, address))
 
@@ -97,7 +99,7 @@ class Resources:
             address,
             branch,
             mirror=mirror,
-            credentials=self._credentials(address) if address == transport.url else None,
+            credentials=self._credentials(transport.url) if address == transport.url or address.startswith("github://") else None,
             environment=environment,
             sync=self.store.durability == "full",
         )
@@ -119,11 +121,11 @@ class Resources:
             if path is not None or not is_address(address):
                 raise InvalidInput(
                     f"durable_ref={_SECRET.sub('//', ref)!r} cannot be used.",
-                    fix="Give local://<absolute path>#<branch>, or a remote as https://..., ssh://..., file://... or user@host:path with "
-                    "#<branch>; and no durable_path beside it.",
+                    fix="Give local://<absolute path>#<branch>, or a remote as https://..., github://owner/repo, ssh://..., file://... or "
+                    "user@host:path with #<branch>; and no durable_path beside it.",
                 )
             branch = named or None if branch is None else branch
-            path = _path_of(address) if address.startswith(_LOCAL) else self.mirror(address)
+            path = _path_of(address) if address.startswith(LOCAL) else self.mirror(address)
         durable = self.durable if path is None else self.at(os.fspath(path))
         if durable is None:
             raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
@@ -168,6 +170,7 @@ class Resources:
 
         Raises:
             AdapterUnavailable: it cannot be opened.
+            CapabilityMissing: another adapter made it.
             InvalidInput: it is a member's, of several repositories, which only its agent uses (BotMinter).
         """
         if state.life is not None:
@@ -179,16 +182,30 @@ class Resources:
         directory = self.store.directory(state.id)
         path = state.workspace or str(directory / "workspace")
         if (directory / "engine" / "workspace.json").exists():
-            return self.ephemeral.open(path, str(directory / "engine"), str(self.seeds_path))
+            return self.ephemeral_of(state).open(path, str(directory / "engine"), str(self.seeds_path))
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
         adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.worktree_admin_dir(path))
         adopted.confine = self.ephemeral.confine or "auto"
         return adopted
 
-    def create_workspace(
-        self, ephemeral: LocalEphemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str, name: str
-    ) -> Workspace:
+    def ephemeral_of(self, state: SessionState) -> Ephemeral:
+        """The adapter that opens a session's workspace: the engine's own, or a local one for a kind that every engine knows.
+
+        Raises:
+            CapabilityMissing: another adapter made it.
+        """
+        if state.workspace_kind == self.ephemeral.kind or (state.workspace_kind in KINDS and isinstance(self.ephemeral, LocalEphemeral)):
+            return self.ephemeral
+        if state.workspace_kind in KINDS:
+            return LocalEphemeral()
+        raise CapabilityMissing(
+            f"The workspace of session {state.id} is {state.workspace_kind!r}, and this engine makes {self.ephemeral.kind!r}.",
+            why="Only the adapter that made it knows where its files are.",
+            fix="Open the session with an engine that has this adapter: GitTrix(durable, ephemeral=...).",
+        )
+
+    def create_workspace(self, ephemeral: Ephemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str, name: str) -> Workspace:
         """Make a session's workspace at the seed's baseline: a spare if there is one. ``LocalEphemeral.create`` says what is raised."""
         path, state_dir = str(directory / "workspace"), str(directory / "engine")
         order = self._spare_order(ephemeral, durable, branch)
@@ -198,18 +215,19 @@ class Resources:
         spare.confine = ephemeral.confine or "auto"
         return spare
 
-    def order_spares(self, ephemeral: LocalEphemeral, durable: Durable, branch: str) -> None:
+    def order_spares(self, ephemeral: Ephemeral, durable: Durable, branch: str) -> None:
         """See in the background that the next sessions like this one find spares."""
         order = self._spare_order(ephemeral, durable, branch)
         if order is not None:
             self.spares.order(order)
 
-    def _spare_order(self, ephemeral: LocalEphemeral, durable: Durable, branch: str) -> SpareOrder | None:
+    def _spare_order(self, ephemeral: Ephemeral, durable: Durable, branch: str) -> SpareOrder | None:
         if not ephemeral.spares or ephemeral.kind not in KINDS_WITH_SPARES or durable.objects_dir is None:
             return None
+        kind = check_kind(ephemeral.kind)
         source = f"{durable.objects_dir} {ephemeral.history}"
         return SpareOrder(
-            ephemeral.kind,
+            kind,
             branch,
             source,
             lambda: durable.seed(self.seeds(), durable.head(branch), ephemeral.history),
@@ -270,7 +288,7 @@ def mirror_of(home: Path, address: str) -> str:
 
 def is_address(text: str) -> bool:
     """Whether a text is ``local://...`` or the address of a remote, and not a path."""
-    if text.startswith(_LOCAL):
+    if text.startswith(LOCAL):
         return True
     if ":" not in text:
         return False
@@ -280,7 +298,7 @@ def is_address(text: str) -> bool:
 
 
 def _path_of(address: str) -> str:
-    path = address.removeprefix(_LOCAL)
+    path = address.removeprefix(LOCAL)
     return path if os.path.lexists(path) else os.fsdecode(unquote_to_bytes(path))
 
 

@@ -9,7 +9,7 @@ from support.engine import Site
 from support.remote import AUTHOR, TOKEN, Far
 
 from pytest_gittrix.backends.remote import RemoteDurable
-from pytest_gittrix.backends.transport import is_address
+from pytest_gittrix.backends.transport import Transport, is_address
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.resources import mirror_of
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
@@ -171,6 +171,7 @@ def test_a_refused_reference_shows_no_credentials(web: Far) -> None:
         "file:///srv/app.git",
         "ssh://git@host:22/x",
         "git://host/x",
+        "github://acme/app",
         "git@github.com:acme/app.git",
         "host.example.com:x.git",
     ],
@@ -179,7 +180,7 @@ def test_what_git_takes_for_a_remote_is_an_address(text: str) -> None:
     assert is_address(text)
 
 
-@pytest.mark.parametrize("text", ["", ".", "/srv/app", "app", "app:x", "github://o/r", "ext::sh -c x", "C:\\x", "a/b.c:d", "local:/x"])
+@pytest.mark.parametrize("text", ["", ".", "/srv/app", "app", "app:x", "gitlab://o/r", "ext::sh -c x", "C:\\x", "a/b.c:d", "local:/x"])
 def test_what_is_a_path_or_nothing_is_none(text: str) -> None:
     assert not is_address(text)
 
@@ -220,3 +221,24 @@ def test_a_directory_that_was_made_a_mirror_of_another_remote_is_refused(near: F
 
     with pytest.raises(InvalidInput, match="is the mirror of"):
         near.site.another(durable=near.url).start_session("look")
+
+
+@pytest.mark.parametrize(
+    ("api", "address", "url"),
+    [
+        ("", "github://acme/app", "https://github.com/acme/app.git"),
+        ("", "github://acme/app.git/", "https://github.com/acme/app.git"),
+        ("https://git.example.com/api/v3", "github://acme/app", "https://git.example.com/acme/app.git"),
+        ("http://127.0.0.1:8080/api/v3", "github://acme/app", "http://127.0.0.1:8080/acme/app.git"),
+    ],
+)
+def test_a_repository_at_a_forge_has_an_address_for_git(monkeypatch: pytest.MonkeyPatch, api: str, address: str, url: str) -> None:
+    monkeypatch.setenv("GITTRIX_FORGE_URL", api)
+
+    assert Transport.to(address).url == url
+
+
+@pytest.mark.parametrize("address", ["github://acme", "github://acme/app/more", "github://", "github://token@acme/app"])
+def test_what_names_no_repository_at_a_forge_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="no address of a repository"):
+        Transport.to(address)

@@ -1,0 +1,231 @@
+"""Workspaces whose files are behind another process, and adapters of somebody else's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import Site, open_site
+from support.workspace_server import WorkspaceServer, workspace_server
+
+from pytest_gittrix.backends import Ephemeral, LocalEphemeral, RemoteEphemeral, Workspace
+from pytest_gittrix.engine.operations.ids import random_id
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkspaceServer]:
+    with workspace_server(tmp_path_factory.mktemp("server") / "workspaces") as running:
+        yield running
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: WorkspaceServer) -> Iterator[Site]:
+    with open_site(tmp_path, ephemeral=RemoteEphemeral(server.address, server.token), ids=random_id) as opened:
+        yield opened
+
+
+def there(server: WorkspaceServer, session: UserSession) -> Path:
+    """The directory of a session's workspace at the server."""
+    return server.root / session.id
+
+
+def test_its_files_are_at_the_server_from_the_start(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    root = there(server, session)
+
+    assert (root / "app.py").read_text() == "print('v1')\n"
+    assert (root / "link").readlink() == Path("app.py")
+    assert (root / "run.sh").stat().st_mode & 0o100
+    record = session.metadata()
+    assert (record["workspaceKind"], record["isGitBacked"]) == ("remote", False)
+    assert record["ephemeralRef"] == f"{server.address}/{session.id}"
+    assert server.token not in json.dumps(record)
+
+
+def test_what_is_written_is_there_and_what_is_there_is_read(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    root = there(server, session)
+
+    session.write("new/file.txt", "here\n")
+    session.delete("README.md")
+    assert (root / "new/file.txt").read_text() == "here\n"
+    assert not (root / "README.md").exists()
+
+    (root / "app.py").write_text("there\n")
+    (root / "src/util.py").unlink()
+    assert session.read("app.py") == b"there\n"
+    assert "src/util.py" not in [entry.path for entry in session.list()]
+    assert session.touched_files() == ["README.md", "app.py", "new/file.txt", "src/util.py"]
+    assert "+there" in session.diff()
+
+
+def test_it_is_promoted_and_evicted_at_the_server_too(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    (there(server, session) / "app.py").write_text("there\n")
+
+    assert [*site.durable.changed(session.promote().sha)] == ["app.py"]
+    assert not there(server, session).exists()
+    assert not (site.store / session.id / "workspace").exists()
+
+
+def test_what_is_not_promoted_is_archived(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    (there(server, session) / "app.py").write_text("there\n")
+    session.discard()
+
+    assert b"+there" in (site.store / session.id / "archive.patch").read_bytes()
+    assert not there(server, session).exists()
+
+
+def test_another_engine_with_the_adapter_goes_on(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.write("app.py", "v2\n")
+    with site.another() as other:
+        assert other.get_session(session.id).read("app.py") == b"v2\n"
+
+
+def test_a_fork_and_a_handoff_keep_the_files(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.write("app.py", "v2\n")
+    fork = session.fork()
+    assert (there(server, fork) / "app.py").read_text() == "v2\n"
+
+    successor = session.handoff()
+    successor.write("app.py", "v3\n")
+    assert (server.root / session.id / "app.py").read_text() == "v3\n"
+    assert successor.metadata()["ephemeralRef"] == session.metadata()["ephemeralRef"]
+    assert fork.read("app.py") == b"v2\n"
+
+
+def test_a_workspace_of_the_same_name_is_not_written_over(site: Site, server: WorkspaceServer) -> None:
+    (server.root / "taken").mkdir()
+    with pytest.raises(AdapterUnavailable, match="412"):
+        site.start(id="taken")
+    assert [*(server.root / "taken").iterdir()] == []
+
+
+def test_an_engine_without_the_adapter_does_not_touch_it(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    with site.another(ephemeral=LocalEphemeral()) as other:
+        with pytest.raises(CapabilityMissing, match="this engine makes 'clone'"):
+            other.get_session(session.id)
+    session.write("app.py", "v2\n")
+    assert session.read("app.py") == b"v2\n"
+
+
+def test_no_program_runs_in_it_and_no_other_kind_is_made(site: Site) -> None:
+    session = site.start()
+    assert session.workspace_path is None
+    with pytest.raises(CapabilityMissing, match="remote workspace"):
+        session.run(["true"])
+    with pytest.raises(CapabilityMissing, match="'clone' was asked for"):
+        site.engine.start_session("x", workspace="clone")
+
+
+def test_a_wrong_token_is_refused_and_not_shown(tmp_path: Path, server: WorkspaceServer) -> None:
+    with open_site(tmp_path, ephemeral=RemoteEphemeral(server.address, "wrong-token")) as site:
+        with pytest.raises(AuthFailed) as caught:
+            site.start()
+        assert "wrong-token" not in f"{caught.value} {site.engine.ephemeral!r}"
+        assert site.engine.list_sessions() == []
+
+
+@pytest.mark.parametrize("address", ["ftp://host", "http://user:pw@host", "/a/path", "http://host/?q", ""])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="no address of a server"):
+        RemoteEphemeral(address)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [{}, {"files": []}, {"files": {"a": ["100644"]}}, {"files": {"a": ["40000", "0"]}}, {"files": {"../a": ["100644", "0"]}}],
+)
+def test_a_list_that_is_none_is_an_error_and_writes_nothing(
+    site: Site, server: WorkspaceServer, listed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.start()
+    monkeypatch.setattr("json.loads", lambda _text, **_options: listed)
+    with pytest.raises(GittrixError):
+        session.read("app.py")
+    assert not (site.store / session.id / "a").exists()
+
+
+class Elsewhere(Ephemeral):
+    """The adapter of somebody else: directories of its own, with the rest as the protocol has it."""
+
+    kind = "copy"
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def create(self, path: str, state_dir: str, seed: Any, **options: Any) -> Workspace:
+        self.made.append(options["name"])
+        return LocalEphemeral("copy").create(path, state_dir, seed, **options)
+
+    def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
+        return LocalEphemeral("copy").open(path, state_dir, seeds)
+
+
+def test_an_adapter_of_somebody_else_s_works(tmp_path: Path) -> None:
+    adapter = Elsewhere()
+    with open_site(tmp_path, ephemeral=adapter) as site:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        with site.another() as other:
+            assert other.get_session(session.id).diff() == session.diff()
+        assert session.promote().sha == site.durable.head()
+        assert adapter.made == [session.id]
+        with pytest.raises(CapabilityMissing, match="Elsewhere makes workspaces of the kind 'copy' only"):
+            site.start(workspace="worktree")
+
+
+def test_what_is_no_adapter_is_refused_by_what_it_lacks(tmp_path: Path) -> None:
+    with open_site(tmp_path, ephemeral=object()) as site:
+        with pytest.raises(InvalidInput, match="object is no adapter of workspaces: it has no address, confine, create"):
+            site.start()
+
+
+def test_a_server_that_is_killed_loses_nothing(site: Site, tmp_path: Path) -> None:
+    with workspace_server(tmp_path / "workspaces") as server:
+        with site.another(ephemeral=RemoteEphemeral(server.address, server.token)) as engine:
+            session = engine.start_session("fix the bug")
+            session.write("app.py", "v2\n")
+            server.kill()
+
+            for attempt in (lambda: session.write("app.py", "v3\n"), lambda: session.read("app.py"), session.promote, session.diff):
+                with pytest.raises(AdapterUnavailable, match="cannot be reached"):
+                    attempt()
+            assert engine.list_sessions("active")[0].id == session.id
+
+            server.start()
+            assert session.read("app.py") == b"v2\n"
+            session.write("new.txt", "kept\n")
+            server.kill()
+            with pytest.raises(AdapterUnavailable, match="cannot be reached") as caught:
+                session.discard()
+            assert caught.value.outcome == "unknown"
+            assert (server.root / session.id / "new.txt").exists()
+
+            server.start()
+            engine.recover()
+            assert not (server.root / session.id).exists()
+            assert b"+kept" in (engine.store.root / session.id / "archive.patch").read_bytes()
+
+
+def test_what_is_added_while_a_session_ends_is_not_removed(site: Site, server: WorkspaceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from support.engine import at_point
+
+    session = site.start()
+    late = there(server, session) / "late.txt"
+    with at_point("evict:apart", lambda: late.write_text("late\n")), pytest.raises(AdapterUnavailable, match="412"):
+        session.discard()
+    assert late.exists()
+
+    site.engine.recover()
+    assert not late.exists()
+    assert b"+late" in (site.store / session.id / "archive.patch").read_bytes()

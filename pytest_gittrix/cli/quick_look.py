@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gittrix.commands.output import CommandResult
 
-_SESSION: Final = ("session", "s")
+_SESSION: Final = ("session", "s", "sessions")
 _LIST: Final = ("list", "ls")
 _CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
 _RECORDS: Final = "SELECT id, size, mtime_ns, inode, metadata FROM session ORDER BY created_us, id"

@@ -6,7 +6,7 @@ The daemon and the command line use the same managers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.team_file import ForgePart, MemberPart, ProjectPart, Retention, Team
@@ -64,7 +64,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         team=team.team,
         commands=commands,
         retention=retention_of(team.retention),
-        forge=_issue_opener(team.forge, environ),
+        forge=None if team.forge is None else _forge(team.forge, environ),
         credentials=lambda url: (_USER, tokens[url]) if url in tokens else None,
         allow_secrets=team.allow_secrets,
         **_agent_settings(team),
@@ -111,6 +111,7 @@ def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
             "current_branch": one.branch,
             "uncommitted_files": list(one.uncommitted),
             "unpushed_branches": list(one.unpushed),
+            "pushed_files": list(one.pushed),
             **({} if one.problem is None else {"problem": one.problem}),
         }
         for one in inspection.repositories
@@ -140,13 +141,6 @@ def _forge(part: ForgePart, environ: Environ) -> GitHubForge:
 
     token = None if part.token_env is None else _token(part.token_env, environ)
     return GitHubForge(part.repo, base_url=part.base_url or GITHUB, token=token)
-
-
-def _issue_opener(part: ForgePart | None, environ: Environ) -> Callable[[str, str], str] | None:
-    if part is None:
-        return None
-    forge = _forge(part, environ)
-    return lambda title, body: forge.create_issue(title, body).url
 
 
 def _token(variable: str, environ: Environ) -> str:

@@ -297,7 +297,9 @@ def _confined(life: Life | None) -> str:
 def _repository_text(repository: Mapping[str, Any]) -> str:
     """The state of a repository, for people."""
     parts = [f"on {repository['current_branch']}" if repository["current_branch"] else "detached"]
-    parts += [f"not committed: {path}" for path in repository["uncommitted_files"]]
+    pushed = repository["pushed_files"]
+    parts += [f"not committed: {path}" for path in repository["uncommitted_files"] if path not in pushed]
+    parts += [f"pushed as it is: {path}" for path in pushed]
     parts += [f"not pushed: {branch}" for branch in repository["unpushed_branches"]]
     return "\n".join(parts)
 

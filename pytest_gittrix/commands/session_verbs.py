@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.lineage_verbs import identity_in, started
+from pytest_gittrix.commands.lineage_verbs import id_of_runtime, identity_in, started
 from pytest_gittrix.commands.output import CommandResult, Diff, visible, working
 from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
@@ -38,7 +38,7 @@ def start(options: Namespace) -> CommandResult:
             options.task,
             eviction=policy,
             parent=parent,
-            id=options.chosen_id,
+            id=id_of_runtime(gittrix) if options.chosen_id is None else options.chosen_id,
             **identity_in(options),
         )
         return started(session.info())
@@ -153,10 +153,11 @@ def commit(options: Namespace) -> CommandResult:
 
 def discard(options: Namespace) -> CommandResult:
     """End a session without a promotion."""
-    with context.session(options) as session:
-        session.discard(options.outcome)
-    archives = session.archives
-    return CommandResult({"discarded": session.id, "archives": [*archives]}, text_of([session.id]), archive_notes(archives))
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        gittrix.evict(id_, "discarded", outcome=options.outcome)
+        archives = gittrix.archives(id_)
+    return CommandResult({"discarded": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
 
 def extend(options: Namespace) -> CommandResult:

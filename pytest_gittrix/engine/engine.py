@@ -23,7 +23,7 @@ from pytest_gittrix.engine.operations.archive import archives_in
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.eviction import BUDGET
-from pytest_gittrix.engine.operations.ids import random_id, sortable_id
+from pytest_gittrix.engine.operations.ids import SeededIds, SortableIds, random_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
@@ -119,6 +119,7 @@ class GitTrix:
             ask=ask,
         )
         self.records = self.services.records
+        self._sortable = SortableIds(ids.bits) if isinstance(ids, SeededIds) else SortableIds()
         self._own_clock = clock is None
         self._sweep_interval = None if sweep_interval is None else duration_of(sweep_interval)
         self._timer: Timer | None = None
@@ -280,8 +281,8 @@ class GitTrix:
         return view(self.history(id_), name)
 
     def gen_id(self) -> str:
-        """An id as Pixir makes them, for ``start_session(id=...)``: in order of time, and fit for a file's name."""
-        return sortable_id(self.clock.now())
+        """An id as Pixir makes them, for ``start_session(id=...)``: in order of this engine's time, and fit for a file's name."""
+        return self._sortable(self.clock.now())
 
     def list_sessions(self, state: StateName | None = None) -> list[SessionMetadata]:
         """Every session that can be read, oldest first; ``problems`` lists those that cannot.

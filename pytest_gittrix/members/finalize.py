@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.errors import EvictionRace, GittrixError
@@ -26,6 +26,9 @@ from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
 from pytest_gittrix.workspaces.rescue import find_repositories
 
+if TYPE_CHECKING:
+    from pytest_gittrix.backends.forge.protocol import Forge
+
 DEADLINE: Final = 160.0
 """Seconds that a finalization may take (BotMinter)."""
 
@@ -34,6 +37,12 @@ OnEvent = Callable[[str, Mapping[str, Any]], object]
 
 CreateIssue = Callable[[str, str], str]
 """Opens an issue with a title and a body, and returns its address."""
+
+
+def issue_opener(forge: Forge) -> CreateIssue:
+    """Open issues at a forge."""
+    return lambda title, body: forge.create_issue(title, body).url
+
 
 Credentials = Callable[[str], tuple[str, str] | None]
 """Returns user and token for an address, or None."""

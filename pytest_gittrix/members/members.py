@@ -24,7 +24,7 @@ from pytest_gittrix.engine.operations.caller import agents_sessions, require_per
 from pytest_gittrix.engine.operations.validation import check_paths
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
-from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials
+from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials, issue_opener
 from pytest_gittrix.members.inspection import Inspection, RepositoryState
 from pytest_gittrix.members.record import RUNNING, Team, check_name
 from pytest_gittrix.members.start import MemberStart, StartRequest
@@ -37,6 +37,7 @@ from pytest_gittrix.views import botminter
 from pytest_gittrix.workspaces.multi_repo import Progress, RepositorySpec
 
 if TYPE_CHECKING:
+    from pytest_gittrix.backends.forge.protocol import Forge
     from pytest_gittrix.engine.engine import GitTrix
 
 __all__ = ["CleanupReport", "Inspection", "Members", "RepositoryState", "StopSummary"]
@@ -59,7 +60,7 @@ class Members:
         team: the name of the team.
         commands: the program that a member runs, by member; under ``""`` that of all others.
         retention: how long workspaces are retained; ``RetentionPolicy()`` by default.
-        forge: opens an issue about work that only recovery branches have.
+        forge: opens an issue about work that only recovery branches have: a forge, or a function of title and body that returns an address.
         credentials: called for each ``http`` address that is read or pushed to; agents do not get them.
         environment: more variables for agents. Those of ssh (``SSH_AUTH_SOCK``) are used by the engine's git, too.
         confine: how agents are confined: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard`` or ``off``. The default
@@ -89,7 +90,7 @@ class Members:
         team: str = "team",
         commands: Mapping[str, Sequence[str]] | None = None,
         retention: RetentionPolicy | None = None,
-        forge: CreateIssue | None = None,
+        forge: Forge | CreateIssue | None = None,
         credentials: Credentials = lambda _url: None,
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
@@ -115,7 +116,7 @@ class Members:
             tuple(repositories),
             dict(commands or {}),
             retention or RetentionPolicy(),
-            forge,
+            forge if forge is None or callable(forge) else issue_opener(forge),
             credentials,
             dict(environment or {}),
             settings_for(engine.ephemeral, confine, network, limits, pass_env, readable),

@@ -165,6 +165,7 @@ class MemberStart:
             record.workspace,
             self.team.clones,
             now=lambda: clock.now_ns() / _SECOND,
+            refetch_after=0,  # a member goes on where the one before it ended
             marker={"session_id": record.id, "member": request.member},
             environment=git_variables(self.team, request.repositories),
             progress=request.progress,

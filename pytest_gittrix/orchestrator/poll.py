@@ -190,7 +190,8 @@ class Poller:
         decision = decide(observed.observations, observation, self.board.engine.clock.now_ns())
         if not decision.changed:
             return
-        ended = decision.session == "terminated" and observed.observations.activity.state != "exited"
+        left = decision.session == "terminated" or (decision.session == "done" and observed.observations.runtime.gone)
+        ended = left and observed.observations.activity.state != "exited"
         self.board.append(id, *([_EXITED] if ended else []), ("status.decided", decision.to_data()))
 
     # Pull requests -------------------------------------------------------------------------------------------------------------

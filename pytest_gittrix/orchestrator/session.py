@@ -178,8 +178,8 @@ def is_terminal_session(session: Session) -> bool:
 
 
 def is_restorable(session: Session, *, dialect: Dialect = "document") -> bool:
-    """Whether a finished session can be restored, if its workspace exists: agent-orchestrator's ``isRestorable``."""
-    return can_come_back(session.status, session.activity, dialect=dialect)
+    """Whether a finished session can be restored: agent-orchestrator's ``isRestorable``, and its workspace exists."""
+    return session.workspace_path is not None and can_come_back(session.status, session.activity, dialect=dialect)
 
 
 def _pr_to_wire(pr: PRInfo) -> dict[str, Any]:

@@ -147,6 +147,8 @@ class Spawner:
             **identity,
         )
         try:
+            if "branch" in identity:
+                parts_of(session).workspace.name_branch(identity["branch"])
             points.reached("spawn:started")
             self._launch(session, agent, config)
         except BaseException:

@@ -186,8 +186,9 @@ def _lines_of(event: Event, state: SessionState) -> list[tuple[str, dict[str, An
     match event.type:
         case "workspace.ready" | "session.imported" if not state.ended:
             where = state.identity.get("cwd", state.workspace)
-            role = state.identity.get("role", "")
-            return [("session_start", {"session_id": state.id, "role": role, "topic": state.task or None, "cwd": where})]
+            who = {"session_id": state.id, "role": state.identity.get("role", "")}
+            what = {"topic": state.task or None, "work_unit": state.identity.get("work_unit")}
+            return [("session_start", {**who, **what, "cwd": where})]
         case "step.started":
             return [("session_step_started", _step_payload(event, state))]
         case "step.completed":

@@ -61,10 +61,11 @@ DETECTING_NS: Final = 300 * _SECOND
 DETECTING_ATTEMPTS: Final = 3
 
 _TERMINATED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("manually_killed", "runtime_lost"), "killed"),
+    "manually_killed": "killed",
     **dict.fromkeys(("auto_cleanup", "pr_merged"), "cleanup"),
-    **dict.fromkeys(("error_in_process", "probe_failure"), "errored"),
+    **dict.fromkeys(("error_in_process", "probe_failure", "runtime_lost"), "errored"),
 }
+"""The status of an end by its reason, as documented: killed is by hand only. To the newest code a lost runtime is killed, too."""
 _OF_PR: Final[Mapping[str, str]] = {
     "ci_failing": "ci_failed",
     "changes_requested": "changes_requested",
@@ -101,7 +102,8 @@ def status(observations: Observations, *, dialect: Dialect = "document") -> str:
     if session.state in ("needs_input", "stuck", "done", "detecting"):
         return session.state
     if session.state == "terminated":
-        return _TERMINATED.get(session.reason, "terminated")
+        lost = dialect == "head" and session.reason == "runtime_lost"
+        return "killed" if lost else _TERMINATED.get(session.reason, "terminated")
     if observations.pr.state == "merged":
         return "merged"
     if observations.pr.state == "open":
@@ -237,10 +239,10 @@ def decide(observations: Observations, polled: PollResult, now_ns: int) -> Decis
     1. A session that is over stays over, and one whose pull request is merged waits for a decision: no observation undoes an end.
     2. An agent that asks a question needs input, unless its runtime is gone.
     3. Contradicting observations are polled again, three times and for five minutes at most; then the session is stuck. If both
-       runtime and agent are gone, it is lost.
+       runtime and agent are gone, the exit status says whether the session is done or failed; without one it is lost.
     4. The state of the pull request.
     5. The agent's report of the last five minutes.
-    6. An agent that rests for ten minutes is stuck.
+    6. An agent that says it is blocked is stuck, and so is one that rests for ten minutes, unless it waits for an answer.
     7. Fresh evidence that the agent is alive makes it work; weaker evidence changes nothing.
 
     Args:
@@ -277,12 +279,21 @@ def _by_probes(observations: Observations, now: Observations, now_ns: int) -> De
         return _contradicted(observations, now, "probe_failure", "a probe failed", now_ns)
     exited = activity.state == "exited" or runtime.state == "exited"
     if runtime.gone and exited and not shows_life(activity, now_ns):
-        return "terminated", "runtime_lost", "the runtime and the agent are gone"
+        return _by_exit_code(runtime.exit_code)
     if runtime.gone:
         return _contradicted(observations, now, "runtime_lost", "the runtime is gone and the agent may not be", now_ns)
     if runtime.state == "alive" and exited:
         return _contradicted(observations, now, "agent_process_exited", "the agent exited and its runtime did not", now_ns)
     return None
+
+
+def _by_exit_code(code: int | None) -> _Found:
+    """How an agent ended that nobody stopped: its exit status says so, if there is one."""
+    if code is None:
+        return "terminated", "runtime_lost", "the runtime and the agent are gone"
+    if code == 0:
+        return "done", "research_complete", "the agent ended with status 0"
+    return "terminated", "error_in_process", f"the agent ended with status {code}"
 
 
 def _contradicted(observations: Observations, now: Observations, reason: str, why: str, now_ns: int) -> Decision:
@@ -316,8 +327,11 @@ def _by_report(now: Observations, now_ns: int) -> _Found | None:
 
 def _by_activity(observations: Observations, now: Observations, now_ns: int) -> Decision:
     session, activity = observations.session, now.activity
-    # An agent that reported to have nothing more to do is not stuck for doing nothing.
-    rested = None if session.reason == "research_complete" else _too_long_at_rest(now, now_ns)
+    if activity.state == "blocked" and not activity.failed:
+        return _settled(observations, "stuck", "error_in_process", "the agent says that it is blocked")
+    # An agent that reported to have nothing more to do, or waits for an answer, is not stuck for doing nothing.
+    waits = session.reason == "research_complete" or session.state == "needs_input"
+    rested = None if waits else _too_long_at_rest(now, now_ns)
     if rested is not None:
         return _settled(observations, *rested)
     fresh = shows_life(activity, now_ns) and strength(activity.observed_ns, now_ns) == "strong"

@@ -293,7 +293,7 @@ class _SharedClones:
         return head
 
     def _refresh(self, path: str, spec: RepositorySpec, report: Progress) -> bool:
-        """Make the clone, or fetch into one that is old. Returns whether the remote was contacted."""
+        """Make the clone, or bring one that is old forward. Returns whether the remote was contacted."""
         for left in Path(self.directory).glob(f"{os.path.basename(path)}.tmp-*"):
             shutil.rmtree(left, ignore_errors=True)
         if os.path.isdir(path):
@@ -304,7 +304,7 @@ class _SharedClones:
         building = f"{path}.tmp-{secrets.token_hex(4)}"
         report(spec.name, "clone")
         with whole_directory(path, building):
-            _init_clone(building, spec.url, self._query_head(building, spec)[1])
+            _init_clone(building, spec.url, self._query(building, spec)[1])
             self._fetch(building, spec, lambda _name, _step: None)
         return True
 
@@ -325,9 +325,11 @@ class _SharedClones:
             for left in Path(path).rglob(pattern) if "/" not in pattern else Path(path).glob(pattern):
                 with suppress(OSError):
                     left.unlink()
-        default, _ = self._query_head(path, spec)
-        # --prune removes references only, so that a branch renamed from `a` to `a/b` does not block the fetch. Objects always stay.
-        self._git(["fetch", "-q", "--prune", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "origin"], path, spec)
+        default, format_, branches = self._query(path, spec)
+        there = References(path, format_).below(_ORIGIN)
+        if {name: id_ for name, id_ in there.items() if name != f"{_ORIGIN}HEAD"} != branches:
+            # --prune removes references only, so that a branch renamed from `a` to `a/b` does not block the fetch. Objects always stay.
+            self._git(["fetch", "-q", "--prune", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "origin"], path, spec)
         head = os.path.join(path, _ORIGIN, "HEAD")
         if default is None:
             with suppress(FileNotFoundError):
@@ -337,18 +339,22 @@ class _SharedClones:
             write_file(head, f"ref: {_ORIGIN}{default}\n".encode(errors="surrogateescape"))
         write_file(os.path.join(path, _LAST_FETCH), f"{started!r}\n".encode())
 
-    def _query_head(self, path: str, spec: RepositorySpec) -> tuple[str | None, ObjectFormat]:
-        """The remote's default branch, if the remote reports one, and its object format (sha1 for an empty remote)."""
+    def _query(self, path: str, spec: RepositorySpec) -> tuple[str | None, ObjectFormat, dict[str, str]]:
+        """The remote's default branch, if it reports one; its object format (sha1 if it is empty); and its branches, by a clone's names."""
         remote = ["origin"] if os.path.isdir(path) else ["--", spec.url]
-        listed = os.fsdecode(self._git(["ls-remote", "-q", "--symref", *remote, "HEAD"], path, spec))
+        listed = os.fsdecode(self._git(["ls-remote", "-q", "--symref", *remote, "HEAD", "refs/heads/*"], path, spec))
         default, format_ = None, SHA1
+        branches: dict[str, str] = {}
         for line in listed.splitlines():
             value, _, name = line.partition("\t")
             if name == "HEAD" and value.startswith("ref: refs/heads/"):
                 default = value.removeprefix("ref: refs/heads/")
-            elif len(value) == SHA256.hex_size:
+                continue
+            if len(value) == SHA256.hex_size:
                 format_ = SHA256
-        return default, format_
+            if name.startswith("refs/heads/") and not value.startswith("ref: "):
+                branches[_ORIGIN + name.removeprefix("refs/heads/")] = value
+        return default, format_, branches
 
     def _git(self, arguments: list[str], path: str, spec: RepositorySpec) -> bytes:
         environment = hermetic_env() | {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | dict(self.environment)

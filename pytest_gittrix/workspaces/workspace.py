@@ -159,6 +159,15 @@ class Workspace:
         if files is not None:
             files.close()
 
+    def name_branch(self, branch: str) -> None:
+        """Name the branch that a new ``clone`` is on. Other kinds have no branch of their own, and nothing happens.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self.kind == "clone":
+            _write_branch(os.path.join(self.path, ".git"), self.seed.commit, branch, write_file)
+
     def move_aside(self, path: str) -> None:
         """Move the workspace to ``path`` in the same directory, out of the agent's reach. A workspace that was moved before is found there.
 
@@ -403,14 +412,18 @@ def write_git_directory(git_dir: str, seed: Seed, branch: str) -> None:
             shutil.copyfile(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
     sha256 = seed.format.name != "sha1"
     config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
-    write_new(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
+    _write_branch(git_dir, seed.commit, branch, write_new)
     write_new(os.path.join(git_dir, "config"), config.encode())
-    write_new(
-        os.path.join(git_dir, "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{seed.commit} refs/heads/{branch}\n".encode()
-    )
     write_new(os.path.join(git_dir, "index"), seed.index)
     if seed.shallow:
         write_new(os.path.join(git_dir, "shallow"), seed.shallow.encode())
+
+
+def _write_branch(git_dir: str, commit: str, branch: str, write: Callable[[str, bytes], object]) -> None:
+    """Write the only branch of a repository, at a commit, and the HEAD that is on it."""
+    write(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
+    packed = f"# pack-refs with: peeled fully-peeled sorted \n{commit} refs/heads/{branch}\n"
+    write(os.path.join(git_dir, "packed-refs"), packed.encode())
 
 
 def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:

@@ -62,6 +62,19 @@ class TestWhatIsASession:
 
         assert crew.git(crew.chat().id, "rev-parse", "HEAD") == newer
 
+    def test_each_start_fetches_so_that_sequential_members_follow_each_other(self, crew: Crew) -> None:
+        first = crew.chat()
+        crew.commit(first.id, "one.txt")
+        crew.git(first.id, "push", "-q", "origin", "HEAD:main")
+        second = crew.chat(member="bob")
+
+        assert crew.git(second.id, "rev-parse", "HEAD") == crew.app.head() == crew.git(first.id, "rev-parse", "HEAD")
+        crew.commit(second.id, "two.txt")
+        crew.git(second.id, "push", "-q", "origin", "HEAD:main")
+        crew.members.stop(second.id)
+        assert not crew.members.get(second.id).degraded
+        assert crew.app.git("branch", "--list", "recovery/*") == b""
+
     def test_it_has_a_unique_id(self, crew: Crew) -> None:
         ids = [crew.chat().id for _ in range(3)]
 
@@ -383,6 +396,16 @@ class TestViewing:
 
         app = next(one for one in seen.repositories if one.name == "app")
         assert (seen.life, app.branch, app.uncommitted, app.unpushed) == (life, "feature", ("half.txt",), ("feature",))
+
+    def test_inspect_tells_pushed_files_from_uncommitted_ones(self, crew: Crew) -> None:
+        life = crew.start()
+        crew.git(life.id, "checkout", "-q", "-b", "feature")
+        crew.put(life.id, "saved.txt")
+        crew.members.stop(life.id)
+        crew.put(life.id, "later.txt")
+
+        app = next(one for one in crew.members.inspect(life.id).repositories if one.name == "app")
+        assert (app.uncommitted, app.pushed) == (("later.txt", "saved.txt"), ("saved.txt",))
 
 
 class TestCleaningUp:

@@ -60,6 +60,46 @@ class TestList:
         assert row.split() == [id_, TOAST["agent"], "2030-01-01T12:00:00Z", "gt-xyz", "green"]
 
 
+class TestSessions:
+    """``gt sessions ...``, as the document writes it."""
+
+    def test_sessions_is_written_as_the_document_writes_it(self, cli: Cli) -> None:
+        id_ = cli.start(*OF_TOAST)
+        assert ids(cli.data("sessions", "list", f"--agent={TOAST['agent']}", "--rig=gastown", "--since=1h")) == [id_]
+        assert cli.data("sessions", "show", id_)["sessionId"] == id_
+        assert ids(cli.data("sessions", "chain", "gt-xyz")) == [id_]
+        assert ids(cli.data("sessions", "find", f"--agent={TOAST['agent']}", "--since=24h")) == [id_]
+
+    def test_start_takes_the_runtime_s_session_id(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        runtime = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
+        monkeypatch.setenv("CLAUDE_SESSION_ID", runtime)
+        assert cli.start(*OF_TOAST) == runtime
+        assert cli.start(*OF_TOAST) != runtime, "an id is never used twice"
+        assert cli.start("--id", "chosen") == "chosen"
+        monkeypatch.setenv("CLAUDE_SESSION_ID", "../elsewhere")
+        assert cli.start(*OF_TOAST).startswith("sess_")
+
+    def test_start_takes_terminal_molecule_step_and_directory(self, cli: Cli) -> None:
+        told = {"tmux_session": "gt-gastown-Toast", "molecule_id": "mol-1", "step_ref": "build", "cwd": "/town/toast"}
+        id_ = cli.start(*(word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", value)))
+        assert cli.data("session", "show", id_, "--as", "gastown").items() >= told.items()
+
+    def test_handoff_takes_an_id_and_who_was_handed_on_names_its_successor(self, cli: Cli) -> None:
+        first = cli.start(*OF_TOAST)
+        second = cli.ok("session", "handoff", first, "--id", "abc-123", "--step-ref", "test").lines[0]
+        assert (second, cli.data("session", "show", second, "--as", "gastown")["step_ref"]) == ("abc-123", "test")
+        refused = cli.error("session", "write", first, "app.py")
+        assert refused["code"] == "SESSION_EXPIRED"
+        assert "was handed on" in refused["message"]
+        assert "Go on in session abc-123" in refused["message"]
+
+    def test_a_second_end_with_the_same_outcome_is_no_error(self, cli: Cli) -> None:
+        id_ = cli.start(*OF_TOAST)
+        first = cli.data("session", "discard", id_, "--outcome", "crash")
+        assert cli.data("session", "discard", id_, "--outcome", "crash") == first
+        assert cli.error("session", "discard", id_, "--outcome", "done")["code"] == "SESSION_EXPIRED"
+
+
 class TestShow:
     """``gt sessions show <session-id>``."""
 

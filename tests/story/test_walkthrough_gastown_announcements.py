@@ -114,14 +114,20 @@ class TestIntegrationPoints:
         assert [one.id for one in site.engine.query(agent=TOAST["agent"])] == [session.id]
 
     def test_5_session_start_has_the_documented_payload(self, site: Site) -> None:
-        session = site.start("fix the bug", **TOAST, cwd="/town/toast")
+        session = site.start("fix the bug", **TOAST, work_unit="gt-xyz", cwd="/town/toast")
         (line,) = told_by_town(site)
         assert line == {
             "ts": "2030-01-01T00:00:00Z",
             "source": "gt",
             "type": "session_start",
             "actor": TOAST["agent"],
-            "payload": {"session_id": session.id, "role": "polecat", "topic": "fix the bug", "cwd": "/town/toast"},
+            "payload": {
+                "session_id": session.id,
+                "role": "polecat",
+                "topic": "fix the bug",
+                "work_unit": "gt-xyz",
+                "cwd": "/town/toast",
+            },
             "visibility": "feed",
         }
 

@@ -8,8 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from support.engine import shell
 from support.orchestrator import Led, leading, on_linux
 
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.orchestrator.flat_files import read
 from pytest_gittrix.orchestrator.orchestrator import (
     NON_RESTORABLE_STATUSES,
@@ -92,6 +94,14 @@ class TestProperties:
             "feat/42",
             "session/app-3",
         ]
+
+    def test_branch_is_that_of_the_workspace_and_of_the_promotion(self, forged: Led) -> None:
+        session = forged.spawn(issue_id="#42")
+        held = forged.site.engine.get_session(session.id)
+        assert shell(held, "git symbolic-ref --short HEAD; git rev-parse feat/42") == f"feat/42\n{held.info().baseline_sha}\n"
+        shell(held, "echo mended > app.py; git add app.py; git -c user.name=a -c user.email=a@b commit -qm mend")
+        assert held.log()[0].message.strip() == "mend"
+        assert held.promote(strategy="branch").branch == session.branch == "feat/42"
 
     def test_issue_id_is_none_if_it_is_not_issue_based(self, led: Led) -> None:
         assert [led.spawn(issue_id="INT-7").issue_id, led.spawn().issue_id] == ["INT-7", None]
@@ -243,6 +253,33 @@ class TestStatus:
         held.promote(strategy="commit")
         assert led.now(session.id).status == "done"
 
+    @pytest.mark.parametrize(("code", "ended"), [(0, "done"), (3, "errored")])
+    def test_an_agent_that_exits_by_itself_ends_by_its_status(self, led: Led, code: int, ended: str) -> None:
+        session = led.spawn(led.another(led.project(agents=(led.agent(led.kit.script().at("up").exits(code)),))))
+        led.kit.step("up")
+        assert led.kit.gone()
+        assert status(led, session.id) == ended
+        assert is_terminal_session(led.now(session.id))
+        assert led.now(session.id).activity == "exited"
+
+    def test_a_question_stays_a_question_however_long_nobody_answers(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "waiting_input")
+        assert status(led, session.id) == "needs_input"
+        led.does(session, "idle")
+        led.site.clock.advance(hours=1)
+        assert status(led, session.id) == "needs_input"
+        led.does(session, "active")
+        assert status(led, session.id) == "working"
+
+    def test_blocked_is_shown_when_it_is_known(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "blocked")
+        assert status(led, session.id) == "stuck"
+        assert led.now(session.id).activity == "blocked"
+        led.does(session, "active")
+        assert status(led, session.id) == "working"
+
     def test_terminated_is_an_end_of_no_other_name(self, led: Led) -> None:
         session = led.spawn()
         recorder = led.site.engine.services.recorder(session.id)
@@ -302,6 +339,19 @@ class TestUsage:
         assert is_terminal_session(found)
         assert is_restorable(found)
         assert led.lead.restore(session.id).status == "working"
+
+    def test_what_is_restorable_is_restored(self, led: Led) -> None:
+        killed, purged = led.spawn(), led.spawn()
+        led.lead.kill(killed.id)
+        led.lead.kill(purged.id, purge=True)
+        for id in (killed.id, purged.id):
+            if is_restorable(led.now(id)):
+                assert led.lead.restore(id).status == "working"
+            else:
+                with pytest.raises(GittrixError):
+                    led.lead.restore(id)
+        assert [is_restorable(led.now(id)) for id in (killed.id, purged.id)] == [False, False]
+        assert [is_terminal_session(led.now(id)) for id in (killed.id, purged.id)] == [False, True]
 
     def test_whoever_waits_for_input_is_told_of(self, led: Led) -> None:
         session = led.spawn()

@@ -17,7 +17,7 @@ from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.operations.conversation import ANNOUNCED
-from pytest_gittrix.engine.operations.ids import sortable_id
+from pytest_gittrix.engine.operations.ids import seeded_ids, sortable_id
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE
@@ -244,8 +244,22 @@ class TestGenId:
         site.clock.advance(seconds=1)
         assert first < sortable_id(site.clock.now())
 
+    def test_gen_id_is_in_order_within_one_second_of_the_frozen_clock(self, site: Site) -> None:
+        made = [site.engine.gen_id() for _ in range(50)]
+        site.clock.advance(microseconds=1)
+        made += [site.engine.gen_id() for _ in range(50)]
+        assert made == sorted(set(made))
+        assert {id_[:15] for id_ in made} == {"20300101T000000"}
+        site.clock.skew(hours=-1)
+        assert site.engine.gen_id() < made[0]
+
+    def test_gen_id_is_the_same_for_the_same_seed(self, site: Site) -> None:
+        first, again, other = (GitTrix(None, store=site.root / "ids", clock=site.clock, ids=seeded_ids(seed)) for seed in (7, 7, 8))
+        assert [first.gen_id(), first.gen_id()] == [again.gen_id(), again.gen_id()]
+        assert first.gen_id() != other.gen_id()
+
     def test_gen_id_is_safe_for_files_and_fit_for_the_engine(self, site: Site) -> None:
-        assert re.fullmatch(r"20300101T000000-[0-9a-f]{6}", sortable_id(EPOCH))
+        assert re.fullmatch(r"20300101T000000-[0-9a-f]{11}", sortable_id(EPOCH))
         engine = site.another(ids=lambda: sortable_id(site.clock.now()))
         assert engine.start_session("x").id.startswith("20300101T000000-")
 

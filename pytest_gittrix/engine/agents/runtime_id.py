@@ -23,7 +23,9 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.store.store import ID
 
-VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID", "GT_SESSION_ID", "CLAUDE_SESSION_ID")
+RUNTIME_VARIABLE: Final = "CLAUDE_SESSION_ID"
+"""The environment variable in which an agent's runtime gives the id of its conversation."""
+VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID", "GT_SESSION_ID", RUNTIME_VARIABLE)
 """The environment variables that can have an id; the first that is not empty counts."""
 STARTS: Final = ("startup", "resume", "clear", "compact")
 """Why a runtime began, or began again."""

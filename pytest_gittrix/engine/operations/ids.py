@@ -6,17 +6,21 @@ import hashlib
 import os
 import secrets
 import string
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.store.store import Store
 
 _ALPHABET: Final = string.ascii_letters + string.digits + "_-"
 _LENGTH: Final = 12
+_DRAWN: Final = 24
 
 
 def random_id() -> str:
@@ -24,26 +28,60 @@ def random_id() -> str:
     return "sess_" + secrets.token_urlsafe(_LENGTH * 3 // 4)
 
 
-def seeded_ids(seed: int) -> Callable[[], str]:
-    """A maker of ids that gives the same sequence for the same seed, drawing on no random state."""
-    count = 0
-
-    def make() -> str:
-        nonlocal count
-        digest = hashlib.sha256(f"{seed}:{count}".encode()).digest()
-        count += 1
-        return "sess_" + "".join(_ALPHABET[byte % 62] for byte in digest[:_LENGTH])
-
-    return make
-
-
-def sortable_id(now: datetime) -> str:
-    """An id as Pixir makes them: the time in UTC, then six random hex digits; in order of time, and fit for a file's name.
+class SeededIds:
+    """Makes ids: the same sequence for the same seed, drawing on no random state.
 
     Args:
-        now: aware.
+        seed: any number.
     """
-    return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._made = count()
+        self._drawn = count()
+
+    def __call__(self) -> str:
+        digest = hashlib.sha256(f"{self._seed}:{next(self._made)}".encode()).digest()
+        return "sess_" + "".join(_ALPHABET[byte % 62] for byte in digest[:_LENGTH])
+
+    def bits(self, number: int) -> int:
+        """So many bits, for ids in order of time; they are a sequence of their own."""
+        digest = hashlib.sha256(f"{self._seed}:bits:{next(self._drawn)}".encode()).digest()
+        return int.from_bytes(digest) >> (len(digest) * 8 - number)
+
+
+def seeded_ids(seed: int) -> SeededIds:
+    """A maker of ids that gives the same sequence for the same seed, drawing on no random state."""
+    return SeededIds(seed)
+
+
+class SortableIds:
+    """Makes ids as Pixir does: the time in UTC, then its microseconds and 24 more bits in hex digits.
+
+    They are in order of time, and fit for a file's name. Those that one object makes at one instant are in the order in which they were
+    made. Safe to use from several threads.
+
+    Args:
+        bits: draws so many bits.
+    """
+
+    def __init__(self, bits: Callable[[int], int] = secrets.randbits) -> None:
+        self._bits = bits
+        self._last = (0, 0)
+        self._lock = threading.Lock()
+
+    def __call__(self, now: datetime) -> str:
+        """An id for an aware instant."""
+        instant = ns_of(now) // 1000
+        with self._lock:
+            then, last = self._last
+            drawn = self._bits(_DRAWN) >> 1 if instant != then else last + 1  # half of them are left for others of the same instant
+            self._last = (instant, drawn)
+        return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{now.microsecond:05x}{drawn:06x}"
+
+
+sortable_id: Final = SortableIds()
+"""Makes ids as Pixir does from an aware instant; see ``SortableIds``."""
 
 
 def claim_id(store: Store, make: Callable[[], str], chosen: str | None = None) -> tuple[str, Lease]:

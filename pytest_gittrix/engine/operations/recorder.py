@@ -375,9 +375,13 @@ def require_live(state: SessionState) -> None:
     if not state.ended:
         return
     what = {"promoted": "was promoted", "discarded": "was discarded", "expired": "has expired"}[state.state]
+    if state.outcome == "handoff":
+        what = "was handed on"
     raise SessionExpired(
         f"Session {state.id} {what}.",
         state=state.state,
         why="A session that has ended does not change.",
-        fix="Start a new session; what was not promoted is in its archive, if there was anything.",
+        fix="Start a new session; what was not promoted is in its archive, if there was anything."
+        if state.successor is None
+        else f"Go on in session {state.successor}, its successor.",
     )

@@ -174,7 +174,8 @@ class Promotion:
         """The branch to land on, once for each try. New branches get another name each time: a name that was lost is taken."""
         if self.strategy not in ("branch", "pr"):
             return repeat(self.branch)
-        preferred = self.state.identity.get("branch") if self.strategy == "pr" else None
+        identity = self.state.identity
+        preferred = identity.get("branch") if self.strategy == "pr" or "project" in identity else None
         return branch_names(self.state.task, self.durable.references(), preferred=preferred)
 
     def fit(self, selection: Selection, head: str) -> Selection:

@@ -64,6 +64,18 @@ def test_what_is_written_is_there_and_what_is_there_is_read(site: Site, server: 
     assert "+there" in session.diff()
 
 
+def test_the_agent_commits_and_looks_back_without_git(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    agent = session.for_agent()
+    (there(server, session) / "app.py").write_text("there\n")
+
+    assert agent.commit("from elsewhere") == agent.log()[0].sha
+    assert [entry.message for entry in agent.log()] == ["from elsewhere"]
+    capabilities = session.info().capabilities
+    assert (capabilities["git"], capabilities["shell"], capabilities["isolated"], capabilities["apiReadWrite"]) == (False, False, True, True)
+    assert session.review().touched == ["app.py"]
+
+
 def test_it_is_promoted_and_evicted_at_the_server_too(site: Site, server: WorkspaceServer) -> None:
     session = site.start()
     (there(server, session) / "app.py").write_text("there\n")

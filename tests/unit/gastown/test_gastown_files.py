@@ -147,7 +147,7 @@ def test_the_event_log_is_of_all_sessions_by_time_then_session_then_place(store:
     first = (town / ".events.jsonl").read_text("ascii").splitlines()[0]
     assert first == (
         '{"ts":"2030-01-01T00:00:00Z","source":"gt","type":"session_start","actor":"gastown/polecats/Toast",'
-        '"payload":{"session_id":"zoe","role":"polecat","topic":"fix the bug","cwd":"/w"},"visibility":"feed"}'
+        '"payload":{"session_id":"zoe","role":"polecat","topic":"fix the bug","work_unit":"gt-1","cwd":"/w"},"visibility":"feed"}'
     )
 
 

@@ -119,7 +119,8 @@ def test_files_that_a_finalization_committed_and_pushed_are_told_and_are_no_work
     crew.put(life.id, "a.txt", "changed\n")
     (crew.repo(life.id) / "src" / "b.txt").unlink()
     crew.members.stop(life.id)
-    assert app(crew, life) == RepositoryState("app", None, ("a.txt", "new.txt", "src/b.txt"))
+    files = ("a.txt", "new.txt", "src/b.txt")
+    assert app(crew, life) == RepositoryState("app", None, files, pushed=files)
 
 
 def test_commits_are_known_to_be_pushed_under_those_that_the_finalization_made(crew: Crew) -> None:
@@ -127,7 +128,7 @@ def test_commits_are_known_to_be_pushed_under_those_that_the_finalization_made(c
     crew.commit(life.id, "said.txt", branch="talk")
     crew.put(life.id, "new.txt")
     crew.members.stop(life.id)
-    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",))
+    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",), pushed=("new.txt",))
 
 
 def test_commits_that_were_replayed_onto_what_came_meanwhile_are_known_too(crew: Crew) -> None:
@@ -140,7 +141,7 @@ def test_commits_that_were_replayed_onto_what_came_meanwhile_are_known_too(crew:
     crew.put(life.id, "new.txt")
     crew.members.stop(life.id)
     assert set(crew.app.text("ls-tree", "--name-only", "talk").split()) >= {"theirs.txt", "said.txt", "more.txt", "new.txt"}
-    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",))
+    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",), pushed=("new.txt",))
 
 
 @pytest.mark.parametrize("how", ["changed", "added", "deleted", "made executable", "committed"])

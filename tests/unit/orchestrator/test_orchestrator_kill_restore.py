@@ -111,7 +111,7 @@ def test_kills_at_once_record_one_end(led: Led) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "status"),
-    [("manually_killed", "killed"), ("runtime_lost", "killed"), ("pr_merged", "cleanup"), ("auto_cleanup", "cleanup"),
+    [("manually_killed", "killed"), ("runtime_lost", "errored"), ("pr_merged", "cleanup"), ("auto_cleanup", "cleanup"),
      ("error_in_process", "errored")],
 )  # fmt: skip
 def test_the_reason_of_a_kill_makes_the_status(led: Led, reason: str, status: str) -> None:
@@ -224,7 +224,7 @@ def test_a_session_whose_agent_died_unseen_is_restored_all_the_same(led: Led) ->
 
     assert led.now(session.id).status == "working"
     assert led.lead.restore(session.id).status == "working"
-    assert led.types() == ["session.working", "session.killed", "session.working"]
+    assert led.types() == ["session.working", "session.errored", "session.working"]
 
 
 def test_a_session_without_its_workspace_is_not_restored(led: Led) -> None:
@@ -337,7 +337,7 @@ def test_a_cleanup_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -
         archives = {done.id: tuple(str(workspace.parent / name) for name in ("archive.patch", "archive.git"))}
         assert led.lead.cleanup(project_id="app") == replace(found, archives=archives)
         assert sorted(found.skipped) == sorted([kept.id, killed.id, leader.id])
-        assert (led.now(done.id).status, led.now(lost.id).status) == ("cleanup", "killed")
+        assert (led.now(done.id).status, led.now(lost.id).status) == ("cleanup", "errored")
         assert led.now(done.id).workspace_path is led.now(lost.id).workspace_path is None
         assert sorted(one.id for one in led.lead.list()) == sorted(found.skipped)
 

@@ -96,9 +96,9 @@ def test_an_agent_that_exited_is_lost_at_once(led: Led) -> None:
     led.process(session.id).stop(grace=0)
 
     assert led.now(session.id).status == "working"  # it is seen by a look, and not by asking
-    assert (look(led).status, look(led).activity) == ("killed", "exited")
+    assert (look(led).status, look(led).activity) == ("errored", "exited")
     assert led.decided(session.id)[-1] == ("terminated", "runtime_lost")
-    assert led.types() == ["session.working", "session.killed"]
+    assert led.types() == ["session.working", "session.errored"]
     assert led.lead.poll() == []
 
 
@@ -111,8 +111,8 @@ def test_an_agent_that_was_busy_just_now_is_looked_for_three_times_before_its_se
 
     assert seen == [*[("working", "detecting")] * 3, ("stuck", "stuck")]
     assert [event.data.get("attempts") for event in led.site.events(session.id) if event.type == "status.decided"][1:] == [1, 2, 3, None]
-    assert look(led, minutes=6).status == "killed"
-    assert led.types() == ["session.working", "session.stuck", "session.killed"]
+    assert look(led, minutes=6).status == "errored"
+    assert led.types() == ["session.working", "session.stuck", "session.errored"]
 
 
 def test_the_originals_list_does_not_wait_for_three_looks(led: Led) -> None:
@@ -122,9 +122,9 @@ def test_the_originals_list_does_not_wait_for_three_looks(led: Led) -> None:
     led.process(session.id).stop(grace=0)
 
     assert [one.status for one in led.lead.list()] == ["working", "working"]
-    assert [one.status for one in real.list()] == ["killed", "working"]
+    assert [one.status for one in real.list()] == ["errored", "working"]
     assert led.now(other.id).status == "working"
-    assert led.types() == ["session.working", "session.working", "session.killed"]
+    assert led.types() == ["session.working", "session.working", "session.errored"]
 
 
 def test_what_the_agent_of_before_did_does_not_count_after_a_restore(led: Led) -> None:
@@ -193,7 +193,7 @@ def test_it_looks_by_itself_as_often_as_it_is_told(led: Led) -> None:
     led.process(session.id).stop(grace=0)
     assert led.now(session.id).status == "working"
     led.site.clock.advance(seconds=1)
-    assert led.now(session.id).status == "killed"
+    assert led.now(session.id).status == "errored"
     led.lead.close()
     other = led.spawn()
     led.process(other.id).stop(grace=0)

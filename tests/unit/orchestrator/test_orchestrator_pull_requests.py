@@ -157,7 +157,7 @@ def test_a_forge_that_cannot_be_asked_stops_no_look(forged: Forged) -> None:
     led.process(session.id).stop(grace=0)
     led.site.clock.advance(minutes=6)
     led.lead.poll()
-    assert led.now(session.id).status == "killed"
+    assert led.now(session.id).status == "errored"
 
 
 # Whose it is -------------------------------------------------------------------------------------------------------------------

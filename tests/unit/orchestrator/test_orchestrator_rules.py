@@ -116,7 +116,7 @@ def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -
         (Progress("detecting", before=("needs_input", "awaiting_user_input")), ObservedPullRequest(), "needs_input", "detecting"),
         (Progress("detecting", before=("not_started", "spawn_requested")), ObservedPullRequest(), "spawning", "detecting"),
         (Progress("terminated", "manually_killed"), ObservedPullRequest(), "killed", "killed"),
-        (Progress("terminated", "runtime_lost"), ObservedPullRequest("merged"), "killed", "killed"),
+        (Progress("terminated", "runtime_lost"), ObservedPullRequest("merged"), "errored", "killed"),
         (Progress("terminated", "auto_cleanup"), ObservedPullRequest(), "cleanup", "cleanup"),
         (Progress("terminated", "pr_merged"), ObservedPullRequest("merged"), "cleanup", "cleanup"),
         (Progress("terminated", "error_in_process"), ObservedPullRequest(), "errored", "errored"),

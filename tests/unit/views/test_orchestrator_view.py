@@ -163,7 +163,7 @@ def test_the_record_speaks_either_dialect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "status"), [(None, "killed"), ("done", "done"), ("crash", "killed"), ("promote", "done"), ("expire", "cleanup")]
+    ("end", "status"), [(None, "killed"), ("done", "done"), ("crash", "errored"), ("promote", "done"), ("expire", "cleanup")]
 )
 def test_every_end_in_the_engine_is_an_end_here(site: Site, end: str | None, status: str) -> None:
     session = site.start()

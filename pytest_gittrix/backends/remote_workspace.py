@@ -313,7 +313,7 @@ def _listing(url: str, body: bytes) -> Listing:
     try:
         files = json.loads(body)["files"].items()
         listed = {os.fsdecode(path.encode("latin-1")): (int(mode, 8), str(digest)) for path, (mode, digest) in files}
-        strange = [path for path, (mode, _digest) in listed.items() if mode not in (FILE, EXECUTABLE, SYMLINK)]
+        strange = [path for path, (mode, _) in listed.items() if mode not in (FILE, EXECUTABLE, SYMLINK) or ".git" in path.split("/")]
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeError) as problem:
         raise AdapterUnavailable(
             f"{url} gave no list of files: {problem}.",
@@ -322,8 +322,8 @@ def _listing(url: str, body: bytes) -> Listing:
         ) from problem
     if strange:
         raise AdapterUnavailable(
-            f"{url} lists {strange[0]!r} with a mode that is none of 100644, 100755 and 120000.",
+            f"{url} lists {strange[0]!r}, which is in a repository, or whose mode is none of 100644, 100755 and 120000.",
             why="No commit of files can hold it.",
-            fix="Mend the server.",
+            fix="Keep repositories out of the workspace, and see that the server lists files and symlinks only.",
         )
     return listed

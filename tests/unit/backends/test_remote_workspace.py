@@ -72,7 +72,7 @@ def test_the_agent_commits_and_looks_back_without_git(site: Site, server: Worksp
     assert agent.commit("from elsewhere") == agent.log()[0].sha
     assert [entry.message for entry in agent.log()] == ["from elsewhere"]
     capabilities = session.info().capabilities
-    assert (capabilities["git"], capabilities["shell"], capabilities["isolated"], capabilities["apiReadWrite"]) == (False, False, True, True)
+    assert [capabilities[name] for name in ("git", "shell", "isolated", "apiReadWrite")] == [False, False, True, True]
     assert session.review().touched == ["app.py"]
 
 
@@ -155,7 +155,14 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize(
     "listed",
-    [{}, {"files": []}, {"files": {"a": ["100644"]}}, {"files": {"a": ["40000", "0"]}}, {"files": {"../a": ["100644", "0"]}}],
+    [
+        {},
+        {"files": []},
+        {"files": {"a": ["100644"]}},
+        {"files": {"a": ["40000", "0"]}},
+        {"files": {"../a": ["100644", "0"]}},
+        {"files": {".git/config": ["100644", "0"]}},
+    ],
 )
 def test_a_list_that_is_none_is_an_error_and_writes_nothing(
     site: Site, server: WorkspaceServer, listed: dict[str, Any], monkeypatch: pytest.MonkeyPatch

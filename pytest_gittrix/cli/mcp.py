@@ -33,7 +33,9 @@ def arguments(verb: Any) -> None:
     verb.add_argument("-t", "--task", metavar="TEXT", help="start a session for this")
     verb.add_argument("-d", "--durable", metavar="PATH", help="its durable repository; by default the one around the current directory")
     verb.add_argument("-b", "--branch", metavar="NAME", help="its durable branch; by default the one the repository is on")
-    verb.add_argument("--workspace", choices=("clone", "lazy", "copy", "worktree"), default="clone", help="what it works in (%(default)s)")
+    verb.add_argument(
+        "--workspace", choices=("clone", "lazy", "copy", "worktree", "overlay"), default="clone", help="what it works in (%(default)s)"
+    )
     verb.add_argument(
         "--history", type=history, default="none", metavar="none|N|full", help="how much of the past it may see (%(default)s)"
     )

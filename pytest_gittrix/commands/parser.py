@@ -21,7 +21,7 @@ Run = Callable[[argparse.Namespace], CommandResult]
 
 STATES = ("active", "promoted", "discarded", "expired")
 STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
-WORKSPACES = ("clone", "lazy", "copy", "worktree")
+WORKSPACES = ("clone", "lazy", "copy", "worktree", "overlay")
 OUTCOMES = ("done", "crash", "killed")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
 

@@ -116,7 +116,7 @@ class ProjectPart(_Part):
     branch: Text = "main"
     prefix: Text | None = None
     agents: Annotated[dict[Text, Command], Field(min_length=1)]
-    workspace: Literal["clone", "lazy", "copy", "worktree"] = "clone"
+    workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"] = "clone"
     forge: ForgePart | None = None
 
 

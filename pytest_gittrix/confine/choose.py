@@ -12,14 +12,15 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, wrapped
+from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, require_layers, wrapped
 from pytest_gittrix.confine.execute import Finished, run
-from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
 from pytest_gittrix.confine.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
@@ -31,27 +32,31 @@ __all__ = [
     "Confinement",
     "Finished",
     "Launch",
+    "Layers",
     "Level",
     "Place",
     "check_level",
     "confinement",
     "lets_signals_out",
     "missing",
+    "missing_layers",
     "run",
     "toolchain",
     "wrapped",
 ]
 
 _WAIT: Final = 30.0
+_layered: Final[dict[int, str]] = {}
 
 
-def confinement(level: str = "auto", network: object = "none", limits: object = None) -> Confinement:
+def confinement(level: str = "auto", network: object = "none", limits: object = None, *, layers: bool = False) -> Confinement:
     """How programs are confined at a level on this machine; what it can do is tried once a process.
 
     Args:
         level: ``auto`` takes the strongest level there is; the others are taken as they are.
         network: which network programs have; see ``check_network``. A list takes a guard, or a jail by namespaces.
         limits: what programs may use; see ``check_limits``. None for all there is.
+        layers: whether they work in a place with layers, which takes a jail by namespaces.
 
     Returns:
         The level, what it is done by, and why it is no jail.
@@ -59,23 +64,28 @@ def confinement(level: str = "auto", network: object = "none", limits: object = 
     Raises:
         InvalidInput: it is no level, no network, or there are no such limits.
         CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, the network is a list and there is neither a
-            guard nor a jail by namespaces, or there are limits and nothing is confined. It is never silently weaker.
+            guard nor a jail by namespaces, a place has layers and there is no such jail, or there are limits and nothing is confined. It is
+            never silently weaker.
     """
     wanted, most = check_network(network), check_limits(limits)
-    found = replace(_confinement(check_level(level), gateway=isinstance(wanted, Reachable)), network=wanted, limits=most)
+    unfit = "it mounts no layers" if layers else "it has no gateway" if isinstance(wanted, Reachable) else ""
+    found = replace(_confinement(check_level(level), unfit), network=wanted, limits=most)
     if isinstance(wanted, Reachable):
         require_gateway(found)
+    if layers:
+        require_layers(found)
     if most is not None:
         require_limits(found.level, found.why)
     return found
 
 
-def _confinement(asked: Level, *, gateway: bool) -> Confinement:
+def _confinement(asked: Level, unfit: str) -> Confinement:
+    """The strongest means of a level; ``unfit`` says why bubblewrap will not do, if it will not."""
     if asked == "off":
         return Confinement("off", "none", "off was asked for")
     no_jail = ""
     if asked in ("auto", "jail"):
-        no_bwrap = "it has no gateway" if gateway else missing("bwrap")
+        no_bwrap = unfit or missing("bwrap")
         if not no_bwrap:
             return Confinement("jail", "bwrap")
         no_namespaces = missing("namespaces")
@@ -111,11 +121,11 @@ def missing(means: Means) -> str:
     if not sys.platform.startswith("linux"):
         return f"there is none on {sys.platform}"
     if means == "bwrap":
-        return _tried(Confinement("jail", means)) if shutil.which(BWRAP) else "it is not installed"
+        return _tried_alone(Confinement("jail", means)) if shutil.which(BWRAP) else "it is not installed"
     if means == "namespaces":
-        return _tried(Confinement("jail", means))
+        return _tried_alone(Confinement("jail", means))
     if means == "landlock":
-        return _landlock() or _tried(Confinement("guard", means))
+        return _landlock() or _tried_alone(Confinement("guard", means))
     return ""
 
 
@@ -128,6 +138,25 @@ def lets_signals_out() -> bool:
         return True
 
 
+def missing_layers(directory: str) -> str:
+    """Why no overlay can be mounted with its upper layer in a directory; empty if it can. Each file system is tried once a process."""
+    device = os.stat(directory).st_dev
+    if device not in _layered:
+        _layered[device] = missing("namespaces") or _tried_layers(directory)
+    return _layered[device]
+
+
+def _tried_layers(directory: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="gittrix-probe-", dir=os.path.abspath(directory)) as root:
+        workspace, home, lower, work = (Path(root, name) for name in ("workspace", "home", "lower", "work"))
+        for path in (workspace, home, lower / "directory", work):
+            path.mkdir(parents=True)
+        Path(lower, "directory", "file").touch()
+        place = Place(workspace, home, layers=Layers(lower, work))
+        # To remove a directory of the lower layer takes a whiteout, to make it again an attribute: old kernels lack one or the other.
+        return _tried(Confinement("jail", "namespaces"), place, ["/bin/sh", "-c", "rm -r directory && mkdir directory"])
+
+
 def _landlock() -> str:
     try:
         abi = landlock_abi()
@@ -136,13 +165,17 @@ def _landlock() -> str:
     return "" if abi >= OLDEST_ABI else f"Landlock of ABI {abi} lets files outside be cut short; {OLDEST_ABI} is needed (Linux 6.2)"
 
 
-def _tried(confinement: Confinement) -> str:
+def _tried_alone(confinement: Confinement) -> str:
     with tempfile.TemporaryDirectory(prefix="gittrix-probe-") as root:
         workspace, home = Path(root, "workspace"), Path(root, "home")
         workspace.mkdir()
         home.mkdir()
-        try:
-            ended = run(["true"], Place(workspace, home), confinement, environment={"PATH": os.defpath}, timeout=_WAIT)
-        except GittrixError as problem:
-            return problem.fact.removeprefix("The program could not be confined: ").removesuffix(".")
-    return "" if ended.code == 0 else f"a program that does nothing ended with {ended.code or ended.signal} there"
+        return _tried(confinement, Place(workspace, home), ["true"])
+
+
+def _tried(confinement: Confinement, place: Place, argv: Sequence[str]) -> str:
+    try:
+        ended = run(argv, place, confinement, environment={"PATH": os.defpath}, timeout=_WAIT)
+    except GittrixError as problem:
+        return problem.fact.removeprefix("The program could not be confined: ").removesuffix(".")
+    return "" if ended.code == 0 else f"{argv[0]!r} ended with {ended.code or ended.signal} there"

@@ -158,8 +158,8 @@ def launch(
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; or there are limits,
-            and it is none.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; the place has layers,
+            and it is no jail by namespaces; or there are limits, and it is none.
     """
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file)
     if confinement.level == "off":
@@ -201,6 +201,8 @@ def task(
         variables |= confinement.network.variables() | confinement.network.keys()
     if confinement.level == "guard":
         variables.setdefault("GIT_CONFIG_NOSYSTEM", "1")  # git ends at a configuration of the system that it must not read
+    if laid.layers is not None:
+        require_layers(confinement)
     check_command(argv, variables)
     spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": "none" if gateway else confinement.network, **gateway}
     if confinement.limits is not None:
@@ -228,6 +230,20 @@ def require_gateway(confinement: Confinement) -> None:
                 "Use network='none', or network='all' for the machine's.",
                 'Write network = "none" in the team file, or network = "all" for the machine\'s.',
             ),
+        )
+
+
+def require_layers(confinement: Confinement) -> None:
+    """See that a confinement can show a workspace that lies above another directory. Raises CapabilityMissing if it cannot."""
+    if confinement.by != "namespaces":
+        raise CapabilityMissing(
+            f"Programs in an overlay workspace need a jail by namespaces, not {confinement.level} by {confinement.by}.",
+            why=f"Outside of one, its directory has only what changed. {confinement.why}".strip(),
+            fix=Advice(
+                "Use confine='jail' (Linux), on a machine that allows this user namespaces.",
+                "Use --confine jail (Linux), on a machine that allows this user namespaces.",
+            ),
+            opt_out=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
         )
 
 

@@ -59,6 +59,19 @@ _TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *BESIDE, "/dev", "/etc", "/proc", "/sys"
 
 
 @dataclass(frozen=True)
+class Layers:
+    """What a workspace lies above, for a jail that mounts both as one directory (overlayfs(5)).
+
+    Attributes:
+        lower: a directory that nobody changes.
+        work: an empty directory beside the workspace, on the same file system; the jail locks it for as long as it lasts.
+    """
+
+    lower: Path
+    work: Path
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a program works.
 
@@ -69,6 +82,7 @@ class Place:
         readable: what else it may read and execute, such as ``toolchain()``; what is not there is passed over.
         at: where a jail shows the workspace, so that it has the same path every time; None for its own path. Below it nothing is changed.
         beside: more directories that it may change, in a jail only: where each is, and where it is shown.
+        layers: what the workspace lies above; None for a directory by itself. Only a jail by namespaces can show the two as one.
 
     Raises:
         InvalidInput: a path is not absolute, or ``at`` is where something else has to be.
@@ -79,6 +93,7 @@ class Place:
     readable: tuple[Path, ...] = ()
     at: str | None = None
     beside: tuple[tuple[Path, str], ...] = ()
+    layers: Layers | None = None
 
     def __post_init__(self) -> None:
         paths = [self.workspace, *self.readable, *(path for path, _ in self.beside), *([] if self.home is None else [self.home])]
@@ -94,12 +109,13 @@ class Mount:
     """One thing that a jail's root has.
 
     Attributes:
-        kind: ``ro`` and ``rw`` show a place of the machine, ``link`` is a symlink, the others are file systems of their own.
+        kind: ``ro`` and ``rw`` show a place of the machine, ``overlay`` one above another, ``link`` is a symlink, the others are file
+            systems of their own.
         target: where.
-        source: of what; the text of a link.
+        source: of what; the text of a link; for an overlay the lower, the upper and the work directory, with NUL between them.
     """
 
-    kind: Literal["ro", "rw", "link", "proc", "dev"]
+    kind: Literal["ro", "rw", "overlay", "link", "proc", "dev"]
     target: str
     source: str = ""
 
@@ -116,6 +132,7 @@ class Layout:
         shown: the workspace, the home and the temporary directory as the program names them.
         names: paths of the machine under which these are known, with what the program names them.
         beside: more directories of a jail, with where they are shown.
+        layers: the lower and the work directory of a workspace that lies above another directory.
     """
 
     workspace: str
@@ -125,6 +142,7 @@ class Layout:
     shown: tuple[str, str, str]
     names: tuple[tuple[str, str], ...]
     beside: tuple[tuple[str, str], ...] = ()
+    layers: tuple[str, str] | None = None
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
@@ -147,7 +165,10 @@ class Layout:
         for path in self.readable:
             if not _is_below(path, SYSTEM):
                 yield Mount("ro", path, os.path.realpath(path))
-        yield Mount("rw", self.shown[0], self.workspace)
+        if self.layers is None:
+            yield Mount("rw", self.shown[0], self.workspace)
+        else:
+            yield Mount("overlay", self.shown[0], "\0".join([self.layers[0], self.workspace, self.layers[1]]))
         for path, shown in self.beside:
             yield Mount("rw", shown, path)
 
@@ -181,10 +202,12 @@ class Layout:
         Raises:
             InvalidInput: there is none, or it is outside.
         """
-        real = os.path.realpath(os.path.join(self.workspace, inside)) if "\0" not in inside else ""
-        if not (real == self.workspace or _is_below(real, self.workspace)) or not os.path.isdir(real):
-            raise InvalidInput(f"cwd={inside!r} is no directory of the workspace.", fix="Give one by its path in the workspace.")
-        return self.shown[0] + real[len(self.workspace) :]
+        roots = [self.workspace, *(() if self.layers is None else self.layers[:1])]
+        for root in roots if "\0" not in inside else ():
+            real = os.path.realpath(os.path.join(root, inside))
+            if _is_below(real, root) and os.path.isdir(real):
+                return self.shown[0] + real[len(root) :]
+        raise InvalidInput(f"cwd={inside!r} is no directory of the workspace.", fix="Give one by its path in the workspace.")
 
 
 def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
@@ -211,7 +234,8 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
     known += [(path, shown[1]) for path in (settled, os.path.abspath(home))]
     known += [(path, shown[0]) for path in (workspace, os.path.abspath(place.workspace))]
     beside = tuple((os.path.realpath(path), where) for path, where in place.beside) if jailed else ()
-    return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside)
+    layers = None if place.layers is None else (os.path.realpath(place.layers.lower), os.path.realpath(place.layers.work))
+    return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside, layers)
 
 
 def toolchain() -> tuple[Path, ...]:

@@ -8,9 +8,11 @@ ends every process that is left. Sources: user_namespaces(7), pid_namespaces(7),
 from __future__ import annotations
 
 import _socket
+import errno
 import fcntl
 import os
 import struct
+import time
 from contextlib import suppress
 
 from pytest_gittrix.os_level import linux
@@ -29,7 +31,9 @@ _AF_VSOCK = 40
 # The kernel gives out numbers below the first only once: so many more than there may be processes have to be there.
 _RESERVED_NUMBERS, _MOST_NUMBERS = 300, 1 << 22
 _BASE = "/tmp"
-_OLD, _NEW = "/old", "/new"
+_OLD, _NEW, _LOWER, _ABOVE = "/old", "/new", "/lower", "/above"
+# How long a program waits for the last one to let go of an overlay, and how often it looks, in seconds.
+_TURN, _NAP = 1.0, 0.01
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
 
 
@@ -114,6 +118,8 @@ def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None
         return linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     if kind == "dev":
         return _put_devices(target, limits.get("memory"))
+    if kind == "overlay":
+        return _put_overlay(target, *source.split("\0"))
     _bind(source, target, linux.NO_SUID | linux.NO_DEV | (linux.READ_ONLY if kind == "ro" else 0))
     return None
 
@@ -144,6 +150,34 @@ def _bind(source: str, target: str, flags: int) -> None:
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
     linux.mount(real, target, None, linux.MS_BIND | linux.MS_REC)
     linux.set_mount(target, flags, below=True)
+
+
+def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
+    """Show a directory above another as one. The lock on the work directory lasts as long as this process, and so as long as the mount."""
+    _lock(os.open(_OLD + work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    # Both get short names for a moment: the options of a mount can hold no long one, nor one with a comma.
+    above = os.path.commonpath([upper, work])
+    for directory, name in ((lower, _LOWER), (above, _ABOVE)):
+        os.mkdir(name)
+        linux.mount(_OLD + directory, name, None, linux.MS_BIND)
+    inside = [os.path.relpath(path, above) for path in (upper, work)]
+    options = f"lowerdir={_LOWER},upperdir={_ABOVE}/{inside[0]},workdir={_ABOVE}/{inside[1]},userxattr"
+    os.makedirs(target, exist_ok=True)
+    linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options)
+    os.chmod(f"{_ABOVE}/{inside[1]}/work", 0o700)  # the kernel makes it without any rights, so that nobody could remove it
+    for name in (_LOWER, _ABOVE):
+        linux.unmount(name)
+
+
+def _lock(directory: int) -> None:
+    deadline = time.monotonic() + _TURN
+    while True:
+        try:
+            return fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "another program is at work in this overlay workspace, and only one can be") from None
+            time.sleep(_NAP)
 
 
 def _raise_loopback() -> None:

@@ -17,7 +17,8 @@ from typing import Final
 
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.confine.choose import Confinement, Finished, Place, confinement, run, toolchain
-from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.agent_session import AgentSession, parts_of
+from pytest_gittrix.engine.agents.run import layers_of
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
 
@@ -68,16 +69,18 @@ class Programs:
             CapabilityMissing: the workspace is no directory (``lazy``), or this machine cannot confine at that level.
             InvalidInput: there is no such level.
         """
-        if session.workspace_path is None:
+        workspace = parts_of(session).workspace
+        if not workspace.capabilities.shell:
             raise CapabilityMissing(
                 f"No program can run in {session.id}: its workspace is lazy.",
                 why="A lazy workspace holds only what was written; a program needs all files in a directory.",
                 fix="Start the session with a clone or a copy.",
             )
         self.session = session
-        self.confinement: Confinement = confinement(confine)
+        layers = layers_of(workspace)
+        self.confinement: Confinement = confinement(confine, layers=layers is not None)
         jailed = self.confinement.level == "jail"
-        self.workspace = at if jailed else os.path.realpath(session.workspace_path)
+        self.workspace = at if jailed else os.path.realpath(workspace.path)
         self._clock = clock
         self._root = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory)))
         self._home = self._root / "home"
@@ -86,11 +89,12 @@ class Programs:
             for directory in (self._home, *(directory for directory, _ in mounts)):
                 directory.mkdir()
             self._layout = Place(
-                workspace=Path(session.workspace_path),
+                workspace=Path(workspace.path),
                 home=self._home,
                 readable=toolchain(),
                 at=at if jailed else None,
                 beside=tuple(mounts),
+                layers=layers,
             )
         except BaseException:
             self.close()

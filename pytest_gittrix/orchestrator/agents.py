@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.run import layers_of
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
@@ -84,7 +86,13 @@ class Agents:
             environment=environment,
             confirm=confirm,
             mark=make_mark(self.board.engine.store.root, observed.id),
+            layers=self._layers(observed),
         )
+
+    def _layers(self, observed: ObservedSession) -> Layers | None:
+        if observed.state.workspace_kind != "overlay":
+            return None
+        return layers_of(self.board.engine.services.resources.open_workspace(observed.state))
 
     def clear(self, observed: ObservedSession) -> None:
         """Remove the private home of a session's agents, if there is one."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
@@ -157,13 +158,13 @@ class Spawner:
 
     def _launch(self, session: UserSession, agent: AgentPlugin, config: SpawnConfig) -> None:
         observed = self.board.find(session.id)
-        assert session.workspace_path is not None
 
         def known(owner: Owner, confined: Confinement) -> None:
             self.board.append(session.id, ("runtime.observed", alive_data(owner, confined)))
 
         prompt = None if prompt_as(agent) == "input" else config.prompt
-        self.agents.launch(observed, session.workspace_path, prompt, config.confine, check_limits(config.limits), known)
+        workspace = Path(parts_of(session).workspace.path)
+        self.agents.launch(observed, workspace, prompt, config.confine, check_limits(config.limits), known)
         points.reached("spawn:launched")
         self._decide(session.id)
 

@@ -1,7 +1,7 @@
 """What confinement asks of the Linux kernel and Python has no function for, through ctypes.
 
 Each function is one call, and raises OSError with the call's name where the kernel refuses.
-Sources: prctl(2), unshare(2), mount(2), mount_setattr(2), pivot_root(2), capabilities(7).
+Sources: prctl(2), unshare(2), mount(2), mount_setattr(2), pivot_root(2), rename(2), capabilities(7).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 NEW_USER, NEW_NS, NEW_PID, NEW_NET, NEW_IPC, NEW_UTS, NEW_CGROUP = (
@@ -34,6 +35,7 @@ _MOUNT_SETATTR = 442
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION, _MOST_CAPABILITIES = 0x20080522, 64
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_RENAMEAT2, _RENAME_EXCHANGE = {"x86_64": 316, "aarch64": 276}, 2
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
@@ -125,12 +127,23 @@ def set_mount(target: str, flags: int, *, below: bool) -> None:
     syscall(f"mount_setattr({target})", _MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), how, attributes, len(attributes))
 
 
+def _number(name: str, numbers: Mapping[str, int]) -> int:
+    """The number of a system call on this machine."""
+    machine = os.uname().machine
+    if machine not in numbers:
+        raise OSError(errno.ENOSYS, f"{name}: its number is not known on {machine}")
+    return numbers[machine]
+
+
 def pivot_root(new: str, old: str) -> None:
     """Make ``new`` the root directory and have the old one at ``old``."""
-    machine = os.uname().machine
-    if machine not in _PIVOT_ROOT:
-        raise OSError(errno.ENOSYS, f"pivot_root: its number is not known on {machine}")
-    syscall("pivot_root", _PIVOT_ROOT[machine], os.fsencode(new), os.fsencode(old))
+    syscall("pivot_root", _number("pivot_root", _PIVOT_ROOT), os.fsencode(new), os.fsencode(old))
+
+
+def exchange(directory: int, one: str, other: str) -> None:
+    """Have two names in an open directory change places, in one step."""
+    number = _number("renameat2", _RENAMEAT2)
+    syscall(f"renameat2({other})", number, directory, os.fsencode(one), directory, os.fsencode(other), _RENAME_EXCHANGE)
 
 
 def unmount(target: str) -> None:

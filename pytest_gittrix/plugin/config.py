@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.systems.protocol import SessionSystem
 
 FREEZES: Final = ("wall", "all", "none")
-WORKSPACES: Final = ("clone", "lazy", "copy", "worktree")
+WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
 KEEPS: Final = ("failed", "all", "none")
 PROFILES: Final = ("quick", "default", "soak")
 REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
@@ -135,7 +135,7 @@ class GittrixConfig(NamedTuple):
 
     epoch: datetime
     freeze: Literal["wall", "all", "none"]
-    workspace: Literal["clone", "lazy", "copy", "worktree"]
+    workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None
     git: str

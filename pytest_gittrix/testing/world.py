@@ -17,6 +17,7 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock.clock import EPOCH, FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.place import Place
@@ -102,7 +103,8 @@ class World(Place):
             InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
             WriteRejected: a path in ``files`` or ``history`` may not be written.
         """
-        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine="off")
+        level: Level = "jail" if workspace == "overlay" else "off"
+        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine=level)
         with ExitStack() as closing:
             place = closing.enter_context(
                 Place.open(

@@ -24,7 +24,7 @@ from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, flatten, parents
+from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, flatten, parents
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
@@ -132,6 +132,16 @@ class Seed:
                     found.setdefault(parent, {})
             found[directory][name] = entry
         return found
+
+    def files_below(self, directory: str) -> list[str]:
+        """Every path of the baseline below a directory; none if it has no such directory. Costs what is below, not what is beside."""
+        tree = self.root
+        for name in directory.split("/") if directory else ():
+            mode, tree = self.trees.read(tree).get(os.fsencode(name), (0, ""))
+            if mode != DIRECTORY:
+                return []
+        prefix = f"{directory}/" if directory else ""
+        return [prefix + path for path in flatten(self.trees.read, tree)]
 
     @cached_property
     def has_submodules(self) -> bool:

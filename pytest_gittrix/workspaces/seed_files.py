@@ -7,10 +7,11 @@ A seed is a directory, ``<commit>-<history>``:
 - ``ancestry``: the names of the seeds that a derived seed comes from, the nearest first.
 - ``shallow``: the commits whose parents are left out.
 - ``index``: the index of a fresh workspace.
+- ``lower/``: the lower layer of overlays: every file of the baseline, and of a ``.git`` the pack and the index.
 - ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 
-The last two are made when they are first needed. No file is written again once it has its name, and a directory that is half made has
+The last three are made when they are first needed. No file is written again once it has its name, and a directory that is half made has
 another name; a process that finds that another one was faster uses what that one made.
 """
 
@@ -134,7 +135,7 @@ def build_seed(
         MissingObject: the repository lacks an object.
         OSError: the disk refused, or the other seed is gone.
     """
-    with _building(directory, os.path.dirname(directory)) as building:
+    with built_once(directory, os.path.dirname(directory)) as building:
         objects = os.path.join(building, "objects")
         packs = os.path.join(objects, "pack")
         os.makedirs(packs)
@@ -192,7 +193,7 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
     exact = os.path.join(directory, "exact")
     if not os.path.isdir(exact):
         wanted = ids()
-        with _building(exact, os.path.dirname(directory)) as building:
+        with built_once(exact, os.path.dirname(directory)) as building:
             packs = os.path.join(building, "pack")
             os.makedirs(packs)
             if len(wanted) <= _MANY_OBJECTS or not _copied(directory, line, packs, wanted, format_, sync):
@@ -272,7 +273,7 @@ def _read(path: str) -> bytes:
 
 
 @contextmanager
-def _building(directory: str, seeds: str) -> Iterator[str]:
+def built_once(directory: str, seeds: str) -> Iterator[str]:
     """A name to make a directory under, which gets its own name at the end, unless somebody else was faster: both are equal."""
     building = os.path.join(seeds, f"tmp_{secrets.token_hex(8)}")
     try:

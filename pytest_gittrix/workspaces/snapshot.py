@@ -3,7 +3,7 @@
 A walk through descriptors compares each file's change time with a stamp taken when the workspace was made. The kernel sets change times and
 nobody can set them back, so the walk finds what an index can be told to overlook (ignored and "unchanged" files, commits, restored times).
 A file is read, whatever its change time, if it is not in the baseline, if its directory is not the one that the engine made, or if the
-wall clock was stepped. Whether a file has changed is decided by its bytes.
+wall clock was stepped. Whether a file has changed is decided by its bytes. Of an overlay only the upper layer is walked.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 from pytest_gittrix.os_level.safe_dir import is_temporary
+from pytest_gittrix.workspaces.overlay import is_opaque
 from pytest_gittrix.workspaces.seed import Seed
 
 _TRIES: Final = 5
@@ -65,12 +66,14 @@ class CreationState:
         boot: the wall clock minus the time since boot, in nanoseconds; changes only if the clock is stepped or the machine restarted.
         directories: inode of each directory, by path ('' is the root).
         complete: whether every file of the baseline was written, so that a missing file is a deletion.
+        layered: whether it is the upper layer of an overlay, in which whiteouts and opaque directories are the deletions.
     """
 
     stamp: int
     boot: int
     directories: Mapping[str, int]
     complete: bool
+    layered: bool = False
 
 
 def boot_offset() -> int:
@@ -171,13 +174,14 @@ class _Walk:
         self.latest = 0
         self.total = 0
         self.visited: set[str] = set()
+        self.hiding: list[str] = []
         self.suspect_all = not created.complete or abs(boot_offset() - created.boot) > _STEP_NS
 
     def run(self, root: int) -> None:
-        self._walk_directory(root, "", 0, self.suspect_all)
+        self._walk_directory(root, "", 0, suspect=self.suspect_all, complete=self.created.complete)
         self._add_deletions()
 
-    def _walk_directory(self, descriptor: int, path: str, depth: int, suspect: bool) -> None:
+    def _walk_directory(self, descriptor: int, path: str, depth: int, *, suspect: bool, complete: bool) -> None:
         self.on_step()
         status = os.fstat(descriptor)
         self.latest = max(self.latest, status.st_ctime_ns)
@@ -187,6 +191,9 @@ class _Walk:
             self.visited.update(name for name in self.seed.directories if f"{name}/".startswith(f"{path}/"))
             return
         self.visited.add(path)
+        if self.created.layered and not complete and is_opaque(descriptor):
+            complete = True
+            self.hiding.append(path)
         known = self.seed.directories.get(path, {})
         prefix = f"{path}/" if path else ""
         subdirectories: list[str] = []
@@ -215,6 +222,8 @@ class _Walk:
                 status = entry.stat(follow_symlinks=False)
                 changed = status.st_ctime_ns
                 latest = max(latest, changed)
+                if self.created.layered and prefix + name in self.seed.directories:
+                    self.hiding.append(prefix + name)
                 if name in known:
                     present.append(name)
                     if changed < stamp and not suspect:
@@ -226,8 +235,10 @@ class _Walk:
                 present.append(name)
                 self._check_submodule(descriptor, prefix + name, name)
                 continue
-            self._enter_subdirectory(descriptor, prefix + name, name, depth, suspect)
-        if self.created.complete and len(present) < len(known):
+            if self.created.layered and name in known:
+                self.changes[prefix + name] = None
+            self._enter_subdirectory(descriptor, prefix + name, name, depth, suspect=suspect, complete=complete)
+        if complete and len(present) < len(known):
             self.changes.update(dict.fromkeys(prefix + name for name in known.keys() - set(present)))
 
     def _tracked(self, path: str) -> bool:
@@ -243,7 +254,7 @@ class _Walk:
         finally:
             os.close(descriptor)
 
-    def _enter_subdirectory(self, parent: int, path: str, name: str, depth: int, suspect: bool) -> None:
+    def _enter_subdirectory(self, parent: int, path: str, name: str, depth: int, *, suspect: bool, complete: bool) -> None:
         tracked = path in self.seed.directories
         if not tracked and path not in self.named_directories and self.seed.ignore.ignored(path, directory=True):
             return
@@ -253,7 +264,7 @@ class _Walk:
             return
         descriptor = _open(parent, name, _DIRECTORY)
         try:
-            self._walk_directory(descriptor, path, depth + 1, suspect)
+            self._walk_directory(descriptor, path, depth + 1, suspect=suspect, complete=complete)
         finally:
             os.close(descriptor)
 
@@ -325,6 +336,11 @@ class _Walk:
                 if directory not in self.visited:
                     prefix = f"{directory}/" if directory else ""
                     self.changes.update(dict.fromkeys(prefix + name for name in names))
+            return
+        if self.created.layered:
+            for hidden in self.hiding:
+                below = self.seed.files_below(hidden)
+                self.changes.update(dict.fromkeys(path for path in below if path.rpartition("/")[0] not in self.visited))
             return
         for path in self.deleted:
             if path in self.seed.entries and path not in self.changes:

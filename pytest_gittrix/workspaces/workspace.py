@@ -1,8 +1,8 @@
 """Workspaces, the directories that agents work in: made from a seed, and removed by a rename into the trash.
 
 ``clone`` is a self-contained repository; ``lazy`` holds only written files and reads the others from the baseline; ``copy`` has the files
-without git; ``worktree`` is a linked work tree of durable, as the original GitTrix made it, and shares durable's references and
-configuration.
+without git; ``overlay`` is a repository of which only what changed is in the directory, above a checkout that sessions share; ``worktree``
+is a linked work tree of durable, as the original GitTrix made it, and shares durable's references and configuration.
 """
 
 from __future__ import annotations
@@ -22,14 +22,31 @@ from typing import Final, Literal, get_args
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, sync_directory, write_all, write_file, write_new
+from pytest_gittrix.os_level.files import (
+    PUBLIC,
+    link_or_copy,
+    make_directories,
+    names_in,
+    sync_directory,
+    sync_file_system,
+    write_all,
+    write_file,
+    write_new,
+)
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.seed import Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, built_once
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
-WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
+WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
+WITH_OWN_GIT: Final[tuple[WorkspaceKind, ...]] = ("clone", "overlay")
+"""The kinds with a repository of their own."""
+_INCOMPLETE: Final[tuple[WorkspaceKind, ...]] = ("lazy", "overlay")
+"""The kinds that do not have every file of the baseline in their directory."""
+
+_WORK: Final = "work"
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEP: Final = 100
@@ -79,6 +96,7 @@ CAPABILITIES: Final[Mapping[WorkspaceKind, Capabilities]] = {
         isolated=False,
         warning="shares references, configuration, hooks and stash with durable; unsafe for untrusted agents",
     ),
+    "overlay": Capabilities(git=True, shell=True, isolated=True),
 }
 
 
@@ -108,12 +126,13 @@ class Workspace:
 
     confine: str = "auto"
 
-    def __init__(self, kind: str, path: str, seed: Seed, created: CreationState, admin: str | None) -> None:
+    def __init__(self, kind: str, path: str, seed: Seed, created: CreationState, admin: str | None, state_dir: str | None = None) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
         self.created = created
         self._admin = admin
+        self._state_dir = state_dir
         self._files: SafeDir | None = None
 
     @property
@@ -127,6 +146,18 @@ class Workspace:
         return self._admin
 
     @property
+    def layers(self) -> tuple[str, str] | None:
+        """The lower layer of an ``overlay``, and the directory that the kernel works in while it is mounted; None for the other kinds."""
+        if self.kind != "overlay" or self._state_dir is None:
+            return None
+        return lower_layer(self.seed), os.path.join(self._state_dir, _WORK)
+
+    def stand_alone(self, top: str = ".") -> None:
+        """See that a directory has all its files itself, unlike that of an ``overlay``; ``LayeredDir.stand_alone`` says what is raised."""
+        if isinstance(self.files, LayeredDir):
+            self.files.stand_alone(top)
+
+    @property
     def files(self) -> SafeDir:
         """Its files, through descriptors that no link leads outside. A directory that was replaced since is opened anew.
 
@@ -137,7 +168,8 @@ class Workspace:
         if files is None or not files.is_in_place():
             try:
                 # The old descriptor stays open: another thread may be using it.
-                files = self._files = SafeDir.open(self.path)
+                layers = self.layers
+                files = self._files = SafeDir.open(self.path) if layers is None else LayeredDir.above(self.path, *layers)
             except (PathNotFound, WriteRejected) as error:
                 raise workspace_gone(self.path, error.fact) from error
         return files
@@ -229,14 +261,40 @@ def create(
     os.makedirs(path)
     directories: Mapping[str, int] = {"": os.stat(path).st_ino}
     admin = None
-    if kind != "lazy":
+    if kind not in _INCOMPLETE:
         directories = _write_files(path, seed)
     if kind == "clone":
         write_git_directory(os.path.join(path, ".git"), seed, branch)
+    elif kind == "overlay":
+        lower_layer(seed)
+        write_git_directory(os.path.join(path, ".git"), seed, branch, above=True)
+        os.makedirs(os.path.join(state_dir, _WORK))
     elif durable_common_dir is not None and kind == "worktree":
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
-    return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin)
+    return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin, state_dir)
+
+
+def lower_layer(seed: Seed) -> str:
+    """The lower layer of every overlay from a seed's baseline, made now if this is the first. It is part of the seed, and stays as long.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    lower = os.path.join(seed.directory, "lower")
+    if os.path.isdir(lower):
+        return lower
+    with built_once(lower, os.path.dirname(seed.directory)) as building:
+        os.mkdir(building)
+        _write_files(building, seed)
+        packs = os.path.join(building, ".git", "objects", "pack")
+        os.makedirs(packs)
+        for name in seed.packs:
+            link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
+        write_new(os.path.join(building, ".git", "index"), seed.index)
+        if seed.sync:
+            sync_file_system(building)
+    return lower
 
 
 def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:
@@ -250,7 +308,8 @@ def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[st
         admin: its git directory in durable, if it is a linked work tree.
     """
     write_file(os.path.join(state_dir, "stamp"), b"")
-    created = CreationState(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
+    stamp = os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns
+    created = CreationState(stamp, boot_offset(), directories, kind not in _INCOMPLETE, kind == "overlay")
     state = {
         "kind": kind,
         "commit": seed.commit,
@@ -287,7 +346,7 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
             state = json.load(file)
         kind, history = check_kind(state["kind"]), state["history"]
         directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
-        created = CreationState(state["stamp"], state["boot"], directories, kind != "lazy")
+        created = CreationState(state["stamp"], state["boot"], directories, kind not in _INCOMPLETE, kind == "overlay")
         places = dict.fromkeys(place for place in (seeds, state["seeds"]) if place is not None)
         found = (open_seed(place, state["commit"], history, state["format"]) for place in places)
         seed = next((one for one in found if one is not None), None)
@@ -304,7 +363,7 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
         )
     if admin is not None:
         _settle_worktree(admin, path)
-    return Workspace(kind, path, seed, created, admin)
+    return Workspace(kind, path, seed, created, admin, state_dir)
 
 
 def _settle_worktree(admin: str, path: str) -> None:
@@ -399,12 +458,21 @@ def _write(directory: int, name: str, mode: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def write_git_directory(git_dir: str, seed: Seed, branch: str) -> None:
-    """Write a self-contained git directory: no remote, no alternates, and no history beyond the seed's."""
+def write_git_directory(git_dir: str, seed: Seed, branch: str, *, above: bool = False) -> None:
+    """Write a self-contained git directory: no remote, no alternates, and no history beyond the seed's.
+
+    Args:
+        git_dir: the directory.
+        seed: the baseline.
+        branch: the branch that HEAD is on.
+        above: whether it is above a lower layer, which has the pack and the index.
+    """
     packs = os.path.join(git_dir, "objects", "pack")
     for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):
         os.mkdir(directory)
-    if seed.small_files is not None:
+    if above:
+        pass
+    elif seed.small_files is not None:
         for name, data in seed.small_files.items():
             write_new(os.path.join(packs, name), data, 0o444)
     else:
@@ -414,7 +482,8 @@ def write_git_directory(git_dir: str, seed: Seed, branch: str) -> None:
     config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
     _write_branch(git_dir, seed.commit, branch, write_new)
     write_new(os.path.join(git_dir, "config"), config.encode())
-    write_new(os.path.join(git_dir, "index"), seed.index)
+    if not above:
+        write_new(os.path.join(git_dir, "index"), seed.index)
     if seed.shallow:
         write_new(os.path.join(git_dir, "shallow"), seed.shallow.encode())
 

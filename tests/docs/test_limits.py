@@ -64,6 +64,17 @@ def shows(*beginnings: str) -> Callable[[Example], Example]:
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "There is no `flock`": ("unit/os_level/test_lease.py::test_a_file_system_without_locks_is_named",),
+    "`overlay` needs Linux": ("unit/workspaces/test_overlay_workspace.py::test_where_no_overlay_can_be_mounted_a_start_says_why",),
+    "Programs outside of a jail": (
+        "unit/workspaces/test_overlay_workspace.py::test_a_program_outside_of_a_jail_is_refused",
+        "unit/workspaces/test_overlay_workspace.py::test_where_no_overlay_can_be_mounted_a_start_says_why",
+    ),
+    "A directory of the baseline cannot be renamed": (
+        "unit/workspaces/test_overlay_workspace.py::test_a_directory_of_the_baseline_is_not_renamed_and_can_be_moved_by_copying",
+    ),
+    "While a program is at work": (
+        "unit/workspaces/test_overlay_workspace.py::test_while_a_program_is_at_work_the_session_reads_and_does_not_write",
+    ),
     "Without locks the engine refuses": ("unit/os_level/test_lease.py::test_a_file_system_without_locks_is_named",),
     "Shallow and partial clones": ("docs/test_errors.py::test_what_the_page_says_ends_in_that_error",),
     "So is any repository extension": ("docs/test_errors.py::test_what_the_page_says_ends_in_that_error",),

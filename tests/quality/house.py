@@ -75,6 +75,7 @@ SYSTEM_ROOM = "os_level"
 LOCK, MOVE, FORK, PROC = "locks files", "renames files", "forks", "reads /proc"
 _PROGRAM = "a program of its own, which runs without the package's imports"
 SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    LOCK: {"confine.namespace_jail": _PROGRAM},
     MOVE: {
         "engine.lineage.handoff": "moves the parts of a session, as they are, to its successor",
         "engine.lineage.member_recovery": "moves a workspace out of its place to see that it can be removed, and back",
@@ -86,6 +87,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "testing.faults.torture": "moves the first state of a sweep aside, as it is",
         "testing.repos.member_workspaces": "moves a remote aside, as it is, and back",
         "testing.scenarios.agent_program": _PROGRAM,
+        "workspaces.overlay": "puts whiteouts in their places",
         "workspaces.side_work": "moves the objects of a repository, as they are, out of a workspace that goes",
         "workspaces.spares": "gives a workspace that was made ahead to the one start that renames it first",
         "workspaces.workspace": "moves workspaces and trash, as they are",

@@ -74,8 +74,8 @@ class AgentSession:
 
     @property
     def workspace_path(self) -> Path | None:
-        """The workspace's root, fit as a working directory; None where the kind has no files to work on (``lazy``)."""
-        return Path(self._workspace.path) if self._workspace.capabilities.shell else None
+        """The workspace's root, fit as a working directory; None where no directory has all its files (``lazy``, ``overlay``)."""
+        return Path(self._workspace.path) if self._workspace.created.complete else None
 
     def info(self) -> SessionInfo:
         """The session as it is now; counts as use, as everything does that is done with this object. ``GitTrix.info`` does not."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
+from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain, wrapped
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import Network, check_network
 from pytest_gittrix.engine.agents.keeper import LIMIT
@@ -92,6 +92,7 @@ class AgentSettings:
         confirm: Confirm,
         mark: str,
         readable: Iterable[Path] = (),
+        layers: Layers | None = None,
     ) -> AgentProcess:
         """Start an agent.
 
@@ -104,13 +105,14 @@ class AgentSettings:
             confirm: called with its process, and how that is confined, before it does anything.
             mark: identifies its processes; one of ``make_mark``.
             readable: more that a confined agent may read.
+            layers: what the workspace lies above, if it is an overlay.
 
         Raises:
             InvalidInput: there is no such program or workspace, or a model's key is not set.
             CapabilityMissing: this machine cannot confine it so. It is never silently less confined.
             AdapterUnavailable: the system refused. Whatever is raised, no process and no file of it is left.
         """
-        confined = confinement(self.confine, self.network, self.limits)
+        confined = confinement(self.confine, self.network, self.limits, layers=layers is not None)
         variables = dict(environment)
         argv = [*command]
         if confined.level != "off":
@@ -118,7 +120,7 @@ class AgentSettings:
             with convert_os_errors():
                 home.mkdir(parents=True, exist_ok=True)
             seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
-            place = Place(workspace, home, seen)
+            place = Place(workspace, home, seen, layers=layers)
             log, limit = directory / NETWORK_LOG, directory / LIMIT
             launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit)
             argv, variables = launch.argv, launch.environment

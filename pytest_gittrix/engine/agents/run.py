@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_gittrix.clock.clock import Clock, FrozenClock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
-from pytest_gittrix.confine.choose import Finished, Place, confinement, run, toolchain
+from pytest_gittrix.confine.choose import Finished, Layers, Place, confinement, run, toolchain
 from pytest_gittrix.errors import Advice, CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -56,12 +56,18 @@ def run_in(
                 "Start the session with workspace='clone' or 'copy'.", "Start the session with --workspace clone or --workspace copy."
             ),
         )
-    confined = confinement(level, network, limits)
+    layers = layers_of(workspace)
+    confined = confinement(level, network, limits, layers=layers is not None)
     with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as home:
         path = os.environ.get("PATH", os.defpath)
         variables = hermetic_env(Path(home), base={"PATH": path}) | _time(clock) | dict(environment)
-        place = Place(Path(workspace.path), Path(home), (*toolchain(), *_clock_file(variables)))
+        place = Place(Path(workspace.path), Path(home), (*toolchain(), *_clock_file(variables)), layers=layers)
         return run(argv, place, confined, environment=variables, timeout=timeout, stdin=stdin)
+
+
+def layers_of(workspace: Workspace) -> Layers | None:
+    """What a workspace lies above, for a jail; None for one that is a directory by itself."""
+    return None if workspace.layers is None else Layers(*map(Path, workspace.layers))
 
 
 def _time(clock: Clock) -> dict[str, str]:

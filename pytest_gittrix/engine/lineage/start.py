@@ -23,7 +23,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.workspaces.workspace import Workspace
+from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
 
 def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -99,7 +99,7 @@ class Beginning:
             "ephemeral_ref": local_ref(workspace) if self.ephemeral.address is None else f"{self.ephemeral.address}/{id_}",
             **path_fields(workspace, "workspace"),
             "workspace_kind": self.ephemeral.kind,
-            "git_backed": self.ephemeral.kind in ("clone", "worktree"),
+            "git_backed": self.ephemeral.kind in (*WITH_OWN_GIT, "worktree"),
             "policy": self.policy.to_data(),
             "format": "sha256" if len(baseline) == 64 else "sha1",
             "history": self.ephemeral.history,

@@ -29,7 +29,7 @@ from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.side_work import LinkedWork, SideWork, find_linked_work, find_side_work
 from pytest_gittrix.workspaces.snapshot import Snapshot
-from pytest_gittrix.workspaces.workspace import Workspace
+from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
 _LARGEST_COMMIT = 1 << 20
 
@@ -74,7 +74,7 @@ class AgentCommits:
 
     def _agent_head(self) -> tuple[str | None, str | None]:
         """The branch (full reference) and commit of the agent's own HEAD, as far as plain files say."""
-        if self._workspace.kind != "clone":
+        if self._workspace.kind not in WITH_OWN_GIT:
             return None, None
         size = self._seed.format.hex_size
         with tolerating_shape():
@@ -113,7 +113,7 @@ class AgentCommits:
         )
         open_bare(self._directory, self._seed.format.name, self._seed.exact_objects_dir)
         install_pack(str(self._directory / "objects"), built.pack)
-        if self._workspace.kind == "clone":
+        if self._workspace.kind in WITH_OWN_GIT:
             try:
                 self._show(built, ref, snapshot)
             except GittrixError as problem:
@@ -169,7 +169,7 @@ class AgentCommits:
         """
         if self._workspace.linked_git_dir is not None:
             return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted, on_step=on_step)
-        if self._workspace.kind != "clone":
+        if self._workspace.kind not in WITH_OWN_GIT:
             return None
         return find_side_work(
             self._workspace.path,

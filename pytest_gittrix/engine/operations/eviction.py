@@ -219,6 +219,8 @@ class Evictor:
             left_out = AdapterUnavailable("To archive it took longer than a session may take in a sweep, for the second time.")
         if left_out is not None:
             why = self._archive_linked_work(recorder, workspace, promoted, TimeLimit(self.budget if within is not None else None))
+            with suppress(GittrixError, OSError):  # else what the agent changed is kept as it is
+                workspace.stand_alone()
             self._keep_whole(recorder, state, leaving, left_out, why)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
@@ -282,7 +284,10 @@ class Evictor:
         work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
         if isinstance(work, LinkedWork):
             return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync, on_step=time.check)
-        return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
+        if work is None:
+            return None
+        workspace.stand_alone(".git")
+        return keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _archive_linked_work(self, recorder: Recorder, workspace: Workspace, promoted: Changes | None, time: TimeLimit) -> str:
         """Archive what only the entry of a linked work tree in durable leads to, where the files are kept whole without it.

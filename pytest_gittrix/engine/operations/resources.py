@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
@@ -206,7 +206,13 @@ class Resources:
         )
 
     def create_workspace(self, ephemeral: Ephemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str, name: str) -> Workspace:
-        """Make a session's workspace at the seed's baseline: a spare if there is one. ``LocalEphemeral.create`` says what is raised."""
+        """Make a session's workspace at the seed's baseline: a spare if there is one.
+
+        Raises:
+            CapabilityMissing: the kind is ``overlay``, and none can be mounted here; or as ``LocalEphemeral.create``.
+        """
+        if ephemeral.kind == "overlay":
+            _require_layers(str(self.store.root))
         path, state_dir = str(directory / "workspace"), str(directory / "engine")
         order = self._spare_order(ephemeral, durable, branch)
         spare = self.spares.take(order, seed, path, state_dir) if order is not None else None
@@ -256,6 +262,19 @@ class Resources:
             durable.close()
         if self.durable is not None:
             self.durable.close()
+
+
+def _require_layers(directory: str) -> None:
+    from pytest_gittrix.confine.choose import missing_layers  # most engines make no overlays, and start no programs
+
+    why = missing_layers(directory)
+    if why:
+        raise CapabilityMissing(
+            f"No overlay can be mounted above {directory}: {why}.",
+            why="Programs in an overlay workspace see it through a mount of their own; without that they would see what changed alone.",
+            fix="Use Linux 5.11 (6.6 for a store in memory), allow this user namespaces, and keep the store on tmpfs or ext4.",
+            opt_out=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
+        )
 
 
 def durable_ref(durable: Durable, branch: str) -> str:

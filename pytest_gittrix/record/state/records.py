@@ -17,7 +17,7 @@ from pytest_gittrix.durations import duration_of, format_instant, parse_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, metadata_of
 
-WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories"]
+WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories", "overlay"]
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
 # Left out of a record when unknown; every other key is always there, null or not.

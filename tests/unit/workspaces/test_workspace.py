@@ -220,7 +220,7 @@ def test_a_linked_work_tree_needs_a_local_repository_and_leaves_nothing_without(
 def test_only_a_linked_work_tree_is_said_to_share_with_durable() -> None:
     assert [kind for kind in KINDS if not CAPABILITIES[kind].isolated] == ["worktree"]
     assert [kind for kind in KINDS if CAPABILITIES[kind].warning] == ["worktree"]
-    assert [kind for kind in KINDS if CAPABILITIES[kind].git] == ["clone", "worktree"]
+    assert [kind for kind in KINDS if CAPABILITIES[kind].git] == ["clone", "worktree", "overlay"]
 
 
 @pytest.mark.parametrize("kind", ["Clone", "", None, 1])

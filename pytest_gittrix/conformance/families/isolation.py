@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
@@ -197,6 +202,141 @@ class IsolationClauses(Clauses):
         made = lands(stage, session, {"app.py": b"one\ntwo\nthree\nagent\nfurther\n"})
 
         assert stage.judge.history(made.sha) == [made.sha, *theirs]
+
+    @needs(Capability.SHELL)
+    def test_iso_15_the_files_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
+        """A session that starts when another one has ended finds the files, directories and links of the baseline, and nothing else.
+
+        Otherwise one agent's leftovers change what the next agent's build and tests do.
+        """
+        fresh = _files(stage.start("fresh"))
+
+        later = _next(
+            stage,
+            f"""
+            {REPOSITORY}
+            echo left > left.txt && mkdir -p empty/below && rm -r lib && rm app.py && mkfifo app.py
+            ln -s /etc README.tmp && mv -f README.tmp README.md
+            echo '*.secret' >> .git/info/exclude 2>/dev/null || true
+            echo ignored > kept.secret
+            """,
+        )
+
+        assert later.touched_files() == []
+        assert _files(later) == fresh
+
+    @needs(Capability.SHELL)
+    def test_iso_16_the_modes_and_attributes_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
+        """Modes, link counts and attributes are those of a fresh workspace.
+
+        Otherwise the next agent cannot write a file that it has to change, or a file has a name outside its workspace.
+        """
+        fresh = _files(stage.start("fresh"))
+        outside = stage.path / "outside"
+
+        later = _next(
+            stage, f"chmod 700 lib && chmod +t . && chmod a-w,a+x README.md && touch -d 2001-01-01 app.py && ln app.py '{outside}'"
+        )
+
+        assert _files(later) == fresh
+
+    @needs(Capability.SHELL)
+    def test_iso_17_the_git_state_of_an_ended_session_is_not_in_the_next_one(self, stage: Stage) -> None:
+        """References, index, configuration, hooks and stash are those of a fresh workspace.
+
+        Otherwise a hook of one agent's runs in the next agent's commits, or a flag in the index hides the next agent's changes.
+        """
+        fresh = _git_state(stage, stage.start("fresh"))
+
+        later = _next(
+            stage,
+            f"""
+            {REPOSITORY}
+            git add --all && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m left
+            git branch left && git tag left && git config alias.left status && git checkout -q -b other
+            echo x >> app.py && git stash -q && git update-index --assume-unchanged README.md
+            mkdir -p .git/hooks .git/info && echo exit 1 > .git/hooks/pre-commit && echo '*' > .git/info/exclude
+            """,
+        )
+
+        assert _git_state(stage, later) == fresh
+
+    @needs(Capability.SHELL)
+    def test_iso_18_the_objects_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
+        """Otherwise the next agent can read what an earlier one wrote, by its id: an answer, or a secret."""
+        one = stage.start("one")
+        if not (_workspace(one) / ".git").exists():
+            pytest.skip("its workspaces have no repository")
+        left = run(stage, one, "echo 'an answer' | git hash-object -w --stdin").strip()
+        one.evict()
+
+        later = stage.start("later")
+
+        assert left not in run(stage, later, "git cat-file --batch-all-objects --batch-check='%(objectname)'").split()
+
+    @needs(Capability.SHELL)
+    def test_iso_19_what_an_ended_session_left_open_changes_nothing_in_the_next_one(self, stage: Stage) -> None:
+        """Open files and working directories of an ended session lead to no file of the next one.
+
+        Otherwise a process that outlived its session goes on writing into the next agent's work.
+        """
+        one = stage.start("one")
+        directory = os.open(_workspace(one), os.O_RDONLY)
+        file = os.open(_workspace(one) / "app.py", os.O_WRONLY | os.O_APPEND)
+        try:
+            one.evict()
+            later = stage.start("later")
+            os.write(file, b"from the past\n")
+            with suppress(OSError):  # the directory may be gone
+                os.close(os.open("from-the-past.txt", os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+
+            assert later.read("app.py") == b"one\ntwo\nthree\n"
+            assert later.touched_files() == []
+        finally:
+            os.close(file)
+            os.close(directory)
+
+
+def _next(stage: Stage, script: str) -> DrivenSession:
+    """Start a session, run a script of its agent's, end it, and start the next one."""
+    one = stage.start("one")
+    run(stage, one, script)
+    one.evict()
+    return stage.start("later")
+
+
+def _files(session: DrivenSession) -> dict[str, tuple[object, ...]]:
+    """What stands at each path of a workspace, but for its repository: mode, attributes, and the number of names and bytes of a file."""
+    root = _workspace(session)
+    found: dict[str, tuple[object, ...]] = {}
+    for parent, directories, names in os.walk(root):
+        here = os.path.relpath(parent, root)
+        directories[:] = [name for name in directories if (here, name) != (".", ".git")]
+        for name in [".", *directories, *names]:
+            path = os.path.join(parent, name)
+            status = os.lstat(path)
+            attributes = tuple(os.listxattr(path, follow_symlinks=False)) if hasattr(os, "listxattr") else ()
+            facts: tuple[object, ...] = (status.st_mode, attributes)
+            if stat.S_ISREG(status.st_mode):
+                facts += (status.st_nlink, Path(path).read_bytes())
+            elif stat.S_ISLNK(status.st_mode):
+                facts += (os.readlink(path),)
+            found[os.path.normpath(os.path.join(here, name))] = facts
+    return found
+
+
+def _git_state(stage: Stage, session: DrivenSession) -> str:
+    """What the repository of a workspace has beside its objects, as git and the directory tell it; empty if there is none."""
+    if not (_workspace(session) / ".git").exists():
+        return ""
+    return run(
+        stage,
+        session,
+        """
+        git for-each-ref; cat .git/HEAD; git ls-files -v --stage; git stash list; git status --short; git config --local --list
+        cat .git/info/exclude .git/hooks/* .git/logs/HEAD 2>/dev/null || true
+        """,
+    )
 
 
 def _workspace(session: DrivenSession) -> Path:

@@ -38,7 +38,7 @@ class GitTrixSystem:
         whole = workspace == "clone" and sys.platform.startswith("linux")
         because = _SAME_FOR_ALL if workspace != "clone" else "agents as processes need Linux"
         self.reasons = {} if whole else dict.fromkeys((Capability.MEMBERS, Capability.STATUS), because)
-        if workspace == "lazy":
+        if workspace in ("lazy", "overlay"):
             self.reasons[Capability.SHELL] = "its workspaces are no directories"
         self.capabilities = frozenset(Capability) - self.reasons.keys()
         self._workspace: WorkspaceKind = workspace

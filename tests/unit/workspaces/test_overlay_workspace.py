@@ -271,7 +271,7 @@ def test_a_directory_of_the_baseline_is_not_renamed_and_can_be_moved_by_copying(
 
 def test_above_another_overlay_none_can_be_mounted(tmp_path: Path) -> None:
     mount = "mkdir l u w m; mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w,userxattr m"
-    ask = "from pytest_gittrix.confine.choose import missing_layers; print(missing_layers('{tmp_path}/m'))"
+    ask = f"from pytest_gittrix.confine.choose import missing_layers; print(missing_layers('{tmp_path}/m'))"
     inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", f'{mount}; exec {sys.executable} -c "{ask}"']
     done = subprocess.run(inside, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 

@@ -150,7 +150,7 @@ def moving(sizes: list[int], *, quick: bool = False) -> list[Measurement]:
             if quick:
                 rounds, seconds = max(_LEAST_ROUNDS, rounds // 4), seconds / 4
             variants: dict[str, Variant] = {GIT: GitCommands(sample, sample.copy(root / "git.git"), root / "git", moving=True)}
-            for kind in ("clone", "lazy", "copy"):
+            for kind in ("clone", "lazy", "copy", "overlay"):
                 variants[kind] = EngineCycle(kind, sample, sample.copy(root / f"{kind}.git"), root / kind, root / "home", moving=True)
             variants[WITH_SPARE] = EngineCycle(
                 "clone", sample, sample.copy(root / "spare.git"), root / "spare", root / "home", moving=True, spares=1

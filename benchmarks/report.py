@@ -14,13 +14,14 @@ from benchmarks.measure import TOTAL, Measurement
 
 SCHEMA: Final = 1
 GIT, PYGIT2, BY_HAND = "(a) git commands", "(b) pygit2 floor", "(c) floor by hand"
-KINDS: Final = ("clone", "lazy", "copy", "worktree")
+KINDS: Final = ("clone", "lazy", "copy", "worktree", "overlay")
 PHASES: Final = ("start", "write", "review", "diff", "promote", "evict", "delete")
 CYCLES: Final = {"cycle": "Cycle", "moving": "Cycle on a moving baseline, durability full,"}
 """The tables of cycles, by bench."""
 MOVING_GOALS: Final = {
     "clone": {10: 3.5, 1_000: 3.5, 10_000: 3, 50_000: 2.5},
     "lazy": {10: 3.5, 1_000: 8, 10_000: 30, 50_000: 80},
+    "overlay": {10: 3.5, 1_000: 8, 10_000: 30, 50_000: 80},
     "clone, a spare": {10: 3.5, 1_000: 8, 10_000: 8, 50_000: 6},
 }
 """How many times faster than (a) the cycle is to be where the baseline moves, by kind and size."""
@@ -83,6 +84,10 @@ class Run:
                 goal = f"moving baseline, {kind} at " + f"{size:,} files: times faster than (a)".replace(",", " ")
                 yield self._ratio(goal, ("moving", GIT, TOTAL, size), ("moving", kind, TOTAL, size), limit, at_least=True)
         yield self._ratio("lazy: 50 000 files over 10 files", ("cycle", "lazy", TOTAL, 50_000), ("cycle", "lazy", TOTAL, 10), 2)
+        for size in self.sizes("cycle"):
+            goal = f"overlay at {size:,} files: ms".replace(",", " ")
+            yield self._plain(f"{goal} a cycle", ("cycle", "overlay", TOTAL, size), 12)
+            yield self._plain(f"{goal} a start", ("cycle", "overlay", "start", size), 3)
         for size in (10_000, 50_000):
             goal = f"clone at {size:,} files over (a)".replace(",", " ")
             yield self._ratio(goal, ("cycle", "clone", TOTAL, size), ("cycle", GIT, TOTAL, size), 1.3 * FLOOR_SHARE)

@@ -323,14 +323,14 @@ class LocalEphemeral:
     """Workspaces on this machine.
 
     Attributes:
-        kind: ``clone`` (self-contained repository), ``lazy`` (holds only written files), ``copy`` (files without git) or ``worktree``
-            (linked work tree, which shares references with durable).
-        history: how much history a ``clone`` contains: ``none``, a number of commits, or ``full``.
+        kind: ``clone`` (self-contained repository), ``lazy`` (holds only written files), ``copy`` (files without git), ``worktree``
+            (linked work tree, which shares references with durable) or ``overlay`` (a ``clone`` that is whole in a jail only).
+        history: how much history a ``clone`` or an ``overlay`` contains: ``none``, a number of commits, or ``full``.
         confine: how an agent's programs are confined: ``auto``, ``off``, ``guard`` or ``jail`` (docs/reference/confinement.md). None leaves
             it to whoever starts them, and all of those take ``auto``.
         limits: how large a session's changes may be.
-        spares: how many workspaces an engine makes ahead, in the background, so that the next start is a rename; of ``clone`` and ``copy``
-            on a repository of this machine. Each takes the disk space of a workspace (docs/how-to/choose-a-workspace.md).
+        spares: how many workspaces an engine makes ahead, in the background, so that the next start is a rename; of ``clone``, ``copy`` and
+            ``overlay`` on a repository of this machine. Each takes the disk space of a workspace (docs/how-to/choose-a-workspace.md).
 
     Raises:
         InvalidInput: a value is not allowed; the message lists the allowed ones.

@@ -24,17 +24,19 @@ from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import CreationState
 from pytest_gittrix.workspaces.workspace import (
+    WITH_OWN_GIT,
     Trash,
     Workspace,
     WorkspaceKind,
     create,
+    lower_layer,
     note_creation,
     open_workspace,
     write_entry,
     write_git_directory,
 )
 
-KINDS_WITH_SPARES: Final = ("clone", "copy")
+KINDS_WITH_SPARES: Final = ("clone", "copy", "overlay")
 """The kinds of workspace that spares are made of: the others start as fast, or are part of durable."""
 
 LEAST_FREE: Final = 1 << 30
@@ -117,7 +119,7 @@ class Spares:
                 os.rmdir(claimed)
                 if created is None:
                     return open_workspace(path, state_dir, os.path.dirname(seed.directory))
-                return Workspace(order.kind, path, seed, created, None)
+                return Workspace(order.kind, path, seed, created, None, state_dir)
             except (OSError, GittrixError):
                 for part in (claimed, path, state_dir):
                     self._trash.discard(part)
@@ -259,7 +261,7 @@ def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str)
     """Turn a workspace that nobody has worked in into one of another baseline; the cost grows with what differs.
 
     Args:
-        workspace: the workspace, a ``clone`` or a ``copy``.
+        workspace: the workspace, of one of ``KINDS_WITH_SPARES``.
         state_dir: where the engine noted what it knows about it.
         seed: the other baseline, of the same repository.
         branch: the branch that a ``clone`` is on.
@@ -267,8 +269,20 @@ def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str)
     Raises:
         OSError: the disk refused; the workspace is no use any more.
     """
-    root, old = workspace.path, workspace.seed
     directories = dict(workspace.created.directories)
+    if workspace.kind == "overlay":
+        lower_layer(seed)
+    else:
+        _bring_files_forward(workspace.path, directories, workspace.seed, seed)
+    if workspace.kind in WITH_OWN_GIT:
+        git_dir = os.path.join(workspace.path, ".git")
+        shutil.rmtree(git_dir)
+        write_git_directory(git_dir, seed, branch, above=workspace.kind == "overlay")
+    note_creation(workspace.kind, state_dir, seed, directories, None)
+
+
+def _bring_files_forward(root: str, directories: dict[str, int], old: Seed, seed: Seed) -> None:
+    """Turn the files of one baseline into those of another; ``directories``, the inode of each directory, is kept up."""
     differing = changed_directories(old.trees.read, old.root, seed.root, read_new=seed.trees.read)
     changes = {path: after for change in differing for path, (_, after) in changed_entries(change)}
     for path in sorted(changes, reverse=True):
@@ -293,7 +307,3 @@ def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str)
             write_entry(descriptor, name, new, seed)
         finally:
             os.close(descriptor)
-    if workspace.kind == "clone":
-        shutil.rmtree(os.path.join(root, ".git"))
-        write_git_directory(os.path.join(root, ".git"), seed, branch)
-    note_creation(workspace.kind, state_dir, seed, directories, None)

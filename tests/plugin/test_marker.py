@@ -104,7 +104,7 @@ WRONG = {
     "eviction=4": ["has a wrong value for eviction=.", "eviction=4 is no eviction policy."],
     "bare='yes'": ["was given bare='yes'.", "It takes True or False."],
     "task=3": ["was given task=3.", "It takes a text."],
-    "workspace='zip'": ["was given workspace='zip'.", "Valid values: clone, lazy, copy, worktree."],
+    "workspace='zip'": ["was given workspace='zip'.", "Valid values: clone, lazy, copy, worktree, overlay."],
     "workspace='clon'": ["was given workspace='clon'.", "Did you mean clone? Valid values: "],
     "workspace=3": ["has a wrong value for workspace=.", "workspace=3 is not a kind of workspace."],
     "freeze='walls'": ["was given freeze='walls'.", "Did you mean wall? Valid values: wall, all, none."],

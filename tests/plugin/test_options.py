@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from pytest_gittrix.confine.choose import missing_layers
 
 Run = Callable[..., pytest.RunResult]
 
@@ -110,12 +113,16 @@ def test_the_epoch_is_where_the_clock_starts(run: Run) -> None:
     run(source, "--gittrix-epoch=2040-05-06T07:00:00+01:00", "--gittrix-freeze=none").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("kind", ["clone", "worktree", "copy", "lazy"])
+@pytest.mark.parametrize("kind", ["clone", "worktree", "copy", "lazy", "overlay"])
 def test_the_workspace_option_is_the_kind_of_every_session(kind: str, run: Run) -> None:
     source = f"""
         def test_kind(gittrix_session):
             assert gittrix_session.info().workspace_kind == "{kind}"
+            if gittrix_session.workspace_path is None and gittrix_session.info().capabilities["shell"]:
+                assert gittrix_session.run(["git", "status", "--short"]).stdout == b""
     """
+    if kind == "overlay" and (why := missing_layers(tempfile.gettempdir())):
+        pytest.skip(why)
     run(source, f"--gittrix-workspace={kind}").assert_outcomes(passed=1)
 
 

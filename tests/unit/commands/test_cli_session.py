@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support.cli import FILES, SPREAD, Cli
 
+from pytest_gittrix.confine.choose import missing_layers
+
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
@@ -92,8 +94,10 @@ def test_outside_of_a_repository_nothing_starts(cli: Cli, monkeypatch: pytest.Mo
     assert cli.data("session", "list") == []
 
 
-@pytest.mark.parametrize("kind", ["clone", "lazy", "copy", "worktree"])
-def test_every_kind_of_workspace_reads_and_promotes(cli: Cli, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["clone", "lazy", "copy", "worktree", "overlay"])
+def test_every_kind_of_workspace_reads_and_promotes(cli: Cli, kind: str, tmp_path: Path) -> None:
+    if kind == "overlay" and (why := missing_layers(str(tmp_path))):
+        pytest.skip(why)
     id_ = cli.start("--workspace", kind)
 
     cli.ok("session", "write", id_, "app.py", stdin="hello\n")

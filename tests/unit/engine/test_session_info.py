@@ -11,6 +11,7 @@ import pytest
 from support.engine import KINDS, Site, open_site, shell
 
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.record.state.records import SessionMetadata
@@ -47,9 +48,12 @@ class TestInfo:
             ("worktree", {"git", "shell"}),
             ("copy", {"shell", "isolated"}),
             ("lazy", {"isolated"}),
+            ("overlay", {"git", "shell", "isolated"}),
         ],
     )
     def test_says_what_the_workspace_can_do(self, site: Site, kind: str, capabilities: set[str]) -> None:
+        if kind == "overlay" and (why := missing_layers(str(site.root))):
+            pytest.skip(why)
         told = site.start(workspace=kind).info().capabilities
         assert {name for name in ("git", "shell", "isolated") if told[name]} == capabilities
         assert {name: told[name] for name in ("filesystem", "apiReadWrite", "patchImport", "promote")} == {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import confinement, missing_layers
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
@@ -162,6 +162,18 @@ def test_a_call_is_ended_by_its_descriptor(environment: EvalEnvironment) -> None
     finally:
         os.close(watched)
         os.close(other)
+
+
+@pytest.mark.skipif(STRONGEST != "jail", reason="this machine has no jail")
+def test_programs_and_files_work_in_an_overlay(tmp_path: Path) -> None:
+    if why := missing_layers(str(tmp_path)):
+        pytest.skip(why)
+    with EvalEnvironment.open("fix it", files=FILES, workspace="overlay", confine="jail") as environment:
+        environment.files.write("pkg/new.py", b"v = 2\n")
+        assert environment.run(["sh", "-c", "cat pkg/new.py app.py; git status --short"]).stdout == b"v = 2\nv1\n?? pkg/\n"
+        assert environment.run(["pwd"], cwd="pkg").stdout == b"/workspace/pkg\n"
+        assert environment.session.touched_files() == ["pkg/new.py"]
+        assert environment.promote().verdict == "promoted"
 
 
 @pytest.mark.skipif(STRONGEST != "jail", reason="this machine has no jail")

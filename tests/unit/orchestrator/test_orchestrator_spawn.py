@@ -17,8 +17,8 @@ from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, SessionNotRestorable
+from pytest_gittrix.confine.choose import confinement, missing_layers
+from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.config import slug_of
 from pytest_gittrix.orchestrator.flat_files import read
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session
@@ -102,6 +102,24 @@ def test_where_workspaces_are_confined_its_agent_is_too(tmp_path: Path) -> None:
         assert (home / "note").exists()
         lead.kill(session.id, purge=True)
         assert not home.exists()
+
+
+def test_an_agent_in_an_overlay_finds_all_files_and_has_the_workspace_for_itself(tmp_path: Path) -> None:
+    if why := missing_layers(str(tmp_path)):
+        pytest.skip(why)
+    with leading(tmp_path) as led:
+        script = "cat app.py > copied.txt; rm README.md; git status --short > status.txt; read line"
+        agent = CommandAgent("sh", ("/bin/sh", "-c", script), prompt_as="input")
+        lead = led.another(led.project(agents=(agent,), workspace="overlay"), confine="jail")
+        held = led.spawn(lead, prompt="go")
+        assert led.process(held.id).wait(60).code == 0
+
+        session = led.site.engine.get_session(held.id)
+        assert session.touched_files() == ["README.md", "copied.txt", "status.txt"]
+        assert session.read("copied.txt") == session.read("app.py")
+        assert session.read("status.txt") == b" D README.md\n?? copied.txt\n?? status.txt\n"
+        with pytest.raises(CapabilityMissing, match="need a jail by namespaces"):
+            led.spawn(led.another(led.project(agents=(agent,), workspace="overlay"), confine="off"), prompt="go")
 
 
 def test_an_agent_that_reads_its_prompt_gets_it_once_it_runs(led: Led) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs, exit_code
@@ -173,7 +174,7 @@ class GittrixWorkspaceBackend:
 
     def _is_there(self) -> bool:
         session = self.session
-        return session is not None and session.workspace_path is not None and session.workspace_path.is_dir()
+        return session is not None and os.path.isdir(parts_of(session).workspace.path)
 
     def _live_programs(self) -> Programs:
         """The programs of the session, which must not have ended. The first call starts the session; concurrent calls wait for it."""

@@ -350,8 +350,9 @@ class AgentSession:
             environment: variables to add or replace.
 
         Raises:
-            CapabilityMissing: the workspace has no files to work on (``lazy``), this machine has no such confinement, or the network is a
-                list and there is neither a guard nor a jail by namespaces, or there are limits and nothing is confined.
+            CapabilityMissing: the workspace has no files to work on (``lazy``); this machine has no such confinement; the workspace is an
+                ``overlay`` and there is no jail by namespaces; the network is a list and there is neither that nor a guard; or there are
+                limits and nothing is confined.
             InvalidInput: the command is none, there is no such level, network or limit, or a model's key is not set.
             AdapterUnavailable: it could not be confined; it was not started.
         """

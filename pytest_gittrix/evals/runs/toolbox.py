@@ -92,7 +92,7 @@ class Toolbox:
             raise CapabilityMissing(
                 f"The case {self.case!r} has a workspace without files.",
                 why="A program needs a directory to work in.",
-                fix="Use read, write and delete, or another workspace than lazy.",
+                fix="Use read, write and delete, or another workspace than lazy and overlay.",
             )
         return path
 

@@ -25,6 +25,7 @@ from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.side_work import REPOSITORY
 
 FILES: dict[str, Content] = {
@@ -347,3 +348,25 @@ def test_a_look_at_what_changed_costs_what_changed(tmp_path: Path) -> None:
             assert parts_of(session).workspace.snapshot(on_step=lambda seen=seen: seen.append(None)).touched == ["d0/f", "d1/f"]
             steps.append(len(seen))
     assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("format_", ["sha1", "sha256"])
+def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_others(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)  # each seed is derived from the one before
+    files = {path: content for path, content in FILES.items() if path != "sub"}
+    objects = "git cat-file --batch-all-objects --batch-check='%(objectname)'"
+    with open_site(tmp_path, files, object_format=format_) as site:
+        first = site.durable.head()
+        for number in range(2):
+            session = site.start(workspace="overlay")
+            run(session, f"echo {number} > a; rm -rf d; mkdir -p f; echo {number} > f/{number}")
+            session.promote()
+        for commit in (site.durable.head(), first):
+            site.durable.git("update-ref", "refs/heads/main", commit)
+            session = site.start(workspace="overlay")
+            known = run(session, f"git status --short; git fsck --strict; {objects}").split()
+            wanted = site.durable.git("rev-list", "--objects", "--no-object-names", f"{commit}^{{tree}}").split()
+            assert sorted(known) == sorted([commit, *wanted])
+            assert session.touched_files() == []

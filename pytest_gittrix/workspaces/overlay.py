@@ -85,7 +85,7 @@ class LayeredDir(SafeDir):
         *above, name = open_below.components(path)
         with open_below.typed(path):
             directory = self._root.descend([], last=open_below.LIST)
-            shows = not self._is_alone
+            shows, held = not self._is_alone, 0
             try:
                 for depth, part in enumerate(above, 1):
                     try:
@@ -97,21 +97,22 @@ class LayeredDir(SafeDir):
                             return None, None
                         raise open_below.ParentNotDirectory("/".join(above[:depth]), open_below.kind_at(directory, part)) from error
                     os.close(directory)
-                    directory = child
+                    directory, held = child, depth
                     shows = shows and not is_opaque(directory)
                 own = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 own = None
             finally:
                 os.close(directory)
-            return own, self._look_below(path) if shows else None
+            return own, self._look_below(path, held) if shows else None
 
-    def _look_below(self, path: str) -> os.stat_result | None:
+    def _look_below(self, path: str, held: int) -> os.stat_result | None:
+        """As ``_look``, of the lower layer; the upper one has directories at the first ``held`` parents of the path, which hide files."""
         found = self._lower.lstat(path)
         if found is None:
-            for parent in parents(path):
+            for depth, parent in enumerate(parents(path), 1):
                 status = self._lower.lstat(parent)
-                if status is not None and not stat.S_ISDIR(status.st_mode):
+                if depth > held and status is not None and not stat.S_ISDIR(status.st_mode):
                     raise open_below.ParentNotDirectory(parent, open_below.kind(status))
         return found
 
@@ -196,7 +197,8 @@ class LayeredDir(SafeDir):
         """As ``SafeDir.chmod``."""
         if self._is_below(path):
             self.write(path, self.read(path)[0], executable=executable)
-        else:
+            return
+        with self._unmounted(path):
             super().chmod(path, executable)
 
     def delete(self, path: str) -> bool:
@@ -302,13 +304,12 @@ def _merged(own: list[Found], below: list[Found]) -> list[Found]:
     return sorted(shown, key=lambda found: found.path)
 
 
-def make_whiteout(parent: int, name: str) -> None:
-    """Make a whiteout in an open directory, where nothing has the name. Raises OSError (Linux lets everybody since 5.8)."""
-    os.mknod(name, stat.S_IFCHR, _NOTHING, dir_fd=parent)
+def _make_whiteout(parent: int, name: str) -> None:
+    os.mknod(name, stat.S_IFCHR, _NOTHING, dir_fd=parent)  # Linux lets everybody make this one device (5.8)
 
 
 def _put_whiteout(parent: int, name: str, temporary: str) -> None:
-    make_whiteout(parent, temporary)
+    _make_whiteout(parent, temporary)
     os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
@@ -325,7 +326,7 @@ def _put_directory(parent: int, name: str, temporary: str) -> None:
 
 
 def _put_whiteout_over_directory(parent: int, name: str, temporary: str) -> None:
-    make_whiteout(parent, temporary)
+    _make_whiteout(parent, temporary)
     _exchange(parent, temporary, name)
     descriptor = os.open(temporary, open_below.LIST, dir_fd=parent)
     try:

@@ -192,7 +192,7 @@ class _Walk:
             return
         self.visited.add(path)
         if self.created.layered and not complete and is_opaque(descriptor):
-            complete = True
+            complete = True  # what is not here is nowhere
             self.hiding.append(path)
         known = self.seed.directories.get(path, {})
         prefix = f"{path}/" if path else ""
@@ -235,7 +235,7 @@ class _Walk:
                 present.append(name)
                 self._check_submodule(descriptor, prefix + name, name)
                 continue
-            if self.created.layered and name in known:
+            if self.created.layered and name in known:  # even if the directory is ignored
                 self.changes[prefix + name] = None
             self._enter_subdirectory(descriptor, prefix + name, name, depth, suspect=suspect, complete=complete)
         if complete and len(present) < len(known):

@@ -470,20 +470,13 @@ def write_git_directory(git_dir: str, seed: Seed, branch: str, *, above: bool = 
     packs = os.path.join(git_dir, "objects", "pack")
     for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):
         os.mkdir(directory)
-    if above:
-        pass
-    elif seed.small_files is not None:
-        for name, data in seed.small_files.items():
-            write_new(os.path.join(packs, name), data, 0o444)
-    else:
-        for name in seed.packs:
-            shutil.copyfile(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
+    if not above:
+        _write_packs(packs, seed)
+        write_new(os.path.join(git_dir, "index"), seed.index)
     sha256 = seed.format.name != "sha1"
     config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
     _write_branch(git_dir, seed.commit, branch, write_new)
     write_new(os.path.join(git_dir, "config"), config.encode())
-    if not above:
-        write_new(os.path.join(git_dir, "index"), seed.index)
     if seed.shallow:
         write_new(os.path.join(git_dir, "shallow"), seed.shallow.encode())
 
@@ -493,6 +486,15 @@ def _write_branch(git_dir: str, commit: str, branch: str, write: Callable[[str, 
     write(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
     packed = f"# pack-refs with: peeled fully-peeled sorted \n{commit} refs/heads/{branch}\n"
     write(os.path.join(git_dir, "packed-refs"), packed.encode())
+
+
+def _write_packs(directory: str, seed: Seed) -> None:
+    if seed.small_files is not None:
+        for name, data in seed.small_files.items():
+            write_new(os.path.join(directory, name), data, 0o444)
+        return
+    for name in seed.packs:
+        shutil.copyfile(os.path.join(seed.pack_dir, name), os.path.join(directory, name))
 
 
 def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.command import wrapped as wrapped
     from pytest_gittrix.confine.execute import Finished as Finished
     from pytest_gittrix.confine.execute import run as run
+    from pytest_gittrix.confine.filesystem_layout import Layers as Layers
     from pytest_gittrix.confine.filesystem_layout import Place as Place
     from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
     from pytest_gittrix.confine.limits import ResourceLimits as ResourceLimits
@@ -31,6 +32,7 @@ __getattr__ = door(
             "run",
         ),
         "pytest_gittrix.confine.filesystem_layout": (
+            "Layers",
             "Place",
             "toolchain",
         ),

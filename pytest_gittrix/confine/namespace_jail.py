@@ -155,16 +155,17 @@ def _bind(source: str, target: str, flags: int) -> None:
 def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
     """Show a directory above another as one. The lock on the work directory lasts as long as this process, and so as long as the mount."""
     _lock(os.open(_OLD + work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    # Both get short names for a moment: the options of a mount can hold no long one, nor one with a comma.
+    # Both get short names for a moment, since the options of a mount have to be short.
     above = os.path.commonpath([upper, work])
     for directory, name in ((lower, _LOWER), (above, _ABOVE)):
         os.mkdir(name)
         linux.mount(_OLD + directory, name, None, linux.MS_BIND)
-    inside = [os.path.relpath(path, above) for path in (upper, work)]
-    options = f"lowerdir={_LOWER},upperdir={_ABOVE}/{inside[0]},workdir={_ABOVE}/{inside[1]},userxattr"
+    inside = [os.path.join(_ABOVE, os.path.relpath(path, above)) for path in (upper, work)]
+    written = [path.replace("\\", r"\\").replace(",", r"\,") for path in inside]
+    options = f"lowerdir={_LOWER},upperdir={written[0]},workdir={written[1]},userxattr"
     os.makedirs(target, exist_ok=True)
     linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options)
-    os.chmod(f"{_ABOVE}/{inside[1]}/work", 0o700)  # the kernel makes it without any rights, so that nobody could remove it
+    os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that nobody could remove it
     for name in (_LOWER, _ABOVE):
         linux.unmount(name)
 

@@ -19,7 +19,8 @@ import pytest
 from support.engine import EXECUTABLE, SUBMODULE, SYMLINK, Content, Site, fingerprint, open_site
 from support.git import git
 
-from pytest_gittrix.confine import choose
+from pytest_gittrix import confine
+from pytest_gittrix.confine import Confinement, Layers, Place, choose, confinement, wrapped
 from pytest_gittrix.confine.choose import missing, missing_layers
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
@@ -370,3 +371,16 @@ def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_othe
             wanted = site.durable.git("rev-list", "--objects", "--no-object-names", f"{commit}^{{tree}}").split()
             assert sorted(known) == sorted([commit, *wanted])
             assert session.touched_files() == []
+
+
+def test_any_directory_can_be_laid_above_another_in_a_jail(tmp_path: Path) -> None:
+    workspace, lower, work, home = (tmp_path / name for name in ("long, name: of a workspace" + "x" * 200, "lower,:", "work", "home"))
+    for path in (workspace, lower / "d", work, home):
+        path.mkdir(parents=True)
+    (lower / "d" / "f").write_text("below\n")
+    place = Place(workspace, home, layers=Layers(lower, work))
+
+    assert confine.run(["cat", "f"], place, confinement("jail", layers=True), environment={}, cwd="d").stdout == b"below\n"
+    for other in (confinement("off"), Confinement("jail", "bwrap")):
+        with pytest.raises(CapabilityMissing, match="need a jail by namespaces"):
+            wrapped(["cat", "f"], place, other, environment={})

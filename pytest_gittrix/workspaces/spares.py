@@ -126,15 +126,17 @@ class Spares:
         return None
 
     def order(self, order: SpareOrder) -> None:
-        """See in the background that there are as many spares as are ordered, of the commit that the branch is at; also from now on."""
+        """Have each ``refill`` from now on see that there are as many spares as are ordered, of the commit that the branch is at then."""
         mark = self._mark(order)
         with self._locked():
             self._orders.pop(mark, None)
             self._orders[mark] = order
-        self.refill()
 
     def refill(self) -> None:
-        """Make in the background what is missing of the spares that were ordered, and bring forward those of earlier commits."""
+        """Make in the background what is missing of the spares that were ordered, and bring forward those of earlier commits.
+
+        It is called when a session has ended or was promoted, and not when one starts: the thread would take the processor from its agent.
+        """
         with self._locked():
             self._again = True
             if self._orders and not self._closed and (self._thread is None or not self._thread.is_alive()):

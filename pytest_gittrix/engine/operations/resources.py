@@ -222,7 +222,7 @@ class Resources:
         return spare
 
     def order_spares(self, ephemeral: Ephemeral, durable: Durable, branch: str) -> None:
-        """See in the background that the next sessions like this one find spares."""
+        """Have ``spares.refill`` make spares for the next sessions like this one."""
         order = self._spare_order(ephemeral, durable, branch)
         if order is not None:
             self.spares.order(order)

@@ -51,6 +51,19 @@ def contents(root: Path) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
+def made(spares: Spares, order: SpareOrder) -> None:
+    """Order spares, and have them made."""
+    spares.order(order)
+    spares.refill()
+    spares.wait()
+
+
+def end_a_session(site: Site, kind: WorkspaceKind = "clone") -> None:
+    """Start a session and end it, and wait for what is made then."""
+    site.engine.start_session("ended at once", workspace=kind).discard()
+    site.engine.services.resources.spares.wait()
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with open_site(tmp_path, ephemeral=LocalEphemeral(spares=1)) as site:
@@ -80,9 +93,8 @@ def test_brought_forward_a_workspace_is_the_one_made_anew(tmp_path: Path, monkey
             assert git("status", "--porcelain", cwd=tmp_path / "spare") == b""
 
 
-def test_a_second_start_gets_the_spare_that_was_made_since_the_first(site: Site) -> None:
-    site.start()
-    site.engine.services.resources.spares.wait()
+def test_a_start_gets_the_spare_that_was_made_when_a_session_had_ended(site: Site) -> None:
+    end_a_session(site)
     (spare,) = (site.store / ".spares").iterdir()
     inode = (spare / "workspace").stat().st_ino
 
@@ -95,15 +107,12 @@ def test_a_second_start_gets_the_spare_that_was_made_since_the_first(site: Site)
     assert sorted(path.name for path in site.directory(session).iterdir() if "spare" in path.name) == []
 
 
-def test_a_promotion_brings_the_spare_forward(site: Site) -> None:
-    session = site.start()
-    spares = site.engine.services.resources.spares
-    spares.wait()
+def test_when_a_session_ends_the_spare_is_brought_forward_to_the_head_of_the_branch(site: Site) -> None:
+    end_a_session(site)
     (before,) = (site.store / ".spares").iterdir()
     unchanged = (before / "workspace" / "README.md").stat().st_ino
-    session.write("app.py", "print('v2')\n")
-    session.promote()
-    spares.wait()
+    site.durable.commit({"app.py": "print('v2')\n"})
+    end_a_session(site, kind="lazy")
 
     second = site.start()
 
@@ -112,9 +121,19 @@ def test_a_promotion_brings_the_spare_forward(site: Site) -> None:
     assert second.touched_files() == []
 
 
-def test_an_agent_that_changes_a_spare_of_its_own_is_seen(site: Site) -> None:
-    site.start()
+def test_a_start_makes_no_spare(site: Site) -> None:
+    session = site.start()
     site.engine.services.resources.spares.wait()
+    assert not (site.store / ".spares").exists()
+
+    session.write("app.py", "print('v2')\n")
+    session.promote()
+    site.engine.services.resources.spares.wait()
+    assert len([*(site.store / ".spares").iterdir()]) == 1
+
+
+def test_an_agent_that_changes_a_spare_of_its_own_is_seen(site: Site) -> None:
+    end_a_session(site)
     session = site.start()
 
     (session.workspace_path / "app.py").write_text("print('changed')\n")
@@ -128,8 +147,7 @@ def test_of_many_starts_one_gets_a_spare(tmp_path: Path) -> None:
     seed = prepared(repo, tmp_path)
     spares = Spares(str(tmp_path / "spares"), Trash(str(tmp_path / "trash")), sync=False)
     order = SpareOrder("clone", "main", "durable", lambda: seed, most=3)
-    spares.order(order)
-    spares.wait()
+    made(spares, order)
     others = [Spares(str(tmp_path / "spares"), Trash(str(tmp_path / "trash")), sync=False) for _ in range(8)]
     taken: list[object] = []
     start = threading.Barrier(len(others))
@@ -163,6 +181,7 @@ with Repository.open(root / "durable") as repository:
     sys.stdin.readline()
     seed = lambda: prepare_seed(str(root / "seeds"), repository, repository.head("refs/heads/main"))
     spares.order(SpareOrder("clone", "main", "durable", seed, 2))
+    spares.refill()
     spares.wait()
 """
 
@@ -206,8 +225,7 @@ def ordered(root: Path, *branches: str, sync: bool = False) -> tuple[Spares, See
     spares = Spares(str(root / "spares"), Trash(str(root / "trash")), sync=sync)
     orders = {branch: SpareOrder("clone", branch, "durable", lambda: seed, most=1) for branch in branches}
     for order in orders.values():
-        spares.order(order)
-        spares.wait()
+        made(spares, order)
     return spares, seed, orders
 
 
@@ -244,14 +262,12 @@ def test_a_damaged_spare_goes_to_the_trash_and_the_next_one_is_taken(tmp_path: P
     assert other.take(orders["main"], seed, str(path), str(state)) is None
     assert not [*path.parent.iterdir()]
     assert not [*(tmp_path / "spares").iterdir()]
-    other.order(orders["main"])
-    other.wait()
+    made(other, orders["main"])
     assert other.take(orders["main"], seed, str(path), str(state)) is not None
 
 
 def test_a_start_that_finds_a_damaged_spare_makes_its_own_workspace(site: Site) -> None:
-    site.start()
-    site.engine.services.resources.spares.wait()
+    end_a_session(site)
     damage_the_note(next((site.store / ".spares").iterdir()))
 
     with closing(GitTrix(site.durable.path, LocalEphemeral(spares=1), store=site.store, sweep_interval=None)) as engine:
@@ -271,8 +287,7 @@ def test_a_spare_that_was_not_written_through_is_nobodys_after_a_boot(tmp_path: 
 
 def test_spares_are_private_to_their_owner(site: Site) -> None:
     (site.store / ".spares").mkdir(mode=0o755, parents=True)
-    site.start()
-    site.engine.services.resources.spares.wait()
+    end_a_session(site)
 
     assert stat.S_IMODE((site.store / ".spares").stat().st_mode) == 0o700
 
@@ -282,8 +297,7 @@ def test_the_spares_of_the_branches_that_were_ordered_last_stay(tmp_path: Path) 
     spares, seed, orders = ordered(tmp_path, *branches)
     spares.order(orders["b0"])
     one_more = SpareOrder("clone", "one more", "durable", lambda: seed, most=1)
-    spares.order(one_more)
-    spares.wait()
+    made(spares, one_more)
 
     assert len([*(tmp_path / "spares").iterdir()]) == MOST_ORDERS
     assert not taken(spares, orders["b1"], seed, tmp_path)
@@ -301,8 +315,7 @@ def test_the_spares_of_a_branch_that_is_gone_go_too(tmp_path: Path) -> None:
             raise InvalidInput("There is no branch topic.")
         return seed
 
-    spares.order(SpareOrder("clone", "topic", "durable", refused, most=1))
-    spares.wait()
+    made(spares, SpareOrder("clone", "topic", "durable", refused, most=1))
     assert len([*(tmp_path / "spares").iterdir()]) == 2
 
     for _ in range(3):
@@ -338,8 +351,7 @@ def test_a_spare_that_is_being_brought_forward_is_not_pruned(tmp_path: Path, mon
 
     monkeypatch.setattr(spares_module, "bring_forward", pruned_meanwhile)
     inode = next((tmp_path / "spares").iterdir()).stat().st_ino
-    spares.order(replace(orders["main"], seed=lambda: seed))
-    spares.wait()
+    made(spares, replace(orders["main"], seed=lambda: seed))
 
     assert [path.stat().st_ino for path in (tmp_path / "spares").iterdir()] == [inode]
     assert taken(spares, orders["main"], seed, tmp_path)
@@ -350,8 +362,7 @@ def test_after_close_nothing_is_made(tmp_path: Path) -> None:
     spares.close()
 
     assert taken(spares, orders["main"], seed, tmp_path)
-    spares.order(orders["main"])
-    spares.wait()
+    made(spares, orders["main"])
     assert not [*(tmp_path / "spares").iterdir()]
 
 
@@ -360,6 +371,7 @@ def test_a_forked_process_does_not_wait_for_a_lock_that_a_thread_of_its_parent_h
 
     def in_child() -> None:
         spares.order(orders["main"])
+        spares.refill()
         spares.close()
 
     with spares._lock:
@@ -373,24 +385,23 @@ def test_no_spare_is_made_while_the_disk_is_nearly_full(tmp_path: Path, monkeypa
     assert not [*(tmp_path / "spares").iterdir()]
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: space._replace(free=LEAST_FREE))
-    spares.order(orders["main"])
-    spares.wait()
+    made(spares, orders["main"])
     assert len([*(tmp_path / "spares").iterdir()]) == 1
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in KINDS_WITH_SPARES])
 def test_no_spare_is_made_of_the_other_kinds(site: Site, kind: WorkspaceKind) -> None:
-    site.engine.start_session("of another kind", workspace=kind)
-    site.engine.services.resources.spares.wait()
+    end_a_session(site, kind)
 
     assert not (site.store / ".spares").exists()
 
 
 def test_no_spare_is_made_of_a_remote_repository(site: Site) -> None:
     session = site.engine.start_session("of a remote", durable_ref=f"file://{site.durable.git_dir}#main")
+    assert session.read("app.py")
+    session.discard()
     site.engine.services.resources.spares.wait()
 
-    assert session.read("app.py")
     assert not (site.store / ".spares").exists()
 
 

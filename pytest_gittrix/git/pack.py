@@ -10,10 +10,13 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import accumulate, compress, groupby
 from mmap import ACCESS_READ, mmap
+from operator import sub
 from pathlib import Path
 from typing import Final
 
@@ -81,21 +84,19 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, 
     return Pack(checksum.hex(), body + checksum, _index([bytes.fromhex(id_) for id_ in ids], offsets, checksums, checksum, format_))
 
 
-def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
+def _index(ids: Sequence[bytes], offsets: Sequence[int], checksums: Sequence[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
     # For each value of the first byte, the number of ids whose first byte is not greater.
-    fanout: list[int] = []
-    for number, id_ in enumerate(ids):
-        fanout += [number] * (id_[0] - len(fanout))
-    fanout += [len(ids)] * (256 - len(fanout))
+    fanout = [*(bisect_left(ids, bytes([first])) for first in range(1, 256)), len(ids)]
     large = [offset for offset in offsets if offset >= _LARGE]
     positions = {offset: _LARGE | number for number, offset in enumerate(large)}
+    small = [positions.get(offset, offset) for offset in offsets] if large else offsets
     body = b"".join(
         [
             b"\xfftOc" + struct.pack(">I", 2),
             struct.pack(">256I", *fanout),
             *ids,
             struct.pack(f">{len(ids)}I", *checksums),
-            struct.pack(f">{len(ids)}I", *(positions.get(offset, offset) for offset in offsets)),
+            struct.pack(f">{len(ids)}I", *small),
             struct.pack(f">{len(large)}Q", *large),
             pack_checksum,
         ]
@@ -137,7 +138,7 @@ def install_pack(
         sync_directory(directory)
 
 
-def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], format_: ObjectFormat, *, sync: bool = False) -> bool:
+def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
     """Write a pack of some objects by copying them from other packs as they are.
 
     The cost grows with the size of the pack, and is that of copying and hashing it.
@@ -148,10 +149,10 @@ def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], f
         directory: where the new pack and its index are written; nobody else writes there.
         wanted: the ids of the objects.
         format_: the object format.
-        sync: write both files through to the disk.
 
     Returns:
-        False, with nothing written, if the other packs lack an object, or one has objects that are stored as differences from others.
+        False, with nothing written, if the other packs lack an object, or one is damaged, or has objects that are stored as differences
+        from others.
 
     Raises:
         OSError: the disk refused, or a pack is gone.
@@ -164,34 +165,57 @@ def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], f
         for source in sources:
             if not missing:
                 break
-            ids, checksums, offsets = _read_index(Path(source.removesuffix(".pack") + ".idx").read_bytes(), format_)
+            index = Path(source.removesuffix(".pack") + ".idx").read_bytes()
             data = opened.enter_context(mmap(opened.enter_context(open(source, "rb")).fileno(), 0, access=ACCESS_READ))
+            if not (_ends_in_its_hash(index, format_) and _ends_in_its_hash(data, format_)):
+                return False
+            ids, checksums, offsets = _read_index(index, format_)
             if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
                 return False
-            ranges: list[tuple[int, int]] = []
-            order = sorted(range(len(ids)), key=offsets.__getitem__)
-            ends = [*(offsets[number] for number in order[1:]), len(data) - format_.size]
-            for number, end in zip(order, ends, strict=True):
-                if ids[number] not in missing:
-                    continue
-                start = offsets[number]
-                if ranges and ranges[-1][1] == start:
-                    ranges[-1] = (ranges[-1][0], end)
-                else:
-                    ranges.append((start, end))
-                entries.append((ids[number], at, checksums[number]))
-                at += end - start
-            missing.difference_update(ids)
+            found = [entry for entry in zip(ids, offsets, checksums, strict=True) if entry[0] in missing]
+            ranges, places, at = _places({offset for _, offset, _ in found}, offsets, len(data) - format_.size, at)
+            entries += [(id_, places[offset], checksum) for id_, offset, checksum in found]
             parts.append((data, ranges))
+            missing.difference_update(ids)
         if missing:
             return False
         entries.sort()
         stem = os.path.join(directory, f"pack-{format_.digest(b''.join(entry[0] for entry in entries)).hex()}")
         hasher = hashlib.new(format_.name, usedforsecurity=False)
-        write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), parts), mode=0o400, sync=sync)
-    ids, starts, sums = (list(column) for column in zip(*entries, strict=True))
-    write_file(stem + ".idx", _index(ids, starts, sums, hasher.digest(), format_), mode=0o400, sync=sync)
+        write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), parts), mode=0o400)
+    names, starts, sums = zip(*entries, strict=True)
+    write_file(stem + ".idx", _index(names, starts, sums, hasher.digest(), format_), mode=0o400)
     return True
+
+
+def _ends_in_its_hash(data: bytes | mmap, format_: ObjectFormat) -> bool:
+    """Whether a pack or its index is as it was written."""
+    hasher = hashlib.new(format_.name, usedforsecurity=False)
+    end = max(len(data) - format_.size, 0)
+    for at in range(0, end, _PIECE):
+        hasher.update(data[at : min(at + _PIECE, end)])
+    return hasher.digest() == data[end:]
+
+
+def _places(chosen: Set[int], offsets: Iterable[int], end: int, at: int) -> tuple[list[tuple[int, int]], dict[int, int], int]:
+    """Where to copy some objects of a pack from and to.
+
+    Args:
+        chosen: the offsets of these objects.
+        offsets: those of all objects.
+        end: the end of the last one.
+        at: where the first one is to be in the new pack.
+
+    Returns:
+        The start and the end of each run of chosen objects; the new offset of each by its old one; and the new end of the last one.
+    """
+    starts = sorted(offsets)
+    bounds = [*starts, end]
+    is_chosen = [start in chosen for start in starts]
+    *places, at = accumulate(compress(map(sub, bounds[1:], starts), is_chosen), initial=at)
+    runs = ([*run] for wanted, run in groupby(range(len(starts)), key=is_chosen.__getitem__) if wanted)
+    ranges = [(bounds[run[0]], bounds[run[-1] + 1]) for run in runs]
+    return ranges, dict(zip(compress(starts, is_chosen), places, strict=True)), at
 
 
 def _hashed_pieces(hasher: hashlib._Hash, count: int, parts: Iterable[tuple[mmap, Iterable[tuple[int, int]]]]) -> Iterator[bytes]:

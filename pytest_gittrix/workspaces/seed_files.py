@@ -30,7 +30,7 @@ from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths
-from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, whole_directory, write_file
+from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, sync_file_system, whole_directory, write_file
 
 BASELINE_MTIME: Final = 1_000_000_000
 """Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
@@ -146,13 +146,12 @@ def build_seed(
             for name in os.listdir(source):
                 link_or_copy(os.path.join(source, name), os.path.join(packs, name))
             line = [os.path.basename(derived.directory), *ancestry(derived.directory)]
-            write_file(os.path.join(building, "ancestry"), "".join(f"{name}\n" for name in line).encode(), sync=sync)
+            write_file(os.path.join(building, "ancestry"), "".join(f"{name}\n" for name in line).encode())
             ids = derived.ids
-        _write_pack(objects, ids, read, repository.objects_dir, repository.format, whole=len(commits) == 1, sync=sync)
-        write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in sorted(edge)).encode(), sync=sync)
+        _write_pack(objects, ids, read, repository.objects_dir, repository.format, whole=len(commits) == 1)
+        write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in sorted(edge)).encode())
         if sync:
-            for made in (packs, objects, building):
-                sync_directory(made)
+            sync_file_system(building)
     if sync:
         sync_directory(os.path.dirname(directory))
 
@@ -196,15 +195,14 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
         with built_once(exact, os.path.dirname(directory)) as building:
             packs = os.path.join(building, "pack")
             os.makedirs(packs)
-            if len(wanted) <= _MANY_OBJECTS or not _copied(directory, line, packs, wanted, format_, sync):
-                _write_pack(building, wanted, read, os.path.join(directory, "objects"), format_, whole=True, sync=sync)
+            if len(wanted) <= _MANY_OBJECTS or not _copied(directory, line, packs, wanted, format_):
+                _write_pack(building, wanted, read, os.path.join(directory, "objects"), format_, whole=True)
             if sync:
-                sync_directory(packs)
-                sync_directory(building)
+                sync_file_system(building)
     return os.path.join(exact, "pack")
 
 
-def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat, sync: bool) -> bool:
+def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
     """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since."""
     for name in line:
         ancestor = os.path.join(os.path.dirname(directory), name)
@@ -212,7 +210,7 @@ def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[
         if len(exact) == 1:
             own = _packs_in(os.path.join(directory, "objects", "pack"))
             try:
-                return copy_pack([*exact, *sorted(own, key=os.path.getsize)], packs, wanted, format_, sync=sync)
+                return copy_pack([*exact, *sorted(own, key=os.path.getsize)], packs, wanted, format_)
             except FileNotFoundError:  # removed meanwhile, before anything was written
                 continue
     return False
@@ -284,7 +282,7 @@ def built_once(directory: str, seeds: str) -> Iterator[str]:
             raise
 
 
-def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, format_: ObjectFormat, *, whole: bool, sync: bool) -> None:
+def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, format_: ObjectFormat, *, whole: bool) -> None:
     """Put objects into one pack: a few are packed here, many by git, which reuses what is compressed already.
 
     Args:
@@ -294,12 +292,11 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
         source: the object directory that git reads them from.
         format_: the object format.
         whole: whether each is stored whole, as ``copy_pack`` needs it. Many versions of a file take less space as differences.
-        sync: write it through to the disk.
     """
     if len(ids) <= _MANY_OBJECTS:
         found = {id_: read(id_) for id_ in ids}
         level = 0 if sum(len(data) for _, data in found.values()) <= _LITTLE_DATA else 1
-        install_pack(objects, build_pack(found, format_, level=level), sync=sync)
+        install_pack(objects, build_pack(found, format_, level=level))
         return
     # Git makes its temporary files in the object directory that is its own, which is not to be a person's repository.
     environment = hermetic_env() | {

@@ -242,6 +242,21 @@ def test_a_pack_is_not_copied_without_an_object_that_is_wanted(tmp_path: Path) -
     assert not [*(tmp_path / "to").iterdir()]
 
 
+@pytest.mark.parametrize("suffix", ["pack", "idx"])
+def test_a_damaged_pack_is_not_copied(tmp_path: Path, suffix: str) -> None:
+    pack = build_pack(blobs(SHA1, b"there", b"there too"), SHA1)
+    (tmp_path / "one.pack").write_bytes(pack.data)
+    (tmp_path / "one.idx").write_bytes(pack.index)
+    damaged = bytearray((tmp_path / f"one.{suffix}").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (tmp_path / "to").mkdir()
+
+    for data in (bytes(damaged), b"short"):
+        (tmp_path / f"one.{suffix}").write_bytes(data)
+        assert not copy_pack([str(tmp_path / "one.pack")], str(tmp_path / "to"), blobs(SHA1, b"there"), SHA1)
+        assert not [*(tmp_path / "to").iterdir()]
+
+
 def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "repo", {"a": "".join(f"line {n}\n" for n in range(200))})
     repo.commit({"a": "".join(f"line {n}\n" for n in range(201))})

@@ -189,6 +189,24 @@ def test_a_damaged_seed_is_not_derived_from(tmp_path: Path) -> None:
     assert ancestry(prepared(repo, tmp_path / "seeds").directory) == ()
 
 
+def test_a_damaged_pack_is_not_copied_into_the_next_clone(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"f{n}": f"{n}\n" * 50 for n in range(9)}, bare=True)
+    (pack,) = Path(prepared(repo, tmp_path / "seeds").pack_dir).glob("*.pack")
+    repo.commit({"f1": "new\n"})
+    seed = prepared(repo, tmp_path / "seeds")
+    (before,) = Path(seed.pack_dir).glob("*.pack")
+    before.chmod(0o600)
+    data = bytearray(before.read_bytes())
+    data[len(data) // 2] ^= 1
+    before.write_bytes(data)
+    assert before != pack, "what is damaged is the pack that the next one would be copied from, and no other seed needs"
+    repo.commit({"f2": "new\n"})
+
+    create("clone", str(tmp_path / "clone"), str(tmp_path / "state"), prepared(repo, tmp_path / "seeds"))
+
+    git("fsck", "--strict", "--full", cwd=tmp_path / "clone")
+
+
 def test_a_seed_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
     first = prepared(repo, tmp_path / "seeds")

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measurement]]]:
     from benchmarks.confine import confine
+    from benchmarks.contention import contention
     from benchmarks.cycle import cycle, moving
     from benchmarks.diffs import diffs
     from benchmarks.eval_page import eval_page
@@ -55,6 +56,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "cycle": lambda: cycle(sizes, quick=quick),
         "moving": lambda: moving(sizes, quick=quick),
         "exponents": lambda: exponents(quick=quick),
+        "contention": lambda: contention(quick=quick),
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
         "command line": lambda: command_line(quick=quick),

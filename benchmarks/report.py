@@ -117,6 +117,10 @@ class Run:
             "page of 1 000 samples, usable in Chromium: ms", ("eval page", "the page in Chromium", "until usable", 1_000), 1_000
         )
         yield self._slowest("slowest query of 100 000 sessions: ms", "query", 100_000, 50)
+        for durability in ("fast", "full"):
+            engine, git = (("contention", name, durability, 4) for name in ("the engine", GIT))
+            goal = f"four processes promote, durability {durability}: promotions/s over (a) under a lock"
+            yield self._ratio(goal, engine, git, 0.7, at_least=True)
         found = [item for item in self.measurements if item.unit == EXPONENT]
         if found:
             most = max(found, key=lambda item: item.best)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import GitFailed
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import whole_directory, write_file
 
 OLDEST_GIT: Final = (2, 32)
 
@@ -146,7 +146,13 @@ def _write_settings(home: str) -> None:
 def empty_repository(format_name: str) -> str:
     """An empty bare repository of an object format, in which git can read another object directory without that one's configuration."""
     path = os.path.join(_shared_home(), f"empty-{format_name}.git")
-    run_git(["init", "-q", "--bare", f"--object-format={format_name}", path])
+    building = f"{path}.{os.urandom(8).hex()}"
+    try:
+        with whole_directory(path, building):
+            run_git(["init", "-q", "--bare", f"--object-format={format_name}", building])
+    except OSError:
+        if not os.path.isdir(path):  # otherwise a process that was forked from this one, and has the same home, was faster
+            raise
     return path
 
 

@@ -22,8 +22,10 @@ from pytest_gittrix.os_level.files import OWNERS, read_text
 if sys.platform != "win32":
     import fcntl
 
-_FIRST_NAP: Final = 0.0005
+_SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.02
+_NAP_SHARE: Final = 0.25
+"""A nap as a share of the wait so far, so that nobody waits much longer than a lock was held."""
 _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -62,19 +64,19 @@ def unlock(descriptor: int) -> None:
 
 
 def retry(attempt: Callable[[], _T | None], *, wait: float, refusal: Callable[[], Exception]) -> _T:
-    """Call a function until it returns something, with naps in between that grow from half a millisecond to 20.
+    """Call a function until it returns something, with naps in between: a quarter of the wait so far, from half a millisecond to 20.
 
     Args:
         attempt: what to try; returns None when somebody else has what is wanted.
         wait: seconds to go on trying; 0 tries once.
         refusal: makes the error to raise when the time is up.
     """
-    deadline, nap = time.monotonic() + wait, _FIRST_NAP
+    began = time.monotonic()
     while (got := attempt()) is None:
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= wait:
             raise refusal()
-        time.sleep(nap)
-        nap = min(nap * 2, _LONGEST_NAP)
+        time.sleep(min(max(waited * _NAP_SHARE, _SHORTEST_NAP), _LONGEST_NAP))
     return got
 
 

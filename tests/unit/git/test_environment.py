@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import GitFailed
-from pytest_gittrix.git.environment import OLDEST_GIT, git_binary, git_version, hermetic_env, run_git
+from pytest_gittrix.git import environment
+from pytest_gittrix.git.environment import OLDEST_GIT, empty_repository, git_binary, git_version, hermetic_env, run_git
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -175,6 +176,19 @@ def test_a_process_leaves_no_home_of_its_own_behind(tmp_path: Path) -> None:
 
     assert done.stdout.startswith(str(tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+def test_processes_that_share_a_home_make_the_empty_repository_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_shared_home", lambda: str(tmp_path))
+    hermetic_env(tmp_path)
+    make = empty_repository.__wrapped__
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [*pool.map(make, ["sha1"] * 4)]
+
+    assert {*made} == {str(tmp_path / "empty-sha1.git")}
+    assert [path.name for path in tmp_path.glob("empty-*")] == ["empty-sha1.git"]
+    assert run_git(["rev-parse", "--is-bare-repository"], cwd=Path(made[0])) == b"true\n"
 
 
 def fails(tmp_path: Path) -> None:

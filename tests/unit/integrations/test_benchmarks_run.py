@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.scene import SOAK
 
 from benchmarks.exponents import exponent_of
 from benchmarks.measure import Measurement
@@ -49,6 +50,16 @@ def test_a_history_is_compared_with_the_same_bytes_by_hand(tmp_path: Path) -> No
     rebuilt = {"5 events a session", "500 events a session", "one session"}
     assert set(measured) == {*(("history", name) for name in recorded), *(("rebuild", name) for name in rebuilt)}
     assert all(item["unit"] == "events/s" and item["median"] > 0 for item in measured.values())
+
+
+@pytest.mark.skipif(not SOAK, reason="six processes, for some seconds")
+def test_promotions_beside_a_rival_and_a_sweeper_are_counted() -> None:
+    command = [sys.executable, "-m", "benchmarks.contention", "--count", "8", "--durability", "fast"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("8 promotions, ")
+    assert done.stdout.endswith(": 0 lost\n")
 
 
 def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
+from pytest_gittrix.os_level import file_lock
+from pytest_gittrix.os_level.file_lock import retry
 from pytest_gittrix.os_level.lease import Lease, Owner
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell processes apart")
@@ -304,3 +306,29 @@ def test_an_owner_may_come_with_keys_of_a_later_version() -> None:
 def test_what_is_no_owner_is_refused(fields: object) -> None:
     with pytest.raises(InvalidInput, match="does not name a process"):
         Owner.from_json(fields)
+
+
+@pytest.mark.parametrize("free_after", [0.0, 0.003, 0.05, 5.0])
+def test_nobody_waits_much_longer_than_a_lock_is_held(monkeypatch: pytest.MonkeyPatch, free_after: float) -> None:
+    now = 0.0
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    monkeypatch.setattr(file_lock, "time", Time)
+
+    assert retry(lambda: True if now >= free_after else None, wait=60, refusal=AssertionError)
+    assert now <= max(free_after * 1.25, free_after + 0.0005)
+    assert now <= free_after + 0.02
+
+
+def test_a_wait_ends_in_the_refusal_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TimeoutError, match="enough"):
+        retry(lambda: None, wait=0.002, refusal=lambda: TimeoutError("enough"))

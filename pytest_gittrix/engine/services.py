@@ -25,7 +25,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.store.index import Index
-from pytest_gittrix.record.store.store import Problem, Store
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
 
 
@@ -129,15 +129,16 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
-        unreadable: list[Problem] = []
+        everybody_asked = False
 
         def needed() -> set[str] | None:
+            nonlocal everybody_asked
             self.index.sync()
-            unreadable[:] = self.index.problems()
-            return None if unreadable else self.records.baselines()
+            everybody_asked = not self.index.problems()
+            return self.records.baselines() if everybody_asked else None
 
         prune_seeds(str(self.resources.seeds_path), needed, remove=self.resources.trash.discard)
-        if not unreadable:
+        if everybody_asked:  # and not where somebody was just making a seed, so that nothing could be removed
             self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:

@@ -17,6 +17,7 @@ from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS
 
@@ -396,6 +397,19 @@ def test_no_seed_is_removed_while_a_record_cannot_be_read(site: Site) -> None:
     shutil.rmtree(damaged)
     services.tidy()
     assert len([*(site.store / ".seeds").glob("*-none")]) == SPARE_SEEDS
+
+
+def test_seeds_that_could_not_be_removed_while_one_was_made_go_at_the_next_end(site: Site) -> None:
+    seeds = site.store / ".seeds"
+    for number in range(2 * SPARE_SEEDS + 1):
+        (seeds / f"{number:040x}-none").mkdir(parents=True)
+
+    with locked_file(seeds, shared=True):
+        site.engine.services.tidy()
+        assert len([*seeds.iterdir()]) == 2 * SPARE_SEEDS + 1
+
+    site.engine.services.tidy()
+    assert len([*seeds.iterdir()]) == SPARE_SEEDS
 
 
 def test_a_day_of_promotions_leaves_a_few_seeds_and_those_that_sessions_need(site: Site) -> None:

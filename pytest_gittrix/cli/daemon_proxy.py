@@ -13,10 +13,10 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli.quick_look import home
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.wire import DAEMON_COMMANDS, decode_result
 from pytest_gittrix.errors import DaemonLost, GittrixError
+from pytest_gittrix.record.store.home import home
 
 if TYPE_CHECKING:
     from pytest_gittrix.server.daemon_file import DaemonFile

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.record.store.home import home
+
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
@@ -93,14 +95,6 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
         case [area, "info", id] if area in _SESSION:
             return id, as_json, root
     return None
-
-
-def home() -> str:
-    """The directory of sessions and daemon, by its absolute path as it was written: ``..`` behind a symbolic link stays what it is."""
-    given = os.environ.get("GITTRIX_HOME")
-    if not given:
-        return os.path.expanduser("~/.gittrix")
-    return given if os.path.isabs(given) else os.path.join(os.getcwd(), given)
 
 
 def _sessions() -> str:

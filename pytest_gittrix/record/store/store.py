@@ -22,6 +22,7 @@ from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
 from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState, fold, metadata_of, state_from_metadata
 from pytest_gittrix.record.store.fold_checkpoint import fold_log
+from pytest_gittrix.record.store.home import home
 from pytest_gittrix.record.store.listing import ID as ID
 from pytest_gittrix.record.store.listing import LOG as LOG
 from pytest_gittrix.record.store.listing import METADATA as METADATA
@@ -45,9 +46,8 @@ class Problem:
 
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
-    """``GITTRIX_HOME``, or ``~/.gittrix``."""
-    home = (os.environ if environ is None else environ).get("GITTRIX_HOME")
-    return Path(home).absolute() if home else Path("~/.gittrix").expanduser()
+    """``home`` as a path."""
+    return Path(home(environ))
 
 
 def default_store(environ: Mapping[str, str] | None = None) -> Path:

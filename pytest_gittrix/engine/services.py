@@ -142,12 +142,12 @@ class EngineServices:
             self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:
-        """Remove seeds when there are many, make spares, and empty the trash in the background, if the store is written to the disk."""
-        self.resources.spares.refill()
+        """Remove seeds when there are many; in the background make spares, and empty the trash if the store is written to the disk."""
         if len(names_in(self.resources.seeds_path)) > self._most_seeds:
             self.prune_seeds()
         if self.store.durability == "full":
             self.resources.trash.empty_soon()
+        self.resources.spares.refill()
 
     def close(self) -> None:
         """End the turns and release descriptors and processes."""

@@ -21,7 +21,8 @@ from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prun
 from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
 from pytest_gittrix.workspaces.workspace import create
 
-STEPS = 25
+STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
+"""How often the baseline moves; each time the seed, and now and then a workspace, is compared with one that is made from nothing."""
 
 
 @pytest.fixture(autouse=True)
@@ -76,13 +77,16 @@ def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
             edit(draw, repo)
         remembers()
         seed = prepared(repo, tmp_path / "seeds")
-        assert_equal(seed, prepared(repo, tmp_path / f"cold{number}"))
+        assert_equal(seed, prepared(repo, tmp_path / "cold"))
+        shutil.rmtree(tmp_path / "cold")
         derived += bool(ancestry(seed.directory))
         if number % 5 == 4:
             path = tmp_path / f"clone{number}"
             create("clone", str(path), str(tmp_path / f"state{number}"), seed)
             git("fsck", "--strict", "--no-dangling", cwd=path)
             assert git("status", "--porcelain", cwd=path) == b""
+            shutil.rmtree(path)
+        prune_seeds(str(tmp_path / "seeds"), list, remove=shutil.rmtree)
     assert derived > 3
 
 

@@ -234,6 +234,12 @@ class WriteRejected(GittrixError):
     code = "WRITE_REJECTED"
 
 
+class PathIsDirectory(WriteRejected):
+    """A directory was to be read as a file."""
+
+    code = "PATH_IS_DIRECTORY"
+
+
 class PathNotFound(GittrixError, FileNotFoundError):
     """No such file in the workspace (a deleted file reads as absent: rule 7)."""
 

@@ -28,6 +28,7 @@ MOVED: Final = {
     "fixtures": ("plugin.fixtures", "plugin"),
     "freeze": ("clock.freeze", "clock"),
     "git.hydrate": ("workspaces.multi_repo", "members"),
+    "integrations.programs": ("engine.agents.programs", "confine"),
     "integrations.extras": ("extras", "extras"),
     "harness.agent_kit": ("testing.scenarios.agent_kit", "testing.scenarios"),
     "harness.blackbox": ("testing.schedules.blackbox", "testing.schedules"),

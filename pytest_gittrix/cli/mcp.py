@@ -14,9 +14,9 @@ from pytest_gittrix.commands.values import history
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.agents.programs import Programs
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.user_session import UserSession
-    from pytest_gittrix.integrations.programs import Programs
 
 EXAMPLES = [
     "gittrix mcp sess_V1St",
@@ -91,7 +91,7 @@ def _session(gittrix: GitTrix, options: argparse.Namespace) -> UserSession:
 
 def _programs(session: UserSession, gittrix: GitTrix, level: str) -> tuple[Programs | None, str]:
     """The runner of programs, if any, and a note about it. Unconfined programs need ``--confine off``: they could promote by themselves."""
-    from pytest_gittrix.integrations.programs import Programs
+    from pytest_gittrix.engine.agents.programs import Programs
 
     try:
         programs = Programs(session.for_agent(), gittrix.clock, level)

@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.command import Confinement as Confinement
     from pytest_gittrix.confine.command import Launch as Launch
     from pytest_gittrix.confine.command import wrapped as wrapped
-    from pytest_gittrix.confine.execute import Finished as Finished
     from pytest_gittrix.confine.execute import run as run
+    from pytest_gittrix.confine.execute import start as start
     from pytest_gittrix.confine.filesystem_layout import Layers as Layers
     from pytest_gittrix.confine.filesystem_layout import Place as Place
     from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
     from pytest_gittrix.confine.limits import ResourceLimits as ResourceLimits
     from pytest_gittrix.confine.network import MODELS as MODELS
     from pytest_gittrix.confine.network import ModelEndpoint as ModelEndpoint
+    from pytest_gittrix.confine.running import Finished as Finished
+    from pytest_gittrix.confine.running import Output as Output
+    from pytest_gittrix.confine.running import Running as Running
+    from pytest_gittrix.engine.agents.programs import Programs as Programs
     from pytest_gittrix.os_level.confinement_levels import LEVELS as LEVELS
     from pytest_gittrix.os_level.confinement_levels import Level as Level
     from pytest_gittrix.os_level.confinement_levels import check_level as check_level
@@ -28,9 +32,15 @@ __getattr__ = door(
     {
         "pytest_gittrix.confine.choose": ("confinement",),
         "pytest_gittrix.confine.execute": (
-            "Finished",
             "run",
+            "start",
         ),
+        "pytest_gittrix.confine.running": (
+            "Finished",
+            "Output",
+            "Running",
+        ),
+        "pytest_gittrix.engine.agents.programs": ("Programs",),
         "pytest_gittrix.confine.filesystem_layout": (
             "Layers",
             "Place",

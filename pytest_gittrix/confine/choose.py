@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, require_layers, wrapped
-from pytest_gittrix.confine.execute import Finished, run
+from pytest_gittrix.confine.execute import run
 from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
-from pytest_gittrix.confine.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
+from pytest_gittrix.confine.kernel.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
+from pytest_gittrix.confine.running import Finished
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
 

@@ -1,7 +1,6 @@
-"""Runs one program to its end, confined or not, and then ends everything that the program started.
+"""Starts programs, confined or not, to be waited for or to stay; what they start ends with them.
 
-It feeds and reads the program and limits its time. It needs Linux, because elsewhere nobody can tell which processes a program left
-behind.
+It needs Linux, because elsewhere nobody can tell which processes a program left behind.
 """
 
 from __future__ import annotations
@@ -13,57 +12,31 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from pytest_gittrix.confine.command import Confinement, Launch, launch, task
-from pytest_gittrix.confine.communicate import Attended, Spawned, Started, attend
+from pytest_gittrix.confine.command import Confinement, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
+from pytest_gittrix.confine.kernel.meter import Meter
+from pytest_gittrix.confine.kernel.namespace_jail import jail_filter
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
-from pytest_gittrix.confine.limits import Limit
-from pytest_gittrix.confine.meter import Meter
-from pytest_gittrix.confine.namespace_jail import jail_filter
 from pytest_gittrix.confine.network import Reachable
+from pytest_gittrix.confine.running import Finished, Keep, NeverStarted, Opening, Running, check_size
+from pytest_gittrix.confine.started import Spawned, Streams, signal_child, with_terminal
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
-from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import pid_namespace
 from pytest_gittrix.os_level.process_tree import KILL_WAIT
 
 MOST_OUTPUT: Final = 10 << 20
+SIZE: Final = (24, 80)
+"""The rows and columns of a terminal, by default."""
 
 _BLOCK: Final = 1 << 16
 _BWRAP_EXEC: Final = re.compile(rb"^bwrap: execvp .*: (.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a program ended.
-
-    Attributes:
-        code: its status; None if a signal ended it. 127: there is no such program, 126: it cannot be executed.
-        signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
-            gives for a child that a signal ended.
-        stdout: its output.
-        stderr: its errors.
-        timed_out: whether its time was over, and it was killed with everything it started.
-        truncated: whether it wrote more than was asked for, and only the first of that is here.
-        network: what the gateway decided, a line of JSON each, for a network that is a list.
-        limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
-    """
-
-    code: int | None
-    signal: int | None
-    stdout: bytes
-    stderr: bytes
-    timed_out: bool = False
-    truncated: bool = False
-    network: tuple[str, ...] = ()
-    limit: Limit | None = None
 
 
 def run(
@@ -75,6 +48,7 @@ def run(
     stdin: bytes = b"",
     timeout: float | None = None,
     most_output: int = MOST_OUTPUT,
+    merged: bool = False,
     cwd: str = ".",
     stop: int | None = None,
 ) -> Finished:
@@ -90,6 +64,7 @@ def run(
         stdin: what it reads.
         timeout: real seconds it has; None for ever.
         most_output: bytes that are kept, of output and of errors each; what is beyond is read and thrown away.
+        merged: whether its errors come on its output, in the order in which both were written.
         cwd: where it starts, in the workspace.
         stop: a descriptor; as soon as it can be read, the program's time is over. By it another thread ends this call.
 
@@ -99,41 +74,125 @@ def run(
             namespaces, or there are limits and it is none.
         AdapterUnavailable: it could not be confined; it was not started.
     """
+    running = _running(
+        argv, place, confinement, Streams(merged), environment=environment, cwd=cwd,
+        stdin=stdin, limit=most_output, keep="first", timeout=timeout, stop=stop,
+    )  # fmt: skip
+    return running.attended()
+
+
+def start(
+    argv: Sequence[str],
+    place: Place,
+    confinement: Confinement,
+    *,
+    environment: Mapping[str, str],
+    stdin: bytes | None = None,
+    timeout: float | None = None,
+    most_output: int = MOST_OUTPUT,
+    keep: Keep = "unread",
+    merged: bool = False,
+    pty: bool = False,
+    size: tuple[int, int] = SIZE,
+    cwd: str = ".",
+) -> Running:
+    """Start a program that stays; it ends when it likes, when somebody kills it, or with this process.
+
+    Args:
+        argv, place, confinement, environment, timeout, merged, cwd: as for ``run``.
+        stdin: all that it reads; None if more is to be written later.
+        most_output: bytes of each stream that are kept for who reads them.
+        keep: what becomes of more: with ``unread`` the program waits until somebody reads, as on a pipe; ``first`` and ``last`` throw away
+            what is behind the first bytes, or before the last.
+        pty: whether it has a terminal, from which it hears Ctrl-C (a written ``\\x03``); its errors come on its output then.
+        size: rows and columns of the terminal.
+
+    Raises:
+        InvalidInput, CapabilityMissing, AdapterUnavailable: as for ``run``; ``Running.wait`` raises what is noticed later.
+    """
+    if keep not in get_args(Keep):
+        raise InvalidInput(f"keep={keep!r} is none.", fix=f"Use one of {', '.join(get_args(Keep))}.")
+    check_size(size)
+    running = _running(
+        argv, place, confinement, Streams(merged, size if pty else None), environment=environment, cwd=cwd,
+        stdin=stdin, limit=most_output, keep=keep, timeout=timeout, stop=None,
+    )  # fmt: skip
+    return running.begin()
+
+
+def _running(
+    argv: Sequence[str],
+    place: Place,
+    confinement: Confinement,
+    streams: Streams,
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    stdin: bytes | None,
+    limit: int,
+    keep: Keep,
+    timeout: float | None,
+    stop: int | None,
+) -> Running:
     if not sys.platform.startswith("linux"):
         raise CapabilityMissing(
             "Programs of agents are run on Linux only.", why="Elsewhere what they start could not be ended.", fix="Run them on Linux."
         )
-    if most_output < 0 or (timeout is not None and not timeout >= 0):
-        raise InvalidInput(
-            f"timeout={timeout!r} and most_output={most_output!r} are no limits.", fix="Use numbers from 0; timeout may be None."
+    if limit < 0 or (timeout is not None and not timeout >= 0):
+        raise InvalidInput(f"timeout={timeout!r} and most_output={limit!r} are no limits.", fix="Use numbers from 0; timeout may be None.")
+
+    def opening(held: ExitStack) -> Opening:
+        return _opened(held, argv, place, confinement, streams, environment=environment, cwd=cwd)
+
+    terminal = streams.terminal is not None
+    return Running(opening, stdin=stdin, limit=limit, keep=keep, timeout=timeout, stop=stop, terminal=terminal)
+
+
+def _opened(
+    held: ExitStack,
+    argv: Sequence[str],
+    place: Place,
+    confinement: Confinement,
+    streams: Streams,
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+) -> Opening:
+    """Start a program; what it needs while it runs is released with the stack."""
+    home = place.home if place.home is not None else held.enter_context(_passing_home())
+    laid = layout(place, home, jailed=confinement.level == "jail")
+    if place.sockets and confinement.level == "guard":
+        raise CapabilityMissing(
+            "A guard shows no sockets to programs.",
+            why="It lets them make none, since one could reach every socket of this machine.",
+            fix=Advice("Use confine='jail'.", "Use --confine jail."),
         )
-    deadline = None if timeout is None else real_seconds() + timeout
-    with ExitStack() as held:
-        home = place.home if place.home is not None else held.enter_context(_passing_home())
-        laid = layout(place, home, jailed=confinement.level == "jail")
-        attended = partial(attend, stdin=stdin, most=most_output, deadline=deadline, stop=stop)
-        if confinement.by == "none":
-            return _run_free(launch(argv, laid, confinement, environment=environment, cwd=cwd), attended)
-        if confinement.by == "bwrap":
-            status, filters = _Pipe(held), _Pipe(held)
-            os.write(filters.write, jail_filter())
-            os.close(filters.give("write"))
-            inherited = (status.write, filters.read)
-            jail = launch(argv, laid, confinement, environment=environment, cwd=cwd, bwrap_pipes=inherited)
-            try:
-                started = Spawned(jail.argv, jail.environment, jail.directory, inherited=inherited)
-            except OSError as problem:
-                raise _not_confined(str(problem).encode()) from problem
-            finished = _finished(attended(started, meter=_meter(confinement, laid, started.pid)))
-            os.close(status.give("write"))
-            return finished if finished.timed_out or finished.limit else _as_bwrap_reports(finished, _all_of(status.read))
-        log = held.enter_context(_passing_home()) / "network.jsonl" if isinstance(confinement.network, Reachable) else None
-        wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
-        program = ZygoteProgram(wanted.spec, wanted.command, wanted.environment)
-        finished = _finished(attended(program), program.limit)
+    terminal = streams.terminal is not None
+    if confinement.by == "none":
+        free = launch(argv, laid, confinement, environment=environment, cwd=cwd)
+        command = with_terminal(free.argv) if terminal else free.argv
+        mark = os.urandom(8).hex()
+        try:
+            started = Spawned(command, free.environment, free.directory, streams=streams, mark=mark, leads=not terminal)
+        except OSError as problem:
+            if problem.filename != command[0] and problem.filename is not None:
+                raise AdapterUnavailable(f"{command[0]} was not started: {problem}.", fix="Try again.") from problem
+            text = os.fsencode(f"{command[0]}: {problem.strerror}\n")
+            raise NeverStarted(Finished(exit_code(problem), None, b"", text)) from problem
+        return Opening(started, lambda finished, _: finished)
+    if confinement.by == "bwrap":
+        jailed = _InBubblewrap(held, with_terminal(argv) if terminal else argv, laid, confinement, streams, environment, cwd)
+        return Opening(jailed, jailed.conclude, _meter(confinement, laid, jailed.pid))
+    log = held.enter_context(_passing_home()) / "network.jsonl" if isinstance(confinement.network, Reachable) else None
+    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
+    program = ZygoteProgram({**wanted.spec, "terminal": terminal}, wanted.command, wanted.environment, streams)
+
+    def conclude(finished: Finished, _: bytes) -> Finished:
         if not finished.timed_out and (why := program.refusal()) is not None:
             raise _not_confined(why)
         return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
+
+    return Opening(program, conclude, limit=program.limit)
 
 
 @contextmanager
@@ -161,17 +220,6 @@ class _Pipe:
             os.close(fd)
 
 
-def _run_free(wanted: Launch, attended: Callable[[Started], Attended]) -> Finished:
-    try:
-        started = Spawned(wanted.argv, wanted.environment, wanted.directory, mark=os.urandom(8).hex())
-    except OSError as problem:
-        if problem.filename != wanted.argv[0] and problem.filename is not None:
-            raise AdapterUnavailable(f"{wanted.argv[0]} was not started: {problem}.", fix="Try again.") from problem
-        text = os.fsencode(f"{wanted.argv[0]}: {problem.strerror}\n")
-        return Finished(exit_code(problem), None, b"", text)
-    return _finished(attended(started))
-
-
 def _meter(confinement: Confinement, laid: Layout, pid: int) -> Meter | None:
     """Who measures what bubblewrap runs, which has no attendant; two of its processes are ours."""
     if confinement.limits is None:
@@ -179,35 +227,64 @@ def _meter(confinement: Confinement, laid: Layout, pid: int) -> Meter | None:
     return Meter(confinement.limits.given(), laid.writable, pid, ours=2, jailed=True)
 
 
-def _finished(one: Attended, passed: Callable[[], str | None] = lambda: None) -> Finished:
-    code, number = (one.status, None) if one.status >= 0 else (None, -one.status)
-    limit = next((name for name in get_args(Limit) if name == (one.limit or passed())), None)
-    return Finished(code, number, one.stdout, one.stderr, one.timed_out, one.truncated, limit=limit)
+class _InBubblewrap(Spawned):
+    """A program in a jail by bubblewrap, which reports how it ended."""
 
+    def __init__(
+        self,
+        held: ExitStack,
+        argv: Sequence[str],
+        laid: Layout,
+        confinement: Confinement,
+        streams: Streams,
+        environment: Mapping[str, str],
+        cwd: str,
+    ) -> None:
+        status, filters = _Pipe(held), _Pipe(held)
+        os.write(filters.write, jail_filter())
+        os.close(filters.give("write"))
+        inherited = (status.write, filters.read)
+        jail = launch(argv, laid, confinement, environment=environment, cwd=cwd, bwrap_pipes=inherited)
+        try:
+            super().__init__(jail.argv, jail.environment, jail.directory, streams=streams, inherited=inherited)
+        except OSError as problem:
+            raise _not_confined(str(problem).encode()) from problem
+        os.close(status.give("write"))
+        os.set_blocking(status.read, False)
+        self._status = status.read
+        self._lines = b""
 
-def _all_of(fd: int) -> bytes:
-    data = b""
-    while chunk := os.read(fd, _BLOCK):
-        data += chunk
-    return data
+    def signal(self, number: int) -> None:
+        """Send a signal to the program, the child of the first process of the jail: bubblewrap itself would only die of it."""
+        first = self._report().get("child-pid")
+        if first is not None:
+            signal_child(first, number)
 
+    def conclude(self, finished: Finished, errors: bytes) -> Finished:
+        """Translate how bubblewrap ended: with 1 if it cannot execute a program, and for a signal with 128 and its number."""
+        if finished.timed_out or finished.limit:
+            return finished
+        report = self._report()
+        _end_first(report.get("child-pid"), report.get("pid-namespace"))
+        if finished.signal is not None:
+            return finished
+        if "exit-code" not in report:
+            missing = _BWRAP_EXEC.search(errors)
+            if missing is None:
+                raise _not_confined(errors)
+            return replace(finished, code=NOT_FOUND if missing[1] in (b"No such file or directory", b"Not a directory") else NOT_EXECUTABLE)
+        code = finished.code or 0
+        return replace(finished, code=None, signal=code - 128) if code - 128 in signal.valid_signals() else finished
 
-def _as_bwrap_reports(finished: Finished, lines: bytes) -> Finished:
-    """Translate how bubblewrap ends: with 1 if it cannot execute a program, and for a signal with 128 and its number."""
-    report: dict[str, Any] = {}
-    for line in lines.splitlines():
-        with suppress(ValueError):
-            report.update(json.loads(line))
-    _end_first(report.get("child-pid"), report.get("pid-namespace"))
-    if finished.signal is not None:
-        return finished
-    if "exit-code" not in report:
-        missing = _BWRAP_EXEC.search(finished.stderr)
-        if missing is None:
-            raise _not_confined(finished.stderr)
-        return replace(finished, code=NOT_FOUND if missing[1] in (b"No such file or directory", b"Not a directory") else NOT_EXECUTABLE)
-    code = finished.code or 0
-    return replace(finished, code=None, signal=code - 128) if code - 128 in signal.valid_signals() else finished
+    def _report(self) -> dict[str, Any]:
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._status, _BLOCK):
+                self._lines += chunk
+        report: dict[str, Any] = {}
+        for line in self._lines.splitlines():
+            with suppress(ValueError):
+                report.update(json.loads(line))
+        return report
 
 
 def _end_first(pid: int | None, namespace: int | None) -> None:

@@ -14,8 +14,9 @@ from glob import glob
 from pathlib import Path
 from typing import Final, Literal
 
-from pytest_gittrix.confine.namespace_jail import DEVICES
+from pytest_gittrix.confine.kernel.namespace_jail import DEVICES
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.command import check_variables
 
 SYSTEM: Final = "/usr"
 BESIDE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -83,9 +84,10 @@ class Place:
         at: where a jail shows the workspace, so that it has the same path every time; None for its own path. Below it nothing is changed.
         beside: more directories that it may change, in a jail only: where each is, and where it is shown.
         layers: what the workspace lies above; None for a directory by itself. Only a jail by namespaces can show the two as one.
+        sockets: Unix sockets that it reaches, in a jail only: where each is, and where it is shown.
 
     Raises:
-        InvalidInput: a path is not absolute, or ``at`` is where something else has to be.
+        InvalidInput: a path is not absolute, ``at`` is where something else has to be, or one of ``sockets`` is none.
     """
 
     workspace: Path
@@ -94,14 +96,19 @@ class Place:
     at: str | None = None
     beside: tuple[tuple[Path, str], ...] = ()
     layers: Layers | None = None
+    sockets: tuple[tuple[Path, str], ...] = ()
 
     def __post_init__(self) -> None:
-        paths = [self.workspace, *self.readable, *(path for path, _ in self.beside), *([] if self.home is None else [self.home])]
+        shown_elsewhere = (*self.beside, *self.sockets)
+        paths = [self.workspace, *self.readable, *(path for path, _ in shown_elsewhere), *([] if self.home is None else [self.home])]
         wrong = [path for path in paths if not os.path.isabs(path) or "\0" in str(path)]
         if wrong:
             raise InvalidInput(f"{str(wrong[0])!r} is no absolute path.", why="What is confined sees nothing else.", fix="Give it in full.")
-        for shown in (*([] if self.at is None else [self.at]), *(shown for _, shown in self.beside)):
+        for shown in (*([] if self.at is None else [self.at]), *(shown for _, shown in shown_elsewhere)):
             _check_shown(shown)
+        missing = [path for path, _ in self.sockets if not path.is_socket()]
+        if missing:
+            raise InvalidInput(f"{str(missing[0])!r} is no socket.", why="Programs find nothing there.", fix="Start its server first.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ class Layout:
         names: paths of the machine under which these are known, with what the program names them.
         beside: more directories of a jail, with where they are shown.
         layers: the lower and the work directory of a workspace that lies above another directory.
+        sockets: sockets of the machine that a jail has, likewise.
     """
 
     workspace: str
@@ -143,6 +151,7 @@ class Layout:
     names: tuple[tuple[str, str], ...]
     beside: tuple[tuple[str, str], ...] = ()
     layers: tuple[str, str] | None = None
+    sockets: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
@@ -169,7 +178,7 @@ class Layout:
             yield Mount("rw", self.shown[0], self.workspace)
         else:
             yield Mount("overlay", self.shown[0], "\0".join([self.layers[0], self.workspace, self.layers[1]]))
-        for path, shown in self.beside:
+        for path, shown in (*self.beside, *self.sockets):
             yield Mount("rw", shown, path)
 
     @property
@@ -189,7 +198,12 @@ class Layout:
         }
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Variables as the program is to have them: its home and temporary directory, and paths as it names them."""
+        """Variables as the program is to have them: its home and temporary directory, and paths as it names them.
+
+        Raises:
+            InvalidInput: one cannot be given to a program.
+        """
+        check_variables(given)
         variables = {name: os.pathsep.join(map(self._as_shown, value.split(os.pathsep))) for name, value in given.items()}
         return {**variables, "HOME": self.shown[1], "TMPDIR": self.shown[2]}
 
@@ -235,7 +249,8 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
     known += [(path, shown[0]) for path in (workspace, os.path.abspath(place.workspace))]
     beside = tuple((os.path.realpath(path), where) for path, where in place.beside) if jailed else ()
     layers = None if place.layers is None else (os.path.realpath(place.layers.lower), os.path.realpath(place.layers.work))
-    return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside, layers)
+    sockets = tuple((os.path.realpath(path), where) for path, where in place.sockets) if jailed else ()
+    return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside, layers, sockets)
 
 
 def toolchain() -> tuple[Path, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
-    from pytest_gittrix.confine.meter import Meter
+    from pytest_gittrix.confine.kernel.meter import Meter
     from pytest_gittrix.confine.socket_broker import SocketBroker
 else:
     import _signal as signal  # the other one makes an enumeration of every number, at every call
@@ -39,8 +39,9 @@ MOST_DESCRIPTORS = 4096
 NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125
 """Exit statuses, as shells and ``env`` have them."""
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _GONE = 9
+_TIOCSCTTY = 0x540E
 
 
 def main() -> NoReturn:
@@ -126,7 +127,7 @@ class Launcher:
         """Who measures the program that is about to be forked, if it has limits; what this process has as children now is no part of it."""
         if "limits" not in self._spec:
             return None
-        from pytest_gittrix.confine.meter import Meter
+        from pytest_gittrix.confine.kernel.meter import Meter
         from pytest_gittrix.os_level.proc import children_of_thread
 
         here = os.getpid()
@@ -151,11 +152,11 @@ class Launcher:
         return attendant.attend(pid)
 
     def _be_guarded(self, line: _socket.socket | None = None) -> NoReturn:
-        from pytest_gittrix.confine.landlock_guard import LISTED, guard
+        from pytest_gittrix.confine.kernel.landlock_guard import LISTED, guard
 
         try:
             linux.die_with_parent()
-            os.setsid()
+            self._lead()
             if self._spec["by"] == "bwrap":
                 self.become_bwrap()
             os.chdir(self._spec["cwd"])
@@ -175,7 +176,7 @@ class Launcher:
 
     def become_bwrap(self) -> NoReturn:
         """Be bubblewrap, behind the filter that a jail has."""
-        from pytest_gittrix.confine.namespace_jail import jail_filter
+        from pytest_gittrix.confine.kernel.namespace_jail import jail_filter
         from pytest_gittrix.os_level.seccomp import install
 
         linux.gain_nothing_by_exec()
@@ -185,7 +186,7 @@ class Launcher:
 
     def _jailed(self) -> int:
         """Run it below number 1 of a jail."""
-        from pytest_gittrix.confine.namespace_jail import leave_namespaces
+        from pytest_gittrix.confine.kernel.namespace_jail import leave_namespaces
 
         gateway = self._gateway()
         leave_namespaces(self._spec["network"])
@@ -220,7 +221,7 @@ class Launcher:
 
     def _be_first(self, lifeline: int, report: int, gateway: _socket.socket | None) -> NoReturn:
         from pytest_gittrix.confine.gateway import hand_out_listener
-        from pytest_gittrix.confine.namespace_jail import settle
+        from pytest_gittrix.confine.kernel.namespace_jail import settle
 
         try:
             settle(self._spec["mounts"], self._spec["network"], self._spec.get("limits", {}))
@@ -229,13 +230,21 @@ class Launcher:
             attendant = Attendant([lifeline], lambda: os._exit(_GONE))
             pid = os.fork()
             if pid == 0:
-                os.setsid()
+                self._lead()
                 os.chdir(self._spec["cwd"])
                 self._execute()
             os.write(report, str(attendant.attend(pid)).encode())
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
         os._exit(0)
+
+    def _lead(self) -> None:
+        """Lead a session, whose terminal is standard input, if that is one that the program is to have."""
+        os.setsid()
+        if self._spec.get("terminal"):
+            import fcntl  # in a jail it is loaded already, as it must be: no module can be found there
+
+            fcntl.ioctl(0, _TIOCSCTTY, 0)
 
     def _limit_descriptors(self) -> None:
         """See that each look at a program with limits, which goes through its open files, takes a short time."""
@@ -300,7 +309,7 @@ class Attendant:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self._child: int | None = None
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in _PASSED_ON:
+        for number in PASSED_ON:
             signal.signal(number, self._pass_on)
 
     def _pass_on(self, number: int, _frame: object) -> None:
@@ -311,6 +320,7 @@ class Attendant:
     def attend(self, child: int) -> int:
         """How the child ended, as ``waitpid`` tells it; for one of no use any more, or that passed a limit, as if it was killed."""
         self._child = child
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # the zygote blocks them until there is somebody to pass them on to
         watch = select.poll()
         watch.register(self._woken, select.POLLIN)
         for lifeline in self._lifelines:

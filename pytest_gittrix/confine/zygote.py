@@ -19,7 +19,7 @@ from contextlib import suppress
 
 # What the forks need is loaded once, here.
 from pytest_gittrix.confine.launcher import COMMAND as LAUNCHER
-from pytest_gittrix.confine.launcher import Launcher
+from pytest_gittrix.confine.launcher import PASSED_ON, Launcher
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.proc import children, end_below, end_descendants, open_descriptors, start_time
 
@@ -117,6 +117,7 @@ class _Zygote:
         try:
             self._control.close()
             os.setsid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
             for fd, stream in enumerate(streams):
                 os.dup2(stream, fd)
                 os.close(stream)

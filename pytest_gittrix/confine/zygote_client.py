@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine import zygote as zygote
-from pytest_gittrix.confine.communicate import end_tree_of, pipes
+from pytest_gittrix.confine.started import Streams, end_tree_of, opened
 from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -131,18 +131,20 @@ atexit.register(_KEEPER.end)
 
 
 class ZygoteProgram:
-    """A program that an attendant of the zygote runs; see ``communicate.Started``.
+    """A program that an attendant of the zygote runs; see ``started.Started``.
 
     Args:
         spec: how it is confined.
         command: the program and its arguments.
         environment: all its variables.
+        streams: what its standard streams are.
 
     Raises:
         AdapterUnavailable: there is no zygote to be had.
     """
 
-    def __init__(self, spec: dict[str, Any], command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, spec: dict[str, Any], command: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
+        self._wanted_streams = streams
         wanted = request(spec, [*command], dict(environment))
         problem: OSError | None = None
         for _ in range(_TRIES):
@@ -160,7 +162,7 @@ class ZygoteProgram:
     def _start(self, wanted: bytes) -> None:
         """Have an attendant take the request. Who has not said that it is there does not get it, so nothing is started twice."""
         self._said = b""
-        with ExitStack() as held, pipes() as (self.streams, theirs):
+        with ExitStack() as held, opened(self._wanted_streams) as (self.streams, theirs):
             self._line, far = socket.socketpair()
             held.callback(self._line.close)
             held.callback(self._hang_up)
@@ -200,6 +202,12 @@ class ZygoteProgram:
             more = b""
         self._said += more
         return not more or self._reported(ENDED) is not None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal by its attendant, who passes it on."""
+        seen = process(self._attendant[0])
+        if seen is not None and seen.start_time == self._attendant[1]:
+            signal_process(seen, number)
 
     def leave(self, *, ended: bool) -> None:
         """Kill what there is of it, if its attendant has not seen to that."""

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.integrations.files import SandboxFiles
-from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
 from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import errno
 import os
 from typing import Final, NoReturn
 
+from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.integrations.programs import Programs
 
 MOST_BYTES: Final = 100 << 20
 """The size of the largest file that is read, by default, in bytes."""

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.integrations.programs import exit_code
 
 with needs("harbor"):
     import anyio.to_thread

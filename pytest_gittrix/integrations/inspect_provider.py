@@ -18,12 +18,12 @@ from typing import Any, Final, Literal, overload
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_root, sweep
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
-from pytest_gittrix.integrations.programs import exit_code
 
 with needs("inspect"):
     import anyio.to_thread

@@ -13,10 +13,10 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import required
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
-from pytest_gittrix.integrations.programs import exit_code
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The first line of output by which an agent submits its work."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs, exit_code
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs, exit_code
 
 with needs("pydantic-ai"):
     import anyio

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.integrations.programs import Programs, exit_code
 from pytest_gittrix.mcp.request import promotion_request
 
 Encoding = Literal["utf-8", "base64"]

@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
-from pytest_gittrix.engine.agents.run import layers_of
+from pytest_gittrix.engine.agents.programs import layers_of
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError

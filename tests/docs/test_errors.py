@@ -51,6 +51,7 @@ from pytest_gittrix.errors import (
     SessionExpired,
     WorkItemHeld,
     WorkspaceMissing,
+    WriteRejected,
 )
 from pytest_gittrix.extras import required
 from pytest_gittrix.git import environment
@@ -603,6 +604,15 @@ def _a_path_that_leaves_the_workspace(bench: Bench) -> None:
 def _a_file_over_the_limit(bench: Bench) -> None:
     engine = bench.site.another(ephemeral=LocalEphemeral(limits=Limits(max_file=4)))
     engine.start_session("fix the bug").write("new.py", "12345")
+
+
+@provokes("PATH_IS_DIRECTORY", "a directory was to be read as a file", "it is a `WriteRejected` too")
+def _a_directory_that_is_read(bench: Bench) -> object:
+    session = bench.site.start()
+    session.write("lib/new.py", "x\n")
+    with pytest.raises(WriteRejected) as caught:
+        session.read("lib")
+    raise caught.value
 
 
 @provokes("PATH_NOT_FOUND", "no such file in the workspace", "a `FileNotFoundError`")

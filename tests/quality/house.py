@@ -102,7 +102,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "testing.scenarios.agent_program": _PROGRAM,
     },
     PROC: {
-        "confine.namespace_jail": "makes links into the /proc of the jail, which it does not read",
+        "confine.kernel.namespace_jail": "makes links into the /proc of the jail, which it does not read",
         "confine.zygote_client": "compares what a child of this thread would inherit",
         "testing.faults.seccomp_notify": "looks into a thread that is stopped inside a system call",
         "testing.scenarios.agent_program": _PROGRAM,

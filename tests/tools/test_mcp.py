@@ -22,9 +22,9 @@ from support.git import git
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.cli.main import main
+from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.integrations.programs import Programs
 from pytest_gittrix.mcp.server import server
 from pytest_gittrix.mcp.tools import SessionTools
 

@@ -24,6 +24,7 @@ from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,
     file_exists,
+    followed,
     is_executable_below,
     list_files,
     patch_of,
@@ -42,10 +43,14 @@ from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.choose import Finished
+    from pytest_gittrix.confine.choose import Layers
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
+    from pytest_gittrix.confine.running import Finished
+    from pytest_gittrix.engine.agents.programs import Programs
 
+HOME: Final = "home"
+"""The directory of the session's record with the home of its programs."""
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
@@ -53,7 +58,8 @@ VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 class AgentSession:
     """The session as its agent gets it: its files, and nothing that decides about them.
 
-    Paths are relative, with ``/``; a path that leaves the workspace or could be taken for a git directory is refused. Every method raises
+    Paths are relative to the workspace's root, or absolute and below it, with ``/``; a path that leaves the workspace or could be taken
+    for a git directory is refused. Every method raises
     ``SessionExpired`` once the session has ended, and slides its idle deadline while it has not.
     """
 
@@ -77,6 +83,13 @@ class AgentSession:
         """The workspace's root, fit as a working directory; None where no directory has all its files (``lazy``, ``overlay``)."""
         return Path(self._workspace.path) if self._workspace.created.complete else None
 
+    @property
+    def workspace_mount(self) -> tuple[Path, Layers | None] | None:
+        """The directory that programs work in, and what a jail mounts it above (``overlay``); None where no program can work (``lazy``)."""
+        from pytest_gittrix.engine.agents.programs import layers_of
+
+        return (Path(self._workspace.path), layers_of(self._workspace)) if self._workspace.capabilities.shell else None
+
     def info(self) -> SessionInfo:
         """The session as it is now; counts as use, as everything does that is done with this object. ``GitTrix.info`` does not."""
         return self._info(marks=True)
@@ -87,27 +100,48 @@ class AgentSession:
             snapshot = self._snapshot(state)
             return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file as the agent has it; a symlink gives its target.
+    def _name(self, path: str) -> str:
+        """A path from the workspace's root, checked."""
+        if isinstance(path, str) and path.startswith("/"):
+            for root in (str(self._workspace.path), os.path.realpath(self._workspace.path)):
+                if path.startswith(f"{root}/"):
+                    return check_path(path[len(root) + 1 :])
+        return check_path(path)
+
+    def read(self, path: str, *, follow: bool = True) -> bytes:
+        """The bytes of a file as the agent has it.
+
+        Args:
+            path: of the file.
+            follow: whether a link gives the file behind it; else it gives its target, as git stores it.
 
         Raises:
             PathNotFound: there is none, or it was deleted.
-            WriteRejected: the path leaves the workspace, or is no file.
+            PathIsDirectory: it is a directory.
+            WriteRejected: the path leaves the workspace, also by a link, or is no file.
         """
-        name = check_path(path)
+        name = self._name(path)
         with self._recorder.working("read", self._actor) as state:
-            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file)
+            deleted = self._deleted(state)
+            place = followed(self._workspace, name, deleted) if follow else name
+            return read_file(self._workspace, place, deleted, self._limits.max_file)
 
-    def write(self, path: str, data: bytes | str) -> None:
+    def write(self, path: str, data: bytes | str, *, follow: bool = True) -> None:
         """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
+
+        Args:
+            path: of the file.
+            data: its contents.
+            follow: whether the file behind a link is written; else the link becomes a file.
 
         Raises:
             InvalidInput: the data is neither text nor bytes.
-            WriteRejected: the path is not allowed, something else is in the way, the disk refused, or it is over the limit.
+            WriteRejected: the path is not allowed, also by a link, something else is in the way, the disk refused, or it is over the
+                limit.
         """
-        name, contents = check_path(path), self._contents(path, data)
+        name, contents = self._name(path), self._contents(path, data)
         with self._recorder.working("write", self._actor) as state:
-            self._write(state, name, contents)
+            self._write(state, followed(self._workspace, name, self._deleted(state)) if follow else name, contents)
 
     def _contents(self, path: str, data: bytes | str) -> bytes:
         contents = check_contents(data, f"the data of {path!r}")
@@ -135,7 +169,7 @@ class AgentSession:
         Raises:
             WriteRejected: the path is not allowed, or is a directory.
         """
-        name = check_path(path)
+        name = self._name(path)
         with self._recorder.working("delete", self._actor) as state:
             deleted = self._deleted(state)
             require_no_directory(self._workspace, name, deleted)
@@ -149,13 +183,13 @@ class AgentSession:
         Raises:
             PathNotFound: there is no such directory.
         """
-        name = "." if path in ("", ".", "./") else check_path(path)
+        name = "." if path in ("", ".", "./", str(self._workspace.path)) else self._name(path)
         with self._recorder.working("list", self._actor) as state:
             return list_files(self._workspace, name, self._deleted(state))
 
     def exists(self, path: str) -> bool:
         """Whether a file (or symlink) is at a path."""
-        name = check_path(path)
+        name = self._name(path)
         with self._recorder.working("exists", self._actor) as state:
             return file_exists(self._workspace, name, self._deleted(state))
 
@@ -179,7 +213,7 @@ class AgentSession:
 
         A line before it names each file that is too large for it; where there is nothing else, git apply finds no patch in it.
         """
-        names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
+        names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
         with self._recorder.working("diff", self._actor) as state:
             return patch_of(self._snapshot(state), names)
 
@@ -217,7 +251,7 @@ class AgentSession:
     def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
         """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
         check_message(message)
-        contents = {check_path(path): self._contents(path, data) for path, data in files.items()}
+        contents = {self._name(path): self._contents(path, data) for path, data in files.items()}
         for name, data in contents.items():
             self.write(name, data)
         return self.commit(message)
@@ -331,11 +365,14 @@ class AgentSession:
         timeout: float | None = None,
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
+        cwd: str = ".",
+        most_output: int | None = None,
+        merged: bool = False,
+        stop: int | None = None,
     ) -> Finished:
         """Run a program in the workspace, to its end; what it started ends with it.
 
-        It gets git's hermetic environment with a temporary home directory, the engine's time, the session's id, and of this process's
-        variables only ``PATH``. The session may be used meanwhile.
+        It is ``programs(...)`` with a home directory for this run only, and its ``run``. The session may be used meanwhile.
 
         Args:
             argv: the program and its arguments.
@@ -345,9 +382,13 @@ class AgentSession:
                 the machine's.
             limits: what it may use, such as ``{"memory": "2GB", "processes": 200}``; a program that passes one is ended, and
                 ``Finished.limit`` names it.
-            timeout: real seconds that it may run; None for ever.
+            timeout: real seconds that it may run, above 0; None for ever.
             stdin: its standard input.
             environment: variables to add or replace.
+            cwd: its working directory: relative to the workspace's root, or absolute as the program sees it.
+            most_output: bytes that are kept of each stream; 10 MiB by default. What is beyond is thrown away.
+            merged: whether its errors come on its output, in the order in which both were written.
+            stop: a descriptor; the program is killed as soon as it can be read.
 
         Raises:
             CapabilityMissing: the workspace has no files to work on (``lazy``); this machine has no such confinement; the workspace is an
@@ -356,13 +397,70 @@ class AgentSession:
             InvalidInput: the command is none, there is no such level, network or limit, or a model's key is not set.
             AdapterUnavailable: it could not be confined; it was not started.
         """
-        from pytest_gittrix.engine.agents.run import run_in
+        from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
+
+        with self.programs(confine=confine, network=network, limits=limits, at=None, keep_home=False) as programs:
+            return programs.run(
+                argv,
+                stdin=stdin,
+                cwd=cwd,
+                environment=environment,
+                timeout=timeout,
+                most_output=MOST_OUTPUT if most_output is None else most_output,
+                merged=merged,
+                stop=stop,
+            )
+
+    def programs(
+        self,
+        *,
+        confine: str | None = None,
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+        at: str | None = "/workspace",
+        readable: Iterable[Path | str] = (),
+        beside: Sequence[str] = (),
+        sockets: Mapping[str, Path | str] | None = None,
+        keep_home: bool = True,
+    ) -> Programs:
+        """What runs programs in the workspace, one after another or several at a time, with a home directory that they share.
+
+        Programs get git's hermetic environment, the engine's time, the session's id, and of this process's variables only ``PATH``,
+        ``LANG`` and ``TERM``.
+
+        Args:
+            confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default, and
+                ``auto`` if that says nothing.
+            network: ``none``, ``all`` for the machine's, or a list of what they reach, such as ``["model:anthropic"]``. ``off`` has
+                always the machine's.
+            limits: what each may use, such as ``{"memory": "2GB", "processes": 200}``.
+            at: the path at which a jail shows the workspace; None for its own.
+            readable: files and directories that they may read and execute, besides the system's and this Python's.
+            beside: absolute paths of further directories in a jail, empty at first.
+            sockets: Unix sockets of this machine that they reach in a jail, by the paths at which the jail shows them.
+            keep_home: whether the home and ``beside`` belong to the session, and are there again when it is resumed; else they are removed
+                when the result is closed.
+
+        Raises:
+            CapabilityMissing: the workspace has no files to work on (``lazy``), or this machine cannot confine programs so.
+            InvalidInput: there is no such level, network or limit, or a path is not absolute.
+        """
+        from pytest_gittrix.engine.agents.programs import Programs
 
         with self._recorder.working("run", self._actor):
-            workspace, level = self._workspace, self._workspace.confine if confine is None else confine
-        variables = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
-        clock = self._recorder.clock
-        return run_in(workspace, argv, level, clock, network=network, limits=limits, environment=variables, timeout=timeout, stdin=stdin)
+            level = self._workspace.confine if confine is None else confine
+        return Programs(
+            self,
+            self._recorder.clock,
+            level,
+            network=network,
+            limits=limits,
+            at=at,
+            readable=readable,
+            beside=beside,
+            sockets=sockets,
+            home=self._recorder.directory / HOME if keep_home else None,
+        )
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""

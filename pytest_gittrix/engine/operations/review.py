@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gittrix.errors import Advice, InvalidInput, PathNotFound
+from pytest_gittrix.errors import Advice, InvalidInput, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ListType = Literal["file", "dir", "symlink", "submodule"]
 
 _FILES: Final = (FILE, EXECUTABLE)
+_MOST_LINKS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,13 +54,20 @@ def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_st
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:
     """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace holds nothing there.
 
-    A symlink gives its target, as git stores it; it is never followed.
+    A symlink gives its target, as git stores it; it is not followed. ``followed`` says where one leads.
 
     Raises:
         PathNotFound: there is no file there, or it was deleted.
-        WriteRejected: it is a directory, a device or over the limit.
+        PathIsDirectory: it is a directory.
+        WriteRejected: it is a device, or over the limit.
     """
     status = workspace.files.lstat(path)
+    if stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted):
+        raise PathIsDirectory(
+            f"{path!r} is a directory.",
+            why="Only files have bytes.",
+            fix=Advice(f"list({path!r}) names what is in it.", "`gittrix session list-files` names what is in it."),
+        )
     if status is not None and stat.S_ISLNK(status.st_mode):
         return workspace.files.read_link(path)
     if status is not None:
@@ -92,6 +101,59 @@ def is_executable_below(workspace: Workspace, path: str, deleted: Collection[str
 
 def _is_other(status: os.stat_result | None) -> bool:
     return status is not None and not stat.S_ISDIR(status.st_mode)
+
+
+def _shows_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
+    """Whether a ``lazy`` workspace shows a directory of the baseline at a path where nothing is on its disk."""
+    if workspace.kind != "lazy" or path not in workspace.seed.directories:
+        return False
+    inside = (name for name in workspace.seed.entries if name.startswith(f"{path}/"))
+    return any(baseline_entry(workspace, name, deleted) is not None for name in inside)
+
+
+def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
+    """Where a path leads if every link on it is followed, as programs in the workspace do.
+
+    Args:
+        workspace: the session's workspace.
+        path: canonical, from its root.
+        deleted: paths that a ``lazy`` workspace does not show.
+
+    Returns:
+        The path of what is not a link; nothing has to be there.
+
+    Raises:
+        WriteRejected: it leads out of the workspace, into a git directory, or nowhere, as a circle of links does.
+    """
+    root = os.path.realpath(workspace.path)
+    rest, place, links = path.split("/"), "", 0
+    while rest:
+        name = os.path.normpath(os.path.join(place, rest.pop(0)))
+        target = None if name == "." else _target_of(workspace, name, deleted)
+        if target is None:
+            place = "" if name == "." else name
+        else:
+            links += 1
+            here = os.path.join(root, os.path.dirname(name))
+            inside = os.path.relpath(os.path.join(here, os.fsdecode(target)), root)
+            if links > _MOST_LINKS or inside.split("/")[0] == "..":
+                raise WriteRejected(
+                    f"{path!r} leads out of the workspace, or in a circle: {name!r} is a link to {os.fsdecode(target)!r}.",
+                    why="What is outside belongs to others.",
+                    fix="Name a file of the workspace.",
+                    opt_out=Advice("With follow=False the link itself is meant.", ""),
+                )
+            rest, place = [*inside.split("/"), *rest], ""
+    return check_path(place) if links else path
+
+
+def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:
+    """Where the link at a path points; None if there is none."""
+    status = workspace.files.lstat(path)
+    if status is not None:
+        return workspace.files.read_link(path) if stat.S_ISLNK(status.st_mode) else None
+    entry = baseline_entry(workspace, path, deleted)
+    return workspace.seed.blob(entry.id) if entry is not None and entry.mode == SYMLINK else None
 
 
 def require_no_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> None:

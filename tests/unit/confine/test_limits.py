@@ -13,8 +13,8 @@ from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 
 from pytest_gittrix.confine.choose import confinement, wrapped
 from pytest_gittrix.confine.command import Confinement, limits_of
+from pytest_gittrix.confine.kernel.namespace_jail import numbers_are_its_own
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
-from pytest_gittrix.confine.namespace_jail import numbers_are_its_own
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput

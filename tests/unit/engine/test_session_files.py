@@ -11,7 +11,7 @@ from support.engine import FILES, KINDS, LINES, Site, edited, open_site, shell
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound, WriteRejected
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.workspaces.snapshot import Limits
 
 
@@ -50,8 +50,9 @@ class TestRead:
         assert session.read("src/util.py") == LINES.encode()
         assert not session.exists("added")
 
-    def test_of_a_link_gives_its_target_and_does_not_follow(self, session: UserSession) -> None:
-        assert session.read("link") == b"app.py"
+    def test_of_a_link_gives_the_file_behind_it_or_its_target(self, session: UserSession) -> None:
+        assert session.read("link") == session.read("app.py")
+        assert session.read("link", follow=False) == b"app.py"
 
     @pytest.mark.parametrize("path", ["nowhere", "src/nowhere", "app.py/below", "nowhere/at/all"])
     def test_of_what_is_not_there_finds_nothing(self, session: UserSession, path: str) -> None:
@@ -60,12 +61,19 @@ class TestRead:
         assert not session.exists(path)
 
     def test_of_a_directory_is_refused(self, session: UserSession) -> None:
-        with pytest.raises(GittrixError, match="src"):
+        with pytest.raises(PathIsDirectory, match="src"):
             session.read("src")
         assert not session.exists("src")
 
 
 class TestWrite:
+    def test_through_a_link_writes_the_file_behind_it(self, session: UserSession) -> None:
+        session.write("link", "new\n")
+        assert session.touched_files() == ["app.py"]
+        session.write("link", "a file\n", follow=False)
+        assert session.touched_files() == ["app.py", "link"]
+        assert (session.read("app.py"), session.read("link")) == (b"new\n", b"a file\n")
+
     @pytest.mark.parametrize("data", [b"", b"\0\xff\n", b"a\r\nb\r", b"x" * 100_000, "text \N{SNOWMAN}"])
     def test_keeps_bytes_as_they_are(self, site: Site, session: UserSession, data: bytes | str) -> None:
         expected = data.encode() if isinstance(data, str) else data
@@ -276,6 +284,34 @@ def test_a_session_s_files_are_no_other_session_s(site: Site) -> None:
     assert one.read("app.py") == b"one\n"
     assert two.touched_files() == ["app.py"]
     assert not two.exists("app.py")
+
+
+def test_absolute_paths_below_the_workspace_name_its_files(site: Site) -> None:
+    session = site.start()
+    root = session.workspace_path
+    session.write(f"{root}/src/new", "x\n")
+    assert session.read(f"{root}/src/new") == session.read("src/new") == b"x\n"
+    assert session.exists(f"{root}/src/new")
+    assert session.list(str(root)) == session.list()
+    assert session.diff([f"{root}/src/new"]) == session.diff(["src/new"]) != ""
+    for outside in ("/etc/passwd", f"{root}/../outside", f"{root}x/file", f"{root}/.git/config"):
+        with pytest.raises(WriteRejected):
+            session.read(outside)
+
+
+def test_links_are_followed_as_programs_follow_them(site: Site) -> None:
+    session = site.start()
+    shell(session, f"mkdir d && ln -s ../src d/up && ln -s d/up/util.py far && ln -s {session.workspace_path}/app.py absolute")
+    shell(session, "ln -s nothing dangling; ln -s one two; ln -s two one; ln -s .git git; ln -s src/../../x out")
+    assert session.read("d/up/util.py") == session.read("far") == session.read("src/util.py")
+    assert session.read("absolute") == session.read("app.py")
+    session.write("dangling", "made\n")
+    assert session.read("nothing") == b"made\n"
+    for wrong in ("one", "git/config", "out"):
+        with pytest.raises(WriteRejected):
+            session.read(wrong)
+        with pytest.raises(WriteRejected):
+            session.write(wrong, "x")
 
 
 @pytest.mark.parametrize("target", ["/etc", "..", "../../durable"])

@@ -17,11 +17,11 @@ from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement, missing_layers
+from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
-from pytest_gittrix.integrations.programs import Programs, exit_code
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
 from pytest_gittrix.mcp.tools import SessionTools
 from pytest_gittrix.testing.world import World

@@ -1,0 +1,1 @@
+"""What the process that confines a program asks of the kernel: namespaces or Landlock around it, and how much it uses."""

@@ -1,0 +1,579 @@
+"""A program that runs: its output as it comes, its input as it is wanted, its end by whoever asks for it.
+
+One loop attends each program: it feeds and reads it, watches its time and its limits, and leaves nothing of it behind. A program that stays
+has the loop in a thread of its own; one that is waited for at once has it in the thread that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import selectors
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from pytest_gittrix.confine.kernel.meter import Meter
+from pytest_gittrix.confine.limits import Limit
+from pytest_gittrix.confine.started import SIGNALS, Started, set_size
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.process_tree import KILL_WAIT
+
+Keep = Literal["unread", "first", "last"]
+
+_BLOCK: Final = 1 << 16
+_BEGINNING: Final = 1 << 12
+_MOST_IN_A_PIPE: Final = 1 << 20
+_END_OF_INPUT: Final = b"\x04"
+_LARGEST_TERMINAL: Final = (1 << 16) - 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended.
+
+    Attributes:
+        code: its status; None if a signal ended it. 127: there is no such program, 126: it cannot be executed.
+        signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
+            gives for a child that a signal ended.
+        stdout: its output, as far as it was kept and not read before.
+        stderr: its errors, likewise; empty if they came on its output.
+        timed_out: whether it was killed with everything it started, because its time was over or somebody asked for that.
+        truncated: whether it wrote more than was asked for, and only a part of that is here.
+        network: what the gateway decided, a line of JSON each, for a network that is a list.
+        limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
+    """
+
+    code: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    truncated: bool = False
+    network: tuple[str, ...] = ()
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A program that was started, for who attends it.
+
+    Attributes:
+        started: the program.
+        conclude: makes the account of its end that is given, of a first one and the beginning of its errors; it may raise.
+        meter: who measures it; None where its own attendant does, or nobody.
+        limit: names the limit that its own attendant ended it for.
+    """
+
+    started: Started
+    conclude: Callable[[Finished, bytes], Finished]
+    meter: Meter | None = None
+    limit: Callable[[], str | None] = lambda: None
+
+
+class NeverStarted(Exception):
+    """There is no such program, or it cannot be executed: it ended before it began."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(finished.stderr)
+        self.finished = finished
+
+
+class Output:
+    """What a program writes on one stream: kept until it is read. Iterating over it gives the pieces as they come.
+
+    Attributes:
+        truncated: whether something was thrown away, because more came than is kept.
+        beginning: the first bytes that came, read or not.
+    """
+
+    truncated = False
+    beginning = b""
+
+    def __init__(self, running: Running, limit: int, keep: Keep) -> None:
+        self._running = running
+        self._limit = limit
+        self._keep = keep
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self.read():
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while piece := await self.read_async():
+            yield piece
+
+    def read(self, timeout: float | None = None) -> bytes:
+        """Take everything that is kept, and wait until there is something.
+
+        Args:
+            timeout: real seconds to wait; None for ever.
+
+        Returns:
+            The bytes; empty at the end of the stream.
+
+        Raises:
+            TimeoutError: nothing came in that time.
+        """
+        return self._running.until(self._taken, timeout)
+
+    async def read_async(self) -> bytes:
+        """As ``read``, for asyncio."""
+        return await self._running.until_async(self._taken)
+
+    def peek(self) -> bytes:
+        """What is kept, without taking it."""
+        with self._running.changed:
+            return b"".join(self._pieces)
+
+    def _taken(self) -> bytes | None:
+        if not self._pieces:
+            return b"" if self._ended else None
+        data, was_full = b"".join(self._pieces), self.full
+        self._pieces.clear()
+        self._size = 0
+        if was_full:
+            self._running.wake()
+        return data
+
+    @property
+    def full(self) -> bool:
+        """Whether the program has to wait until somebody reads."""
+        return self._keep == "unread" and self._size >= self._limit
+
+    def add(self, data: bytes) -> None:
+        """Keep what came, as far as there is room."""
+        self.beginning += data[: _BEGINNING - len(self.beginning)]
+        if self._keep == "first":
+            room = self._limit - self._size
+            self.truncated = self.truncated or len(data) > room
+            data = data[:room]
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
+        while self._keep == "last" and self._size > self._limit:
+            self.truncated = True
+            first = self._pieces.popleft()
+            rest = first[self._size - self._limit :]
+            self._size -= len(first) - len(rest)
+            if rest:
+                self._pieces.appendleft(rest)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._ended = True
+
+
+class Running:
+    """A program that was started, and all that it starts. ``Programs.start`` makes it.
+
+    Any thread may call any method at any time. As a context manager it kills the program at the end, with everything that it started.
+
+    Attributes:
+        stdout: its output; on a terminal, all that is shown there.
+        stderr: its errors; nothing comes here if they are merged with the output.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[[ExitStack], Opening],
+        *,
+        stdin: bytes | None,
+        limit: int,
+        keep: Keep,
+        timeout: float | None,
+        stop: int | None,
+        terminal: bool = False,
+    ) -> None:
+        self.changed = threading.Condition()
+        self.stdout = Output(self, limit, keep)
+        self.stderr = Output(self, limit, keep)
+        self._opening = opening
+        self._deadline = None if timeout is None else real_seconds() + timeout
+        self._stop = stop
+        self._terminal = terminal
+        self._unsent = bytearray(stdin or b"")
+        self._input_ends = stdin is not None and not terminal
+        if stdin is not None and terminal:
+            self._unsent += _END_OF_INPUT
+        self._killed = False
+        self._started: Started | None = None
+        self._was_started = False
+        self._waker: int | None = None
+        self._input: int | None = None
+        self._limit: str | None = None
+        self._finished: Finished | None = None
+        self._problem: BaseException | None = None
+        self._listeners: set[Callable[[], object]] = set()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<Running {'ended' if self._is_over else 'program'}>"
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    async def __aenter__(self) -> Running:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.kill)
+
+    # What the program's user asks for.
+
+    def write(self, data: bytes) -> None:
+        """Put bytes on its standard input; they wait here until it reads.
+
+        Raises:
+            InvalidInput: its input was closed before.
+        """
+        with self.changed:
+            if self._input_ends and not self._is_over:
+                raise InvalidInput(
+                    "The standard input of the program is closed.", fix="Write before close_stdin(), and start without stdin=."
+                )
+            self._unsent += data
+        self.wake()
+
+    def close_stdin(self) -> None:
+        """End its standard input, behind what was written; on a terminal as Ctrl-D does, so that more can be written later."""
+        with self.changed:
+            if self._terminal:
+                self._unsent += _END_OF_INPUT
+            else:
+                self._input_ends = True
+        self.wake()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal; programs on it hear of that by SIGWINCH.
+
+        Raises:
+            InvalidInput: it has no terminal, or there is no such size.
+        """
+        check_size((rows, columns))
+        with self.changed:
+            if not self._terminal:
+                raise InvalidInput("The program has no terminal.", fix="Start it with pty=True.")
+            if self._input is not None:
+                set_size(self._input, rows, columns)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the program itself; one that has ended gets none. ``kill`` ends it with all that it started.
+
+        Raises:
+            InvalidInput: it is not SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 or SIGUSR2.
+        """
+        if number not in SIGNALS:
+            raise InvalidInput(
+                f"Signal {number!r} cannot be sent to a confined program.",
+                why="Whoever confines it passes on a few signals only.",
+                fix=f"Use one of {', '.join(one.name for one in SIGNALS)}, or kill().",
+            )
+        with self.changed:
+            if self._started is not None:
+                with suppress(OSError):  # it has ended
+                    self._started.signal(number)
+
+    def kill(self) -> None:
+        """End it with everything that it started, and wait for that. One that has ended stays as it ended."""
+        self._ask_to_end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def poll(self) -> Finished | None:
+        """How it ended; None while it runs.
+
+        Raises:
+            AdapterUnavailable: it could not be confined; it was not started.
+        """
+        with self.changed:
+            return self._outcome()
+
+    def wait(self, timeout: float | None = None) -> Finished:
+        """Wait for its end, and see that nothing is left of it; gives how it ended.
+
+        A program whose unread output is full waits for a reader, as on a pipe.
+
+        Args:
+            timeout: real seconds to wait; None for ever. The program goes on afterwards.
+
+        Raises:
+            TimeoutError: it still runs.
+            AdapterUnavailable: it could not be confined; it was not started.
+        """
+        return self.until(self._outcome, timeout)
+
+    async def wait_async(self) -> Finished:
+        """As ``wait``, for asyncio. A cancelled task leaves the program running."""
+        return await self.until_async(self._outcome)
+
+    # Waiting, for this class and its streams.
+
+    @property
+    def _is_over(self) -> bool:
+        return self._finished is not None or self._problem is not None
+
+    def _outcome(self) -> Finished | None:
+        if self._problem is not None:
+            raise self._problem
+        return self._finished
+
+    def until(self, answer: Callable[[], T | None], timeout: float | None) -> T:
+        """Wait until there is an answer that is not None; it is asked for while nothing changes."""
+        deadline = None if timeout is None else real_seconds() + timeout
+        with self.changed:
+            while (found := answer()) is None:
+                rest = None if deadline is None else deadline - real_seconds()
+                if rest is not None and rest <= 0:
+                    raise TimeoutError(f"Nothing came of the program within {timeout:g} s.")
+                self.changed.wait(rest)
+            return found
+
+    async def until_async(self, answer: Callable[[], T | None]) -> T:
+        """As ``until``, in a task."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(news.set)
+
+        with self.changed:
+            self._listeners.add(ring)
+        try:
+            while True:
+                news.clear()
+                with self.changed:
+                    found = answer()
+                if found is not None:
+                    return found
+                await news.wait()
+        finally:
+            with self.changed:
+                self._listeners.discard(ring)
+
+    def wake(self) -> None:
+        """Have the loop look at what is wanted of it."""
+        with self.changed:
+            if self._waker is not None:
+                os.eventfd_write(self._waker, 1)
+
+    def _tell(self) -> None:
+        self.changed.notify_all()
+        for ring in self._listeners:
+            ring()
+
+    def _ask_to_end(self) -> None:
+        with self.changed:
+            self._killed = True
+            self.wake()
+
+    # The loop.
+
+    def attended(self) -> Finished:
+        """Attend the program in this thread, to its end; whatever interrupts this kills it."""
+        try:
+            finished = self._attend()
+        except BaseException as problem:
+            with self.changed:
+                self._problem = problem
+                self._over()
+            raise
+        with self.changed:
+            self._finished = finished
+            self._over()
+        return finished
+
+    def begin(self) -> Running:
+        """Attend the program in a thread of its own, and return when it was started. Raises as ``_opening`` does."""
+        # bubblewrap ends with the thread that started it, so the program is started by the thread that attends it.
+        self._thread = threading.Thread(target=self._begun, name="gittrix-program", daemon=True)
+        _RUNNING.add(self)
+        self._thread.start()
+        with self.changed:
+            while not self._was_started and not self._is_over:
+                self.changed.wait()
+            if self._problem is not None and not self._was_started:
+                raise self._problem
+        return self
+
+    def _begun(self) -> None:
+        with suppress(BaseException):  # whoever waits for the program is told
+            self.attended()
+
+    def _over(self) -> None:
+        for stream in (self.stdout, self.stderr):
+            stream.end()
+        self._tell()
+
+    def _attend(self) -> Finished:
+        with ExitStack() as held:
+            try:
+                opening = self._opening(held)
+            except NeverStarted as problem:
+                self.stderr.add(problem.finished.stderr)
+                return problem.finished
+            started, ended = opening.started, False
+            fds = [*started.streams]
+            outputs = dict(zip(fds[1:], (self.stdout, self.stderr), strict=False))
+            try:
+                with self.changed:
+                    self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                    self._started, self._input = started, fds[0]
+                    self._was_started = True
+                    self._tell()
+                ended = self._until_it_ends(started, outputs, opening.meter)
+            finally:
+                with self.changed:
+                    self._started = None
+                started.leave(ended=ended)
+                self._drain(outputs)
+                with self.changed:
+                    for fd in {*outputs, *([] if self._input is None else [self._input]), *([] if self._waker is None else [self._waker])}:
+                        os.close(fd)
+                    self._input = self._waker = None
+                status = started.status()
+            passed = self._limit or opening.limit()
+            account = self._account(status, timed_out=not ended and self._limit is None, passed=passed)
+            return opening.conclude(account, self.stderr.beginning or self.stdout.beginning)
+
+    def _account(self, status: int, *, timed_out: bool, passed: str | None) -> Finished:
+        code, number = (status, None) if status >= 0 else (None, -status)
+        limit = next((name for name in get_args(Limit) if name == passed), None)
+        truncated = self.stdout.truncated or self.stderr.truncated
+        return Finished(code, number, self.stdout.peek(), self.stderr.peek(), timed_out, truncated, limit=limit)
+
+    def _until_it_ends(self, started: Started, outputs: dict[int, Output], meter: Meter | None) -> bool:
+        """Feed and read it until it ends; False if its time is over before, it is to be killed, or it passed a limit."""
+        waker = self._waker
+        assert waker is not None
+        always = (started.news, waker, *([] if self._stop is None else [self._stop]))
+        for fd in started.streams:
+            os.set_blocking(fd, False)
+        with selectors.DefaultSelector() as watch:
+            for fd in always:
+                watch.register(fd, selectors.EVENT_READ)
+            ended = False
+            while not ended:
+                rest = None if self._deadline is None else self._deadline - real_seconds()
+                if rest is not None and rest <= 0:
+                    return False
+                if meter is not None:
+                    self._limit = meter.passed()
+                    if self._limit is not None:
+                        return False
+                    rest = meter.wait() if rest is None else min(rest, meter.wait())
+                with self.changed:
+                    if self._killed:
+                        return False
+                    self._watch_streams(watch, outputs)
+                for key, _ in watch.select(rest):
+                    if key.fd == started.news:
+                        ended = started.hear()
+                    elif key.fd == waker:
+                        os.eventfd_read(waker)
+                    elif key.fd == self._stop:
+                        return False
+                    elif key.fd == self._input:
+                        self._feed()
+                    elif key.fd in outputs:
+                        self._read(key.fd, outputs)
+            return True
+
+    def _watch_streams(self, watch: selectors.BaseSelector, outputs: dict[int, Output]) -> None:
+        """Watch what there is something to do for; an input that has all it will get is closed."""
+        if self._input is not None and self._input_ends and not self._unsent:
+            _watched(watch, self._input, 0)
+            os.close(self._input)
+            self._input = None
+        if self._input is not None:
+            _watched(watch, self._input, selectors.EVENT_WRITE if self._unsent else 0)
+        for fd, stream in outputs.items():
+            _watched(watch, fd, 0 if stream.full or stream.at_end else selectors.EVENT_READ)
+
+    def _feed(self) -> None:
+        with self.changed:
+            if self._input is None:
+                return
+            try:
+                del self._unsent[: os.write(self._input, self._unsent[:_BLOCK])]
+            except BlockingIOError:
+                return
+            except OSError:  # nobody reads any more
+                self._unsent.clear()
+                self._input_ends = True
+
+    def _read(self, fd: int, outputs: dict[int, Output]) -> bool:
+        """Take in what is there of a stream; whether there was something."""
+        try:
+            data = os.read(fd, _BLOCK)
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal that no program has any more
+            data = b""
+        with self.changed:
+            if data:
+                outputs[fd].add(data)
+            else:
+                outputs[fd].end()
+            self._tell()
+        return bool(data)
+
+    def _drain(self, outputs: dict[int, Output]) -> None:
+        """What it wrote before it ended: no more than a pipe holds, since an escaped process may write for ever."""
+        for fd in outputs:
+            with suppress(OSError):
+                for _ in range(_MOST_IN_A_PIPE // _BLOCK):
+                    if not self._read(fd, outputs):
+                        break
+
+
+def _watched(watch: selectors.BaseSelector, fd: int, events: int) -> None:
+    """Have a descriptor watched for some events, or for none."""
+    known: Any = watch.get_map().get(fd)
+    if known is None:
+        if events:
+            watch.register(fd, events)
+    elif not events:
+        watch.unregister(fd)
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Judge the rows and columns of a terminal. Raises InvalidInput if there is no such size."""
+    if not all(isinstance(number, int) and 0 < number <= _LARGEST_TERMINAL for number in size):
+        raise InvalidInput(f"{size!r} is no size of a terminal.", fix=f"Use rows and columns from 1 to {_LARGEST_TERMINAL}.")
+
+
+_RUNNING: Final[weakref.WeakSet[Running]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what still runs: at level off nothing else would."""
+    for running in list(_RUNNING):
+        running._ask_to_end()
+    for running in list(_RUNNING):
+        if running._thread is not None:
+            running._thread.join(KILL_WAIT)
+
+
+os.register_at_fork(after_in_child=_RUNNING.clear)

@@ -1,0 +1,276 @@
+"""Runs programs of an agent in its session's workspace: confined, with a private home directory, on the session's clock.
+
+Agents run one command after another, and expect that a command finds what an earlier one left in its home or its temporary directory.
+So the home exists as long as a ``Programs`` object, or as long as the session; not as long as one command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+from pytest_gittrix.clock.clock import Clock
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
+from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain
+from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
+from pytest_gittrix.confine.execute import SIZE, run, start
+from pytest_gittrix.confine.running import Finished, Keep, Running
+from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.workspaces.workspace import Workspace
+
+WORKSPACE: Final = "/workspace"
+"""The path of the workspace for programs in a jail; it is the same in every sample of every run."""
+
+_CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
+
+# The caller's variables that a program needs. No other variable, and so no secret, is passed on.
+_INHERITED: Final = ("PATH", "LANG", "TERM")
+
+# Files that Python and pytest leave beside the code hold times and paths, so that equal work would become different commits.
+_WITHOUT_CACHES: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTHONHASHSEED": "0"}
+
+
+class InWorkspace(Protocol):
+    """What ``Programs`` takes of an ``AgentSession``."""
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        ...
+
+    @property
+    def workspace_mount(self) -> tuple[Path, Layers | None] | None:
+        """The directory that programs work in, and what a jail mounts it above; None if no program can work there."""
+        ...
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Some variables, with the session's id."""
+        ...
+
+
+class Programs:
+    """Runs programs in the workspace of one session. As a context manager it removes their home directory at the end.
+
+    ``AgentSession.programs`` makes one with the session's own level and clock.
+
+    Attributes:
+        session: the session.
+        workspace: the absolute path of its workspace, as programs see it.
+        confinement: the level of confinement, and why it is no stronger.
+        place: where programs run: the directories that they find, and where.
+        home: their home directory, on this machine.
+    """
+
+    def __init__(
+        self,
+        session: InWorkspace,
+        clock: Clock,
+        confine: str = "auto",
+        *,
+        network: object = "none",
+        limits: object = None,
+        at: str | None = WORKSPACE,
+        readable: Iterable[Path | str] = (),
+        beside: Sequence[str] = (),
+        sockets: Mapping[str, Path | str] | None = None,
+        directory: Path | None = None,
+        home: Path | None = None,
+    ) -> None:
+        """Check that programs can be run, choose the confinement, and make the home directory.
+
+        Args:
+            session: the session; only its workspace, id and environment are used.
+            clock: the engine's clock, from which programs get the time.
+            confine: ``auto``, ``off``, ``guard`` or ``jail``.
+            network: which network programs have; see ``confinement``.
+            limits: what each program may use; see ``confinement``.
+            at: the path at which a jail shows the workspace; None for its own.
+            readable: files and directories that programs may read and execute, besides the system's and this Python's.
+            beside: absolute paths of further directories in a jail, empty at first; they exist as long as the home.
+            sockets: Unix sockets of this machine that programs in a jail reach, by the absolute paths at which the jail shows them.
+            directory: the directory in which the home is made; the one for temporary files by default.
+            home: the home itself, made if it is missing, and kept when this is closed.
+
+        Raises:
+            CapabilityMissing: the workspace is no directory (``lazy``), or this machine cannot confine at that level or with that network,
+                with those limits or sockets.
+            InvalidInput: there is no such level, network or limit, or a path is not absolute.
+        """
+        mount = session.workspace_mount
+        if mount is None:
+            raise CapabilityMissing(
+                f"No program can work in {session.id}: no directory of this machine has all its files.",
+                why="A lazy workspace holds only what was written, and the files of a remote one are elsewhere.",
+                fix=Advice(
+                    "Start the session with workspace='clone' or 'copy'.", "Start the session with --workspace clone or --workspace copy."
+                ),
+            )
+        self.session = session
+        workspace, layers = Path(os.path.abspath(mount[0])), mount[1]
+        self.confinement: Confinement = confinement(confine, network, limits, layers=layers is not None)
+        jailed = self.confinement.level == "jail"
+        self.workspace = (at or str(workspace)) if jailed else os.path.realpath(workspace)
+        self._clock = clock
+        self._passing = home is None
+        self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory))) if home is None else home.absolute()
+        try:
+            mounts = [(self.home / f".beside-{number}", path) for number, path in enumerate(beside)]
+            for made in (self.home, *(made for made, _ in mounts)):
+                made.mkdir(parents=True, exist_ok=True)
+            self.place = Place(
+                workspace=workspace,
+                home=self.home,
+                readable=(*toolchain(), *map(_absolute, readable), *self._clock_file()),
+                at=at if jailed else None,
+                beside=tuple(mounts),
+                sockets=tuple((_absolute(path), shown) for shown, path in (sockets or {}).items()),
+                layers=layers,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the home directory, unless it was given; no program can run afterwards. Closing twice does nothing."""
+        if self._passing:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str = ".",
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        most_output: int = MOST_OUTPUT,
+        merged: bool = False,
+        stop: int | None = None,
+    ) -> Finished:
+        """Run a program and wait for its end; processes that it started end with it.
+
+        Args:
+            argv: the program and its arguments; no shell is involved.
+            stdin: the bytes on its standard input.
+            cwd: its working directory, relative to the workspace's root or absolute as programs see it. If there is no such directory, the
+                result is that of a shell whose ``cd`` failed.
+            environment: more environment variables.
+            timeout: real seconds after which the program is killed, above 0; None for none.
+            most_output: how many bytes of each output stream are returned.
+            merged: whether its errors come on its output, in the order in which both were written.
+            stop: a file descriptor; the program is killed as soon as the descriptor is readable.
+
+        Raises:
+            InvalidInput: the command is empty or malformed, or the workspace was removed.
+            GittrixError: as ``confine.run``.
+        """
+        return run(
+            self._command(argv, cwd, timeout),
+            self.place,
+            self.confinement,
+            environment=self.environment(environment),
+            stdin=stdin,
+            timeout=timeout,
+            most_output=most_output,
+            merged=merged,
+            stop=stop,
+        )
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        cwd: str = ".",
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        most_output: int = MOST_OUTPUT,
+        keep: Keep = "unread",
+        merged: bool = False,
+        pty: bool = False,
+        size: tuple[int, int] = SIZE,
+    ) -> Running:
+        """Start a program that stays: its output as it comes, its input when it is there, and its end with all that it started.
+
+        Args:
+            argv, cwd, environment, timeout, merged: as for ``run``.
+            stdin: all that it reads; None if more is to be written later.
+            most_output: bytes of each stream that are kept until they are read.
+            keep: what becomes of more: with ``unread`` the program waits until somebody reads, as on a pipe; ``first`` and ``last`` throw
+                away what is behind the first bytes, or before the last.
+            pty: whether it has a terminal, from which it hears Ctrl-C (write ``b"\\x03"``).
+            size: rows and columns of the terminal.
+
+        Raises:
+            InvalidInput, GittrixError: as for ``run``. ``Running.wait`` raises what is noticed later.
+        """
+        return start(
+            self._command(argv, cwd, timeout),
+            self.place,
+            self.confinement,
+            environment=self.environment(environment),
+            stdin=stdin,
+            timeout=timeout,
+            most_output=most_output,
+            keep=keep,
+            merged=merged,
+            pty=pty,
+            size=size,
+        )
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment variables of a program: hermetic git, the session's clock and id, no caches of Python's, and ``more``.
+
+        This Python is last in PATH.
+        """
+        base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), os.path.join(sys.prefix, "bin")])
+        return {**self.session.environment(hermetic_env(self.home, base=base)), **self._time(), **_WITHOUT_CACHES, **(more or {})}
+
+    def _time(self) -> dict[str, str]:
+        return self._clock.environment() if hasattr(self._clock, "environment") else {}
+
+    def _clock_file(self) -> tuple[Path, ...]:
+        file = self._time().get(CLOCK_VARIABLE, "")
+        return (Path(file),) if os.path.isabs(file) else ()
+
+    @staticmethod
+    def _command(argv: Sequence[str], cwd: str, timeout: float | None) -> list[str]:
+        check_command(argv, {})
+        if timeout is not None and not timeout > 0:
+            raise InvalidInput(
+                f"timeout={timeout!r} is no time that a program could run.",
+                why="0 means none to some callers, and at once to others.",
+                fix="Use seconds above 0, or None for none.",
+            )
+        return [*argv] if cwd == "." else ["/bin/sh", "-c", _CHANGE_DIRECTORY, "sh", cwd, *argv]
+
+
+def layers_of(workspace: Workspace) -> Layers | None:
+    """What a workspace lies above, for a jail; None for one that is a directory by itself."""
+    return None if workspace.layers is None else Layers(*map(Path, workspace.layers))
+
+
+def exit_code(done: Finished) -> int | None:
+    """The exit status of a program as a shell reports it: 128 plus the signal's number for a signal, None if it took too long."""
+    if done.timed_out:
+        return None
+    return 128 + done.signal if done.signal is not None else done.code
+
+
+def _absolute(path: Path | str) -> Path:
+    return Path(path).expanduser().absolute()

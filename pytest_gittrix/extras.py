@@ -42,6 +42,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "dask": Extra(("distributed",), "the executor dask", opt_out="Leave --executor out, to use processes of this machine."),
     "serve": Extra(("fastapi", "uvicorn"), "the daemon", opt_out="Commands such as gittrix session do the same without a daemon."),
     "mcp": Extra(("mcp",), "the MCP server"),
+    "acp": Extra(("acp",), "the client of the Agent Client Protocol"),
     "inspect": Extra(("inspect_ai",), "the Inspect AI sandbox"),
     "mini": Extra(("minisweagent",), "the mini-swe-agent environment"),
     "pydantic-ai": Extra(("pydantic_ai",), "the pydantic-ai workspace"),

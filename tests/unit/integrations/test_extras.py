@@ -52,6 +52,9 @@ def mcp():
     from pytest_gittrix.mcp.server import server
     server(None)
 
+def acp():
+    from pytest_gittrix.acp import acp_agent
+
 def inspect():
     import pytest_gittrix.integrations.inspect_provider
 
@@ -72,8 +75,8 @@ def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
-uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "mini": [mini],
-        "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai], "harbor": [harbor]}
+uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
+        "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

@@ -1,0 +1,24 @@
+"""Agents that speak the Agent Client Protocol, at work in a session: confined, recorded, and without a way to promote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.lazy_exports import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.acp.client import AcpAgent as AcpAgent
+    from pytest_gittrix.acp.client import Prompted as Prompted
+    from pytest_gittrix.acp.client import acp_agent as acp_agent
+    from pytest_gittrix.acp.client import run_prompt as run_prompt
+    from pytest_gittrix.acp.permissions import Policy as Policy
+    from pytest_gittrix.acp.permissions import allow as allow
+    from pytest_gittrix.acp.permissions import reject as reject
+
+__getattr__ = door(
+    __name__,
+    {
+        "pytest_gittrix.acp.client": ("AcpAgent", "Prompted", "acp_agent", "run_prompt"),
+        "pytest_gittrix.acp.permissions": ("Policy", "allow", "reject"),
+    },
+)

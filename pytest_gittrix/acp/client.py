@@ -1,0 +1,378 @@
+"""The client of the Agent Client Protocol: an agent program that lives in a session's confinement, and works by the session.
+
+Files that it asks for are read and written by the session, its terminals run where it runs, and what it may do a policy decides. What it
+does by itself is confined as every program of the session is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pytest_gittrix.acp.permissions import Policy, allow
+from pytest_gittrix.acp.transcript import Transcript
+from pytest_gittrix.confine.execute import MOST_OUTPUT
+from pytest_gittrix.confine.running import Finished, Running
+from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound
+from pytest_gittrix.extras import needs
+
+with needs("acp"):
+    from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, text_block
+    from acp.schema import (
+        AllowedOutcome,
+        ClientCapabilities,
+        CreateTerminalResponse,
+        DeniedOutcome,
+        FileSystemCapabilities,
+        Implementation,
+        KillTerminalResponse,
+        ReadTextFileResponse,
+        ReleaseTerminalResponse,
+        RequestPermissionResponse,
+        TerminalExitStatus,
+        TerminalOutputResponse,
+        WaitForTerminalExitResponse,
+        WriteTextFileResponse,
+    )
+
+_MOST_ERRORS: Final = 1 << 12
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """What came of a prompt.
+
+    Attributes:
+        stop_reason: ``end_turn``, ``max_tokens``, ``max_turn_requests``, ``refusal`` or ``cancelled``.
+        text: what the agent said.
+    """
+
+    stop_reason: str
+    text: str
+
+
+class AcpAgent:
+    """An agent that speaks the protocol. ``acp_agent`` starts one.
+
+    Attributes:
+        running: its program.
+        acp_session: the id of the agent's own session.
+    """
+
+    def __init__(self, running: Running, connection: Any, client: _Client) -> None:
+        self.running = running
+        self.acp_session = ""
+        self._connection = connection
+        self._client = client
+
+    async def prompt(self, text: str) -> Prompted:
+        """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn.
+
+        Raises:
+            AdapterUnavailable: the agent refused, answered what is none, or ended; its last errors are in the message.
+        """
+        client = self._client
+        await client.in_order(client.transcript.begin, text)
+        client.cancelled.clear()
+        reason = "failed"
+        try:
+            answer = await self._asked(self._connection.prompt(self.acp_session, [text_block(text)]))
+            reason = str(answer.stop_reason)
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            with suppress(AdapterUnavailable):  # it has ended
+                await self.cancel()
+            raise
+        finally:
+            said = await asyncio.shield(client.in_order(client.transcript.end, reason))
+        return Prompted(reason, said)
+
+    async def cancel(self) -> None:
+        """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too."""
+        self._client.cancelled.set()
+        await self._asked(self._connection.cancel(self.acp_session))
+
+    async def begin(self) -> None:
+        """Agree on the protocol, and begin a session of the agent in the workspace."""
+        capabilities = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
+        about = Implementation(name="pytest-gittrix", version="1")
+        await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=capabilities, client_info=about))
+        self.acp_session = (await self._asked(self._connection.new_session(cwd=self._client.programs.workspace))).session_id
+
+    async def close(self) -> None:
+        """End the agent with its terminals, and with everything that they started."""
+        await self._connection.close()
+        await self._client.close()
+        await asyncio.to_thread(self.running.kill)
+
+    async def _asked(self, question: Any) -> Any:
+        try:
+            return await question
+        except (RequestError, ConnectionError) as problem:
+            ended = self.running.poll()
+            state = "" if ended is None else f" It has ended with {ended.code if ended.signal is None else f'signal {ended.signal}'}."
+            errors = self._client.last_errors()
+            raise AdapterUnavailable(
+                f"The agent did not do what it was asked: {problem}.{state}",
+                why=f"Its last errors: {errors}" if errors else "",
+                fix="See whether the program speaks the Agent Client Protocol, and has what it needs (readable=, network=).",
+            ) from problem
+
+
+@asynccontextmanager
+async def acp_agent(
+    session: AgentSession,
+    argv: Sequence[str],
+    *,
+    programs: Programs | None = None,
+    policy: Policy = allow,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[AcpAgent]:
+    """Start an agent that speaks the protocol, in a session; at the end of the block everything of it ends.
+
+    Args:
+        session: the agent's side of the session.
+        argv: the agent's program and its arguments.
+        programs: runs the agent and its terminals; ``session.programs()`` by default.
+        policy: decides what the agent asks permission for; ``allow`` by default, since it stays confined and cannot promote.
+        environment: more variables of the agent.
+
+    Raises:
+        ExtraMissing: the extra ``acp`` is not installed.
+        AdapterUnavailable: the program does not speak the protocol, or could not be confined.
+        GittrixError: as for ``Programs.start``.
+    """
+    own = programs is None
+    used = await asyncio.to_thread(session.programs) if programs is None else programs
+    try:
+        running = await asyncio.to_thread(lambda: used.start(argv, environment=environment))
+        client = _Client(session, used, policy, running)
+        agent = AcpAgent(running, connect_to_agent(client, _Lines(running)), client)
+        try:
+            await agent.begin()
+            yield agent
+        finally:
+            await asyncio.shield(agent.close())
+    finally:
+        if own:
+            await asyncio.to_thread(used.close)
+
+
+def run_prompt(
+    session: AgentSession,
+    argv: Sequence[str],
+    text: str,
+    *,
+    timeout: float | None = None,
+    programs: Programs | None = None,
+    policy: Policy = allow,
+    environment: Mapping[str, str] | None = None,
+) -> Prompted:
+    """Start an agent, send it one prompt, and wait for the end of the turn; for who has no event loop.
+
+    Args:
+        session, argv, programs, policy, environment: as for ``acp_agent``.
+        text: the prompt.
+        timeout: real seconds until the prompt is cancelled and the agent killed; None for none.
+
+    Raises:
+        TimeoutError: the time was over.
+        GittrixError: as for ``acp_agent`` and ``AcpAgent.prompt``.
+    """
+
+    async def whole() -> Prompted:
+        async with acp_agent(session, argv, programs=programs, policy=policy, environment=environment) as agent:
+            async with asyncio.timeout(timeout):
+                return await agent.prompt(text)
+
+    return asyncio.run(whole())
+
+
+class _Lines:
+    """Messages of the protocol on the standard streams of a program, one a line."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._received = bytearray()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._running.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> dict[str, Any] | None:
+        while True:
+            line, found, rest = self._received.partition(b"\n")
+            if not found:
+                piece = await self._running.stdout.read_async()
+                if not piece:
+                    return None
+                self._received += piece
+                continue
+            self._received = rest
+            try:
+                message = json.loads(line)
+            except ValueError:  # a program that also prints
+                continue
+            if isinstance(message, dict):
+                return message
+
+    async def close(self) -> None:
+        self._running.close_stdin()
+
+
+class _Client:
+    """What the agent asks its client for."""
+
+    def __init__(self, session: AgentSession, programs: Programs, policy: Policy, running: Running) -> None:
+        self.programs = programs
+        self.transcript = Transcript(session)
+        self.cancelled = asyncio.Event()
+        self._session = session
+        self._policy = policy
+        self._running = running
+        self._turn = asyncio.Lock()
+        self._terminals: dict[str, Running] = {}
+        self._numbers = itertools.count(1)
+        self._errors = bytearray()
+        self._reading = asyncio.create_task(self._read_errors())
+
+    async def _read_errors(self) -> None:
+        async for piece in self._running.stderr:  # an agent whose errors nobody reads would stall
+            self._errors += piece
+            del self._errors[:-_MOST_ERRORS]
+
+    def last_errors(self) -> str:
+        return self._errors.decode("utf-8", "replace").strip()
+
+    async def in_order(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Make a call that blocks, in a thread, after those that were wanted before."""
+        async with self._turn:
+            return await asyncio.to_thread(call, *arguments)
+
+    async def close(self) -> None:
+        for running in [*self._terminals.values()]:
+            await asyncio.to_thread(running.kill)
+        self._terminals.clear()
+        self._reading.cancel()
+
+    # Called by the connection, with the names and arguments of the protocol.
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
+        await self.in_order(self.transcript.take, _json(update))
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:  # noqa: ARG002
+        call, shown = _json(tool_call), [_json(option) for option in options]
+        deciding = asyncio.ensure_future(asyncio.to_thread(self._policy, call, shown))
+        cancelled = asyncio.ensure_future(self.cancelled.wait())
+        await asyncio.wait({deciding, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        chosen = None if cancelled.done() else deciding.result()
+        cancelled.cancel()
+        kinds = {option["optionId"]: option["kind"] for option in shown}
+        if chosen is not None and chosen not in kinds:
+            raise RequestError.internal_error({"details": f"The policy chose {chosen!r}, which is no option."})
+        await self.in_order(self.transcript.decided, call["toolCallId"], kinds.get(chosen, "cancelled") if chosen else "cancelled")
+        outcome = DeniedOutcome(outcome="cancelled") if chosen is None else AllowedOutcome(outcome="selected", option_id=chosen)
+        return RequestPermissionResponse(outcome=outcome)
+
+    async def read_text_file(
+        self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **_: Any  # noqa: ARG002
+    ) -> Any:  # fmt: skip
+        with _refusals(path):
+            text = (await asyncio.to_thread(self._session.read, self._inside(path))).decode("utf-8")
+        if line is not None or limit is not None:
+            first = max(line or 1, 1) - 1
+            text = "".join(text.splitlines(keepends=True)[first : None if limit is None else first + limit])
+        return ReadTextFileResponse(content=text)
+
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> Any:  # noqa: ARG002
+        with _refusals(path):
+            await asyncio.to_thread(self._session.write, self._inside(path), content)
+        return WriteTextFileResponse()
+
+    async def create_terminal(
+        self,
+        session_id: str,  # noqa: ARG002
+        command: str,
+        args: list[str] | None = None,
+        env: list[Any] | None = None,
+        cwd: str | None = None,
+        output_byte_limit: int | None = None,
+        **_: Any,
+    ) -> Any:
+        most = MOST_OUTPUT if output_byte_limit is None else min(output_byte_limit, MOST_OUTPUT)
+        variables = {variable.name: variable.value for variable in env or []}
+
+        def start() -> Running:
+            return self.programs.start(
+                [command, *(args or [])], cwd=cwd or ".", environment=variables, merged=True, keep="last", most_output=most
+            )
+
+        with _refusals(command):
+            running = await asyncio.to_thread(start)
+        name = f"term-{next(self._numbers)}"
+        self._terminals[name] = running
+        return CreateTerminalResponse(terminal_id=name)
+
+    async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
+        running = self._terminal(terminal_id)
+        ended, output = running.poll(), running.stdout
+        kept = output.peek()
+        if output.truncated:  # what is left of a character that was cut
+            kept = kept[next((at for at, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0) :]
+        status = None if ended is None else TerminalExitStatus(**_exit_fields(ended))
+        return TerminalOutputResponse(output=kept.decode("utf-8", "replace"), truncated=output.truncated, exit_status=status)
+
+    async def wait_for_terminal_exit(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
+        with _refusals(terminal_id):
+            return WaitForTerminalExitResponse(**_exit_fields(await self._terminal(terminal_id).wait_async()))
+
+    async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
+        await asyncio.to_thread(self._terminal(terminal_id).kill)
+        return KillTerminalResponse()
+
+    async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
+        running = self._terminal(terminal_id)
+        del self._terminals[terminal_id]
+        await asyncio.to_thread(running.kill)
+        return ReleaseTerminalResponse()
+
+    def _terminal(self, name: str) -> Running:
+        if name not in self._terminals:
+            raise RequestError.resource_not_found(name)
+        return self._terminals[name]
+
+    def _inside(self, path: str) -> str:
+        """A path as the session takes it: the agent names the workspace as programs see it."""
+        return os.path.relpath(path, self.programs.workspace) if path.startswith(f"{self.programs.workspace}/") else path
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Turn the errors of a session into those of the protocol."""
+    try:
+        yield
+    except PathNotFound as error:
+        raise RequestError.resource_not_found(what) from error
+    except GittrixError as error:
+        raise RequestError.invalid_params({"details": str(error), "code": error.code}) from error
+    except UnicodeDecodeError as error:
+        raise RequestError.invalid_params({"details": f"{what!r} is no text in UTF-8."}) from error
+
+
+def _json(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def _exit_fields(ended: Finished) -> dict[str, Any]:
+    return {"exit_code": ended.code, "signal": None if ended.signal is None else signal.Signals(ended.signal).name}

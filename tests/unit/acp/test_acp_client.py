@@ -1,0 +1,253 @@
+"""A scripted agent that speaks the Agent Client Protocol, over real pipes: its files, terminals and questions, its cancellation and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from support.confined import available
+
+from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, reject, run_prompt
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.os_level.proc import open_descriptors
+from pytest_gittrix.testing import World
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
+
+# An agent with no library: the prompt is the Python that it runs. `ask` sends a request and waits for its answer.
+AGENT = """
+import json, os, sys, time
+numbers, cancelled = iter(range(1000)), []
+def send(**message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+def receive(answer_to=None):
+    while True:
+        line = sys.stdin.readline()
+        if not line:
+            os._exit(0)
+        message = json.loads(line)
+        if message.get("method") == "session/cancel":
+            cancelled.append(True)
+            if answer_to is None:
+                return message
+        elif "method" in message or message["id"] == answer_to:
+            return message
+def ask(method, **params):
+    number = next(numbers)
+    send(id=number, method=method, params={"sessionId": "s1", **params})
+    answer = receive(number)
+    return answer["result"] if "result" in answer else answer["error"]["code"]
+def update(which, **fields):
+    send(method="session/update", params={"sessionId": "s1", "update": {"sessionUpdate": which, **fields}})
+def say(text):
+    update("agent_message_chunk", content={"type": "text", "text": text})
+while True:
+    message = receive()
+    method, params = message["method"], message.get("params")
+    if method == "initialize":
+        send(id=message["id"], result={"protocolVersion": params["protocolVersion"], "agentCapabilities": {}})
+    elif method == "session/new":
+        cwd = params["cwd"]
+        send(id=message["id"], result={"sessionId": "s1"})
+    elif method == "session/prompt":
+        reason = "end_turn"
+        exec(params["prompt"][0]["text"])
+        send(id=message["id"], result={"stopReason": "cancelled" if cancelled else reason})
+        cancelled.clear()
+"""
+ARGV = [sys.executable, "-I", "-S", "-c", AGENT]
+
+
+@pytest.fixture
+def session() -> Iterator[UserSession]:
+    with World.open(files={"app.py": "one\ntwo\nthree\n", "data.bin": b"\xff\xfe"}) as world:
+        session = world.start()
+        session.for_agent().run(["true"], confine="auto", timeout=60)  # the zygote stays
+        before = connections()
+        yield session
+        assert connections() == before
+
+
+def connections() -> list[str]:
+    """The open pipes, sockets and handles of processes of this process; files of the session's workspace come and go."""
+    found = []
+    for fd in open_descriptors():
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(one for one in found if one.startswith(("pipe:", "socket:", "anon_inode:")))
+
+
+def prompted(session: UserSession, *scripts: str, confine: str = "auto", **options: Any) -> list[Prompted]:
+    """What comes of some prompts of one agent."""
+
+    async def whole(agent: AcpAgent) -> list[Prompted]:
+        return [await agent.prompt(script) for script in scripts]
+
+    return attended(session, whole, confine=confine, **options)
+
+
+def attended(session: UserSession, work: Callable[[AcpAgent], Awaitable[Any]], *, confine: str = "auto", **options: Any) -> Any:
+    async def whole() -> Any:
+        with session.for_agent().programs(confine=confine) as programs:
+            async with asyncio.timeout(60), acp_agent(session.for_agent(), ARGV, programs=programs, **options) as agent:
+                return await work(agent)
+
+    return asyncio.run(whole())
+
+
+def events(session: UserSession, *types: str) -> list[dict[str, Any]]:
+    return [dict(event.data) for event in session.history(types)]
+
+
+@pytest.mark.parametrize("level", ["off", "guard by landlock", "jail by namespaces"])
+def test_an_agent_works_by_the_session_and_cannot_promote(session: UserSession, level: str) -> None:
+    confine = available(level).level
+    work = """
+text = ask("fs/read_text_file", path=cwd + "/app.py", line=2, limit=1)["content"]
+ask("fs/write_text_file", path=cwd + "/new.py", content="# " + text)
+open(cwd + "/own.py", "w").write("by itself")
+say("I read "); say(text)
+"""
+    done = prompted(session, work, confine=confine)
+
+    assert done == [Prompted("end_turn", "I read two\n")]
+    assert session.touched_files() == ["new.py", "own.py"]
+    assert session.read("new.py") == b"# two\n"
+    assert [one["text"] for one in events(session, "assistant_message")] == ["I read two\n"]
+    assert session.info().state == "active"
+
+
+def test_what_an_agent_may_not_have_is_an_error_of_the_protocol(session: UserSession) -> None:
+    work = """
+codes = [ask("fs/read_text_file", path=path) for path in ("/etc/passwd", cwd + "/../x", cwd + "/.git/config", cwd, "data.bin", cwd + "/no")]
+codes += [ask("fs/write_text_file", path="/tmp/x", content=""), ask("terminal/output", terminalId="none")]
+say(json.dumps(codes))
+"""
+    [done] = prompted(session, work)
+
+    assert done.text == "[-32602, -32602, -32602, -32602, -32602, -32002, -32602, -32002]"
+
+
+def test_terminals_run_where_the_agent_runs(session: UserSession) -> None:
+    work = """
+def run(*argv, **more):
+    return ask("terminal/create", command=argv[0], args=[*argv[1:]], **more)["terminalId"]
+one = run("sh", "-c", "echo $WORD; pwd; echo bad >&2; exit 3", env=[{"name": "WORD", "value": "hi"}], cwd=cwd)
+first = ask("terminal/wait_for_exit", terminalId=one)
+out = ask("terminal/output", terminalId=one)
+two = run("printf", "a\\u00e9\\u00e9", outputByteLimit=3)
+ask("terminal/wait_for_exit", terminalId=two)
+cut = ask("terminal/output", terminalId=two)
+three = run("sleep", "600")
+running = ask("terminal/output", terminalId=three)
+ask("terminal/kill", terminalId=three)
+killed = ask("terminal/wait_for_exit", terminalId=three)
+ask("terminal/release", terminalId=three)
+gone = ask("terminal/output", terminalId=three)
+say(json.dumps([cwd, first, out, cut, running, killed, gone]))
+run("sleep", "600")
+"""
+    [done] = prompted(session, work)
+
+    cwd, first, out, cut, running, killed, gone = json.loads(done.text)
+    assert first["exitCode"] == 3
+    assert (out["output"], out["truncated"]) == (f"hi\n{cwd}\nbad\n", False)
+    assert (cut["output"], cut["truncated"]) == ("\u00e9", True)  # no half of a character
+    assert "exitStatus" not in running or running["exitStatus"] is None
+    assert killed["signal"] == "SIGKILL"
+    assert gone == -32002
+
+
+OPTIONS = '[{"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"}]'
+ASKS = f"""
+update("tool_call", toolCallId="c1", title="Delete", kind="delete", status="pending", rawInput={{"path": "app.py"}})
+answer = ask("session/request_permission", toolCall={{"toolCallId": "c1"}}, options={OPTIONS})
+done = answer["outcome"].get("optionId") == "y"
+update("tool_call_update", toolCallId="c1", status="completed" if done else "failed", rawOutput={{"done": done}})
+say(str(answer["outcome"]))
+"""
+
+
+def test_a_policy_decides_and_the_log_has_it(session: UserSession) -> None:
+    asked = []
+
+    def ask(call: Any, options: Any) -> str:
+        asked.append((call["toolCallId"], [option["kind"] for option in options]))
+        return "n"
+
+    allowed = prompted(session, ASKS)[0].text
+    rejected = prompted(session, ASKS, policy=reject)[0].text
+    refused = prompted(session, ASKS, policy=ask)[0].text
+
+    assert ["'y'" in allowed, "'n'" in rejected, "'n'" in refused] == [True, True, True]
+    assert asked == [("c1", ["allow_once", "reject_once"])]
+    assert [one["decision"] for one in events(session, "permission_decision")] == ["allow_once", "reject_once", "reject_once"]
+    assert events(session, "tool_call")[0] == {"call_id": "c1", "name": "delete", "args": {"path": "app.py"}}
+    assert [one["ok"] for one in events(session, "tool_result")] == [True, False, False]
+
+
+def test_updates_are_recorded_in_their_order(session: UserSession) -> None:
+    prompted(session, 'for n in range(40):\n    update("usage_update", used=n, size=100)\n')
+
+    assert [one["used"] for one in events(session, "provider_usage")] == [*range(40)]
+
+
+def test_a_cancelled_prompt_ends_so_and_the_agent_goes_on(session: UserSession) -> None:
+    waits = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); say("waiting"); receive()'
+
+    async def work(agent: AcpAgent) -> tuple[Prompted, Prompted]:
+        asked = asyncio.create_task(agent.prompt(waits))
+        while not session.history(["tool_call"]):
+            await asyncio.sleep(0.005)
+        await agent.cancel()
+        return await asked, await agent.prompt('say("again")')
+
+    first, second = attended(session, work)
+
+    assert (first.stop_reason, second) == ("cancelled", Prompted("end_turn", "again"))
+    assert events(session, "tool_result") == [{"call_id": "c9", "ok": False, "error": "cancelled"}]
+    assert [one["stop_reason"] for one in events(session, "workflow_event")] == ["cancelled", "end_turn"]
+
+
+def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSession) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def slow(call: Any, options: Any) -> str:
+        asked.set()
+        over.wait(60)
+        return "y"
+
+    async def work(agent: AcpAgent) -> Prompted:
+        prompt = asyncio.create_task(agent.prompt(ASKS))
+        await asyncio.to_thread(asked.wait, 60)
+        await agent.cancel()
+        answer = await prompt
+        over.set()
+        return answer
+
+    answer = attended(session, work, policy=slow)
+
+    assert answer == Prompted("cancelled", "{'outcome': 'cancelled'}")
+
+
+def test_an_agent_that_dies_or_is_none_says_so(session: UserSession) -> None:
+    with pytest.raises(AdapterUnavailable, match="did not do what it was asked"):
+        prompted(session, "sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(4)")
+    with pytest.raises(AdapterUnavailable):
+        run_prompt(session.for_agent(), ["true"], "hello", timeout=60)
+
+
+def test_the_time_of_a_prompt_can_be_over(session: UserSession) -> None:
+    with pytest.raises(TimeoutError):
+        run_prompt(session.for_agent(), ARGV, "receive(); receive()", timeout=0.3)
+
+    assert events(session, "workflow_event")[-1]["stop_reason"] == "cancelled"

@@ -14,14 +14,13 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pytest_gittrix.acp.permissions import Policy, allow
 from pytest_gittrix.acp.transcript import Transcript
 from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
-from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound
 from pytest_gittrix.extras import needs
 
@@ -47,6 +46,19 @@ with needs("acp"):
 _MOST_ERRORS: Final = 1 << 12
 
 T = TypeVar("T")
+
+
+class Starts(Protocol):
+    """What starts the agent and its terminals: ``Programs``, or what does the same."""
+
+    @property
+    def workspace(self) -> str:
+        """The workspace as programs see it."""
+        ...
+
+    def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any) -> Running:
+        """Start a program that stays."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ async def acp_agent(
     session: AgentSession,
     argv: Sequence[str],
     *,
-    programs: Programs | None = None,
+    programs: Starts | None = None,
     policy: Policy = allow,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AcpAgent]:
@@ -153,8 +165,8 @@ async def acp_agent(
         AdapterUnavailable: the program does not speak the protocol, or could not be confined.
         GittrixError: as for ``Programs.start``.
     """
-    own = programs is None
-    used = await asyncio.to_thread(session.programs) if programs is None else programs
+    own = await asyncio.to_thread(session.programs) if programs is None else None
+    used: Any = programs if own is None else own
     try:
         running = await asyncio.to_thread(lambda: used.start(argv, environment=environment))
         client = _Client(session, used, policy, running)
@@ -165,8 +177,8 @@ async def acp_agent(
         finally:
             await asyncio.shield(agent.close())
     finally:
-        if own:
-            await asyncio.to_thread(used.close)
+        if own is not None:
+            await asyncio.to_thread(own.close)
 
 
 def run_prompt(
@@ -175,7 +187,7 @@ def run_prompt(
     text: str,
     *,
     timeout: float | None = None,
-    programs: Programs | None = None,
+    programs: Starts | None = None,
     policy: Policy = allow,
     environment: Mapping[str, str] | None = None,
 ) -> Prompted:
@@ -233,7 +245,7 @@ class _Lines:
 class _Client:
     """What the agent asks its client for."""
 
-    def __init__(self, session: AgentSession, programs: Programs, policy: Policy, running: Running) -> None:
+    def __init__(self, session: AgentSession, programs: Starts, policy: Policy, running: Running) -> None:
         self.programs = programs
         self.transcript = Transcript(session)
         self.cancelled = asyncio.Event()

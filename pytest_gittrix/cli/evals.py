@@ -89,7 +89,7 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _suite_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", type=Path, metavar="SUITE", help="directory with a suite.toml")
-    verb.add_argument("--agent", default="", metavar="CMD", help="a command; or gold, nop, or python:module:function")
+    verb.add_argument("--agent", default="", metavar="CMD", help="a command; or gold, nop, acp:CMD, or python:module:function")
     verb.add_argument("--out", type=Path, metavar="DIR", help="where to keep the run; runs/ and the suite's name by default")
     verb.add_argument("--seed", type=_whole, metavar="N", help="the seed of everything random; 0 by default")
     verb.add_argument("--epochs", type=_count, metavar="K", help="how often each case is run; once by default")

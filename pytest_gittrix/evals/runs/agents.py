@@ -19,12 +19,14 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.toolbox import Toolbox
+from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import Mismatch
 from pytest_gittrix.os_level.monotonic import OutOfTime
 
 PYTHON: Final = "python:"
 """The prefix of a function's spec: ``python:module:name`` or ``python:./file.py:name``."""
+ACP: Final = "acp:"
+"""The prefix of a command that speaks the Agent Client Protocol."""
 GOLD, NOP = "gold", "nop"
 
 
@@ -118,6 +120,28 @@ class CommandAgent:
 
     def _run(self, toolbox: Toolbox) -> tuple[Finished, dict[str, Any]]:
         return toolbox.program(self.argv, toolbox.task.encode(errors="surrogatepass"), None)
+
+
+@dataclass(frozen=True)
+class AcpCommandAgent(CommandAgent):
+    """A program that speaks the Agent Client Protocol. It gets the task as one prompt, and its permissions are all granted."""
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """That of the command, and the protocol."""
+        return {**super().identity, "protocol": "acp"}
+
+    def _run(self, toolbox: Toolbox) -> tuple[Finished, dict[str, Any]]:
+        from pytest_gittrix.acp.client import run_prompt
+
+        try:
+            answer = run_prompt(toolbox.session, self.argv, toolbox.task, timeout=toolbox.time_left, programs=toolbox)
+        except TimeoutError:
+            raise OutOfTime from None
+        except AdapterUnavailable as problem:
+            raise AgentFailed(problem.fact) from problem
+        done = Finished(0 if answer.stop_reason == "end_turn" else 1, None, answer.text.encode(), answer.stop_reason.encode())
+        return done, finished_fields(done)
 
 
 @dataclass(frozen=True)
@@ -221,7 +245,7 @@ class NopAgent:
 
 
 def agent_of(spec: str) -> Agent:
-    """Make the agent of a spec: ``gold``, ``nop``, ``python:module:name``, or else a command.
+    """Make the agent of a spec: ``gold``, ``nop``, ``python:module:name``, ``acp:`` before a command, or else a command.
 
     Raises:
         InvalidInput: there is no such function, or the command is empty.
@@ -230,6 +254,8 @@ def agent_of(spec: str) -> Agent:
         return GoldAgent()
     if spec == NOP:
         return NopAgent()
+    if spec.startswith(ACP):
+        return AcpCommandAgent.of(spec.removeprefix(ACP))
     if spec.startswith(PYTHON):
         return CallableAgent.of(spec.removeprefix(PYTHON))
     return CommandAgent.of(spec)

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
+from pytest_gittrix.confine.execute import start
+from pytest_gittrix.confine.running import Running
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
@@ -58,12 +60,29 @@ class Launcher:
         """Run a program to its end; arguments and errors are those of ``confine.choose.run``."""
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
-        shown = (*toolchain(), *self.readable)
-        layout = Place(self.directory, self.home, shown, WORKSPACE)
-        variables = self._variables(environment, shown)
+        variables = self._variables(environment, self._shown)
         if self.vary and self.confinement.level == "off" and _can_rename_host():
             argv = [*_RENAMED_HOST, *argv]
-        return run(argv, layout, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
+        return run(argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
+
+    def start(self, argv: Sequence[str], *, environment: Mapping[str, str], cwd: str = ".", **options: Any) -> Running:
+        """Start a program that stays; arguments and errors are those of ``confine.start``."""
+        variables = self._variables(environment, self._shown)
+        inside = os.path.relpath(cwd, self.workspace) if os.path.isabs(cwd) else cwd
+        return start(argv, self._place, self.confinement, environment=variables, cwd=inside, **options)
+
+    @property
+    def workspace(self) -> str:
+        """The directory as programs see it."""
+        return WORKSPACE if self.confinement.level == "jail" else os.path.realpath(self.directory)
+
+    @property
+    def _shown(self) -> tuple[Path, ...]:
+        return (*toolchain(), *self.readable)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.directory, self.home, self._shown, WORKSPACE)
 
     def _variables(self, environment: Mapping[str, str], shown: Sequence[Path]) -> dict[str, str]:
         """The variables without those that differ between samples or machines, as far as the level of confinement allows."""

@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.confine.running import Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes
-from pytest_gittrix.evals.runs.launch import Finished
+from pytest_gittrix.evals.runs.launch import Finished, Launcher
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
 from pytest_gittrix.os_level.monotonic import OutOfTime, real_seconds
 
@@ -143,6 +144,24 @@ class Toolbox:
         given = left if timeout is None else min(timeout, left)
         done = self._launch(argv, environment=self.environment, stdin=data, timeout=given, most_output=self.most_output)
         return done, finished_fields(done)
+
+    def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any) -> Running:
+        """Start a program that stays, without recording it, for at most the time that the agent has left; see ``Programs.start``."""
+        if not self.time_left:
+            raise OutOfTime
+        given = {**self.environment, **(environment or {})}
+        return self._started().start(argv, environment=given, timeout=self.time_left, **options)
+
+    @property
+    def workspace(self) -> str:
+        """The directory of the workspace as programs see it."""
+        return self._started().workspace
+
+    def _started(self) -> Launcher:
+        self._require_files()
+        if not isinstance(self._launch, Launcher):
+            raise CapabilityMissing("Nothing here starts programs that stay.", fix="Give the toolbox a Launcher.")
+        return self._launch
 
     def read(self, path: str) -> bytes:
         """Read the bytes of a file; see ``AgentSession.read``."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.acp_program import AGENT
 from support.confined import available
 
 from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, reject, run_prompt
@@ -22,48 +23,6 @@ from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
-# An agent with no library: the prompt is the Python that it runs. `ask` sends a request and waits for its answer.
-AGENT = """
-import json, os, sys, time
-numbers, cancelled = iter(range(1000)), []
-def send(**message):
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
-    sys.stdout.flush()
-def receive(answer_to=None):
-    while True:
-        line = sys.stdin.readline()
-        if not line:
-            os._exit(0)
-        message = json.loads(line)
-        if message.get("method") == "session/cancel":
-            cancelled.append(True)
-            if answer_to is None:
-                return message
-        elif "method" in message or message["id"] == answer_to:
-            return message
-def ask(method, **params):
-    number = next(numbers)
-    send(id=number, method=method, params={"sessionId": "s1", **params})
-    answer = receive(number)
-    return answer["result"] if "result" in answer else answer["error"]["code"]
-def update(which, **fields):
-    send(method="session/update", params={"sessionId": "s1", "update": {"sessionUpdate": which, **fields}})
-def say(text):
-    update("agent_message_chunk", content={"type": "text", "text": text})
-while True:
-    message = receive()
-    method, params = message["method"], message.get("params")
-    if method == "initialize":
-        send(id=message["id"], result={"protocolVersion": params["protocolVersion"], "agentCapabilities": {}})
-    elif method == "session/new":
-        cwd = params["cwd"]
-        send(id=message["id"], result={"sessionId": "s1"})
-    elif method == "session/prompt":
-        reason = "end_turn"
-        exec(params["prompt"][0]["text"])
-        send(id=message["id"], result={"stopReason": "cancelled" if cancelled else reason})
-        cancelled.clear()
-"""
 ARGV = [sys.executable, "-I", "-S", "-c", AGENT]
 
 

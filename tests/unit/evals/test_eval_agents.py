@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.acp_program import agent_that
 from support.evals import agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.confine.choose import confinement
@@ -122,6 +123,26 @@ def test_a_function_gets_task_seed_files_and_programs(tmp_path: Path) -> None:
     assert record.files == ("README.md", "out.txt")
     steps = [step["do"] for step in summary.store.lines("transcripts", record.key)]
     assert steps == ["begin", "run", "note", "write", "delete"]
+
+
+def test_an_agent_that_speaks_the_protocol_gets_the_task_as_its_prompt(tmp_path: Path) -> None:
+    work = """
+one = ask("terminal/create", command="sh", args=["-c", "echo $GITTRIX_CASE"], cwd=cwd)["terminalId"]
+ask("terminal/wait_for_exit", terminalId=one)
+seen = ask("terminal/output", terminalId=one)["output"]
+ask("fs/write_text_file", path=cwd + "/out.txt", content=task + "|" + seen)
+ask("fs/write_text_file", path=cwd + "/app.py", content="VERSION = 2\\n")
+say("done")
+"""
+    (tmp_path / "agent.py").write_text(agent_that(work))
+
+    summary = ran(suite(tmp_path), tmp_path, f"acp:{sys.executable} {tmp_path / 'agent.py'}", confine="auto")
+    (record,) = summary.records
+
+    assert record.outcome == "pass", record.reason
+    assert summary.store.objects.file(record.final, "out.txt") == b"Make the version 2.|one\n"
+    broken = ran(suite(tmp_path / "again"), tmp_path / "again", "acp:true")
+    assert broken.records[0].outcome == "agent_error"
 
 
 def test_agents_are_told_as_text(tmp_path: Path) -> None:

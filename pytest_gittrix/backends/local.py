@@ -30,6 +30,7 @@ from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_
 MOST_SPARES = 64
 """How many spares an engine makes at most."""
 _COUNTED_COMMITS = 1000
+_DETACHED = "main"
 _FALLBACK = ("gittrix", "gittrix@localhost")
 
 
@@ -38,7 +39,7 @@ class LocalDurable:
 
     Args:
         path: the repository, or a directory inside its work tree.
-        branch: the branch that sessions start from and promote to.
+        branch: the branch that sessions start from and promote to; by default the one that HEAD is on, or ``main`` if HEAD is detached.
         author: name and address on promoted commits; by default those configured in the repository, then the user's own.
         protected: full names of branches that commits may not be made on directly (not shell patterns).
         sync: write a landing through to the disk before ``land`` returns.
@@ -52,14 +53,15 @@ class LocalDurable:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        branch: str = "main",
+        branch: str | None = None,
         *,
         author: tuple[str, str] | None = None,
         protected: Collection[str] = (),
         sync: bool = True,
     ) -> None:
-        self.branch = short_branch(branch)
+        named = None if branch is None else short_branch(branch)
         self.repository = Repository.open(path)
+        self.branch = named or short_branch(self.repository.current_branch() or _DETACHED)
         self.sync = sync
         self._author = author
         self._protected = frozenset(protected)

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.running import Finished
     from pytest_gittrix.engine.agents.programs import Programs
 
-HOME: Final = "home"
-"""The directory of the session's record with the home of its programs."""
+HOME: Final = ("engine", "home")
+"""Where the home of a session's programs is, in its record: beside what the engine noted of the workspace, with which it goes."""
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
@@ -459,7 +459,7 @@ class AgentSession:
             readable=readable,
             beside=beside,
             sockets=sockets,
-            home=self._recorder.directory / HOME if keep_home else None,
+            home=self._recorder.directory.joinpath(*HOME) if keep_home else None,
         )
 
     def log(self) -> builtins.list[CommitEntry]:

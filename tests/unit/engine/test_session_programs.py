@@ -29,6 +29,10 @@ def test_the_home_of_a_session_is_there_again_when_it_is_resumed(world: World) -
     assert not passing.home.exists()
     assert session.touched_files() == []
 
+    session.discard()
+    world.gittrix.sweep()
+    assert not programs.home.exists()
+
 
 def test_a_run_is_a_program_that_is_waited_for(world: World) -> None:
     agent = world.start().for_agent()

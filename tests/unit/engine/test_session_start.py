@@ -224,7 +224,7 @@ class TestWhatIsRefused:
         with pytest.raises(UnsupportedRepository, match="shallow"):
             site.start(durable_path=site.root / "shallow")
 
-    @pytest.mark.parametrize("ref", ["github://o/r#main", "nonsense", "ftp://x/y", "local:/x", "/x", ""])
+    @pytest.mark.parametrize("ref", ["gitlab://o/r#main", "nonsense", "ftp://x/y", "local:/x", "/x", ""])
     def test_as_no_reference(self, site: Site, ref: str) -> None:
         with pytest.raises(InvalidInput, match="local://"):
             site.start(durable_ref=ref)

@@ -41,6 +41,7 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run")
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
+    verb.add_argument("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help")
     verb.add_argument("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description")
 
     def checked(options: Namespace) -> CommandResult:
@@ -68,6 +69,11 @@ def conform(options: Namespace) -> CommandResult:
         InvalidInput: there is no such family, clause or system, no such kind of report, or the baseline is no report.
         GittrixError: the run did not finish.
     """
+    if options.worktree_init is not None:
+        from pytest_gittrix.conformance.worktrees.first_description import first_description
+
+        text = first_description(options.worktree_init)
+        return CommandResult({"description": text}, text)
     if options.worktree is not None:
         return _worktree(options)
     from pytest_gittrix.conformance.reports.baseline import read_baseline

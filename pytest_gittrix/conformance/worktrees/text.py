@@ -30,7 +30,7 @@ def _rest(report: WorktreeReport) -> Iterator[str]:
     for verdict in _SHORT:
         for one in report.findings:
             if one.verdict == verdict:
-                yield f"{verdict:<10} {one.clause}  {one.reason}"
+                yield f"{verdict:<10} {one.clause}  {one.reason.splitlines()[0]}"
     yield f"\nbeside {report.git}, in {report.seconds:.0f} seconds"
     if not report.offline:
         yield "The tool was not kept from the network: this system lets nobody leave it."

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.cli.main import main
 from pytest_gittrix.conformance import WorktreeTool, read_tool
 from pytest_gittrix.conformance.worktrees.base.description import fill
+from pytest_gittrix.conformance.worktrees.first_description import first_description
 from pytest_gittrix.errors import InvalidInput
 
 
@@ -61,3 +63,29 @@ def test_a_description_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_the_model_can_be_made_without_a_file() -> None:
     assert WorktreeTool(create="x new {name}", name="ours").title == "ours"
+
+
+HELP = """usage: tool [-h] {new,rm,prune,ls} ...
+
+Commands:
+  new   Create a worktree.
+  rm    Remove one.
+│ merge      Finish one.      │
+"""
+
+
+def test_a_first_description_is_made_from_the_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = written(tmp_path, f"#!/bin/sh\ncat <<'E'\n{HELP}E\n", "tool")
+    tool.chmod(0o755)
+
+    assert main(["conform", "--worktree-init", str(tool)]) == 0
+    made = read_tool(written(tmp_path, capsys.readouterr().out))
+
+    assert (made.create, made.delete) == (f"{tool} new {{name}}", f"{tool} rm {{name}}")
+    assert (made.clean, made.finish, made.list, made.sync) == (f"{tool} prune", f"{tool} merge {{name}}", f"{tool} ls", "")
+
+
+@pytest.mark.parametrize(("tool", "said"), [("true", "lists no command that makes a worktree"), ("/no/such/tool", "cannot be run")])
+def test_a_tool_without_a_help_gets_no_description(tool: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        first_description(tool)

@@ -341,7 +341,7 @@ class ToolWorld:
         """
         if not self.lines or "LOST: " not in self.lines[-1]:
             return ""
-        exported = "".join(f"export {name}={shlex.quote(value)}; " for name, value in self.tool.env.items()).replace("{world}", "$R")
+        exported = "".join(f'export {name}="{_escaped(value)}"; ' for name, value in self.tool.env.items())
         head = ["#!/bin/sh", f"# {title}", f'R=$(mktemp -d); cd "$R"; {exported}{HOME_LINE}', BASE_LINE]
         lines = [line for line in self.lines if line]
         while len(head) + len(lines) > MOST_LINES:
@@ -360,6 +360,11 @@ class ToolWorld:
         """End every process that was started in the world, and remove it."""
         AgentTree(None, mark=self._mark, variable=_MARK).end(grace=0, poll=0.01)
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _escaped(value: str) -> str:
+    """A value as it stands between double quotes in a script, with ``$R`` for the world."""
+    return re.sub(r'(["\\$`])', r"\\\1", value).replace("{world}", "$R")
 
 
 def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:

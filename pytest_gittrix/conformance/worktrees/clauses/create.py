@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
@@ -60,7 +62,7 @@ def refused_names_leave_nothing(world: ToolWorld, case: str) -> None:
 )
 def odd_names(world: ToolWorld, case: str) -> None:
     """Slashes, unicode, a leading dash, `..` and an absolute path."""
-    place = world.create("first").parent
+    place = Path(os.path.commonpath([world.create("first").parent, world.create("second").parent]))
     before = world.worktrees()
     ran = world.command("create", str(world.root / "outside") if case == "/absolute" else case, said=True)
     path = world.found_new(before)

@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools lint demo bench docs dist compat clean
+.PHONY: help test bytecode tools lint demo bench docs dist compat field clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -70,8 +70,11 @@ dist: $(INSTALLED) ## build the wheel and the sdist into dist/
 compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and write docs/reference/compatibility.md (10 minutes)
 	@$(BIN)/python -m tests.quality.compatibility
 
+field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (half an hour)
+	@$(BIN)/python -m tests.quality.field $(ARGS)
+
 clean: ## remove the virtualenv and everything generated
-	rm -rf $(VENV) $(TOOLS_VENV) runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
+	rm -rf $(VENV) $(TOOLS_VENV) .venv-field runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(PIP)

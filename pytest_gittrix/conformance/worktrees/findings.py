@@ -104,7 +104,8 @@ def system_report(report: WorktreeReport, description: str = "tool.toml") -> Sys
     """
     known = {one.code: one for one in worktree_clauses()}
     outcomes = tuple(_outcome(one, known[one.clause], description) for one in report.findings)
-    return SystemReport(f"{report.tool} {report.version}".strip(), outcomes, titles=FAMILY_TITLES, has_levels=False)
+    name = report.version if report.tool in report.version else f"{report.tool} {report.version}".strip()
+    return SystemReport(name, outcomes, titles=FAMILY_TITLES, has_levels=False)
 
 
 def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> ClauseOutcome:

@@ -44,6 +44,7 @@ STATE: Final = "git status -uall --ignored; git rev-parse HEAD; git diff HEAD"
 PRECIOUS: Final = "precious"
 """The beginning of the text that stands for work; see ``token``."""
 
+_LOST: Final = "lost: "
 _MARK: Final = "GITTRIX_WORLD"
 _PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _NAMED: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
@@ -261,7 +262,7 @@ class ToolWorld:
 
     def check(self, test: str, what: str) -> None:
         """Judge with a line of shell, run in the main checkout: where it fails, the promise is broken, and ``what`` says how."""
-        self.lines.append(f'cd "$R/app"; ( {self.portable(test)} ) || echo "LOST: {what}"')
+        self.lines.append(f'cd "$R/app"; ( {self.portable(test)} ) || echo "LOST: {what.removeprefix(_LOST)}"')
         if not self._run(test, self.repo).done:
             raise PromiseBroken(what)
         self.lines.pop()
@@ -269,7 +270,7 @@ class ToolWorld:
     def require(self, kept: bool, what: str, show: str) -> None:
         """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""
         if not kept:
-            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo "LOST: {what}"')
+            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo "LOST: {what.removeprefix(_LOST)}"')
             raise PromiseBroken(what)
 
     def snapshot(self, where: Path) -> str:

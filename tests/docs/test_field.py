@@ -1,0 +1,38 @@
+"""The page on published tools has a row of counts for each description, and each description can be read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_gittrix.conformance import read_tool
+from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
+from tests.quality import field
+
+PAGE = field.PAGE.read_text(encoding="utf-8")
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if re.match(r"\| (?!tool)\S+ .*\d \|$", line)]
+
+
+def test_each_tool_has_a_row_that_counts_every_clause_that_was_run() -> None:
+    run = [one for one in worktree_clauses() if one.family in field.FAMILIES]
+
+    assert [row[0].split()[0] for row in ROWS] == [read_tool(one).title for one in field.descriptions()]
+    assert [sum(map(int, row[2:])) for row in ROWS] == [int(row[1]) for row in ROWS]
+    assert max(int(row[1]) for row in ROWS) == len(run)
+
+
+def test_each_finding_of_the_page_has_a_script() -> None:
+    broken = sum(int(row[2 + field.COLUMNS.index("broken")]) for row in ROWS)
+
+    assert len(re.findall(r"^`W[A-Z]{3}-\d\d` ", PAGE, re.MULTILINE)) == broken
+    assert len(re.findall(r"^#!/bin/sh$", PAGE, re.MULTILINE)) == broken
+
+
+@pytest.mark.parametrize("description", field.descriptions(), ids=lambda path: path.stem)
+def test_each_description_is_short_and_names_a_version(description: object) -> None:
+    tool = read_tool(description)  # type: ignore[arg-type]
+
+    assert all("==" in name for name in field.packages(description)[:1])  # type: ignore[arg-type]
+    assert tool.has("create")
+    assert tool.has("delete")

@@ -5,6 +5,7 @@ All functions are pure. The same outcomes of tests give the same report, in what
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,9 @@ from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_co
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
 from pytest_gittrix.conformance.base.outcome import CAUSE, FAILING, LOST, NEVER, REFUSALS, SCRIPT, STATUS, Status
 from pytest_gittrix.testing.systems.protocol import Capability
+
+_PLACE: Final = re.compile(r"/[^\s'\"]*/gittrix-world-\w+")
+"""The directory of a clause's place, which is another in every run; the scripts call it by the same name as the reasons do."""
 
 # If several tests are of one clause, the report has the first of these statuses that one of them ended in.
 _WEIGHT: Final = (
@@ -234,7 +238,7 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
-    return prefix + printable(message.removeprefix("ClauseFailure: "))
+    return prefix + _PLACE.sub("$ROOT", printable(message.removeprefix("ClauseFailure: ")))
 
 
 def _skip_reason(report: Any) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.evals import agent_file, ran, write
+from support.evals import agent_file, ran, suite, write
 from support.git import git
 from support.puzzles import quick_python
 
@@ -14,6 +14,7 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file
 from pytest_gittrix.evals.inputs.history_suite import make_history
+from pytest_gittrix.evals.inputs.suite import Suite
 
 CODE = "def add(a, b):\n    return a - b\n"
 TEST = """from sums import add
@@ -109,6 +110,14 @@ def test_the_command_counts_commits_and_cases(repository: Path, tmp_path: Path, 
 
     data = json.loads(capsys.readouterr().out)["data"]
     assert (data["commits"], len(data["cases"]), data["suite"]) == (2, 1, str(tmp_path / "suite"))
+
+
+@pytest.mark.parametrize("named", ["", "must_pass = []\n", 'must_pass = ["test_other.py::test_it"]\n', 'must_pass = "test_it.py"\n'])
+def test_a_check_of_tests_names_tests_that_are_there(tmp_path: Path, named: str) -> None:
+    place = suite(tmp_path, more=f'[check]\ntests = "hidden"\n{named}', extra={"hidden/test_it.py": "def test_it(): pass\n"})
+
+    with pytest.raises(InvalidInput, match="must_pass"):
+        Suite.load(place)
 
 
 @pytest.mark.parametrize(

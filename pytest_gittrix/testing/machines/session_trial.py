@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from pytest_gittrix.testing.oracle import (
 )
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
 from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.schedules.actors import Outcome
 from pytest_gittrix.testing.session_model import FINE, OK, Answers, Session, State, overlapping
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import HeldSession, another_engine, directory_of
@@ -41,31 +43,19 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy
 
 
-@dataclass(frozen=True)
-class GivenOutcome:
-    """What a call gave, to be given once more.
+def _outcome_of(act: Callable[[], Any]) -> Outcome:
+    """Call a function; gives what it returned or raised."""
+    try:
+        return Outcome(act())
+    except Exception as error:  # noqa: BLE001  (a system under test may raise anything)
+        return Outcome(error=error)
 
-    Attributes:
-        value: what it returned.
-        error: what it raised; None if it returned.
-    """
 
-    value: Any = None
-    error: Exception | None = None
-
-    @classmethod
-    def of(cls, act: Callable[[], Any]) -> GivenOutcome:
-        """Call a function."""
-        try:
-            return cls(act())
-        except Exception as error:  # noqa: BLE001  (a system under test may raise anything)
-            return cls(error=error)
-
-    def again(self) -> Any:
-        """Return or raise what the call did."""
-        if self.error is not None:
-            raise self.error
-        return self.value
+def _again(outcome: Outcome) -> Any:
+    """Return or raise what a call did."""
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
 
 
 class Trial(TrialBase):
@@ -288,13 +278,13 @@ class Trial(TrialBase):
         session = self.model.sessions[held.id]
         before = self._answers(session)
         with points.listening(slip_in):
-            outcome = GivenOutcome.of(held.handle.promote)
+            outcome = _outcome_of(held.handle.promote)
         if not made:
-            return self.promote(held, act=outcome.again)
+            return self.promote(held, act=partial(_again, outcome))
         self._drifted(made, replace(edit, dirty=None, staged=None), at_the_desk=False)
         if outcome.error is None:
-            return self.promote(held, act=outcome.again)
-        self.ask(f"{held}.promote()", (before | self._answers(session)) - {OK}, outcome.again)
+            return self.promote(held, act=partial(_again, outcome))
+        self.ask(f"{held}.promote()", (before | self._answers(session)) - {OK}, partial(_again, outcome))
         return self.promote(held)
 
     def _answers(self, session: Session) -> Answers:

@@ -10,12 +10,13 @@ between them. A program that waits in another way (fcntl locks, polling a file) 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from heapq import heappop, heappush
+from typing import Final, Self, TypeVar
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
@@ -143,6 +144,7 @@ class Explored:
         seconds: the real time it took.
         missed: how often a preemption did not happen although an earlier order had the step for it: the program does not repeat itself.
         violation: the first order in which something is wrong, or None.
+        left: how many orders were known and not played; playing them may show more.
     """
 
     executions: int
@@ -150,10 +152,12 @@ class Explored:
     seconds: float
     missed: int
     violation: ProcessInterleaving | None
+    left: int = 0
 
     def __str__(self) -> str:
         each = 1000 * self.seconds / max(self.executions, 1)
         summary = f"{'' if self.complete else 'the first '}{self.executions} orders in {self.seconds:.1f} s, {each:.0f} ms each"
+        summary += f", {self.left} known and not played" if self.left else ""
         summary += f", {self.missed} not as foreseen" if self.missed else ""
         return f"{summary}: {'nothing wrong' if self.violation is None else self.violation.finding}"
 
@@ -177,13 +181,15 @@ def explore_processes(
     *,
     bound: int = 1,
     limit: int = 1000,
+    seconds: float | None = None,
     within: Callable[[W], Within] = lambda _world: (),
     timeout: float = 60.0,
     patience: float = 0.15,
 ) -> Explored:
     """Play every order with at most ``bound`` preemptions, until something is wrong.
 
-    Which actor starts, and which one goes on when another has ended or waits, is no preemption: all of that is tried.
+    Which actor starts, and which one goes on when another has ended or waits, is no preemption: all of that is tried. Orders that switch
+    before a change of what several actors change, or of a reference, an index, HEAD or a lock, come first.
 
     Args:
         make_world: opens a fresh world; a context manager.
@@ -191,6 +197,7 @@ def explore_processes(
         check: checks the world and what happened, and raises AssertionError. Not called after a deadlock, which is wrong anyway.
         bound: the highest number of preemptions.
         limit: the highest number of orders.
+        seconds: the time after which no further order is begun; None for no end.
         within: which calls are steps in that world, as for `interleave`. The fewer, the fewer orders.
         timeout, patience: as for `interleave`.
 
@@ -199,11 +206,12 @@ def explore_processes(
     """
     began = real_seconds()
     played: set[tuple[str, ...]] = set()
-    pending: deque[tuple[tuple[tuple[int, int], ...], int]] = deque([((), 0)])
-    executions = missed = 0
+    pending: list[_Planned] = [(0, 0, 0, ())]
+    changed_by: dict[str, set[int]] = {}
+    executions = missed = planned = 0
     violation = None
-    while pending and executions < limit and violation is None:
-        requested, spent = pending.popleft()
+    while pending and executions < limit and violation is None and (seconds is None or real_seconds() - began < seconds):
+        distance, spent, _, requested = heappop(pending)
         with make_world() as world:
             order = interleave(actors(world), requested, within=within(world), timeout=timeout, patience=patience)
             order = _checked(order, partial(check, world))
@@ -214,11 +222,30 @@ def explore_processes(
         if order.preemptions != requested or order.points in played:
             continue  # the preempting actor only went on waiting
         played.add(order.points)
+        for turn in order.turns:
+            if turn.did is not None and turn.did.path is not None:
+                changed_by.setdefault(turn.did.path, set()).add(turn.actor)
         for choice in order.choices:
             price = spent + choice.preempts
             if price <= bound and (not requested or choice.step > requested[-1][0]):
-                pending.extend(((*requested, (choice.step, other)), price) for other in choice.others)
-    return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation)
+                farther = distance + _distance(order, choice.step, changed_by)
+                for other in choice.others:
+                    planned += 1
+                    heappush(pending, (farther, price, planned, (*requested, (choice.step, other))))
+    return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation, len(pending))
+
+
+_Planned = tuple[int, int, int, tuple[tuple[int, int], ...]]
+"""An order to play: how many of its switches are away from shared state, its price, when it was planned, and its preemptions."""
+
+_STATE: Final = re.compile(r"(?:^|/)(?:HEAD|index|packed-refs|refs/.+|.+\.lock)$")
+
+
+def _distance(order: ProcessInterleaving, step: int, changed_by: Mapping[str, set[int]]) -> int:
+    """0 for a switch before a change of what several actors change, or of a reference, an index, HEAD or a lock; 1 for any other."""
+    did = order.turns[step].did
+    path = did.path if did is not None else None
+    return 0 if path is not None and (len(changed_by[path]) > 1 or _STATE.search(path)) else 1
 
 
 def _checked(order: ProcessInterleaving, check: Callable[[ProcessInterleaving], object]) -> ProcessInterleaving:

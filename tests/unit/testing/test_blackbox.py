@@ -327,6 +327,46 @@ def test_every_order_within_the_bound_is_played_once(disk: Path) -> None:
     assert (few.executions, few.complete) == (3, False)
 
 
+def test_switches_at_what_several_programs_change_come_first(disk: Path) -> None:
+    """The fault needs two switches: A is left after its first mark, and B after its answer. Both do much that concerns nobody else."""
+
+    def alone(name: str) -> None:
+        for number in range(3):
+            (disk / f"{name}{number}").mkdir()
+
+    def first() -> None:
+        (disk / "HEAD").write_text("A1")
+        alone("a")
+        (disk / "HEAD").write_text("A2")
+
+    def second() -> str:
+        alone("b")
+        if (disk / "HEAD").exists() and (disk / "HEAD").read_text() == "A1":
+            (disk / "HEAD").write_text("B1")
+            alone("c")
+            (disk / "index.lock").touch()
+            seen = (disk / "HEAD").read_text()
+            (disk / "HEAD").write_text("B2")
+            return seen
+        return ""
+
+    def check(_here: Path, order: ProcessInterleaving) -> None:
+        assert order.ended[1].value != "A2", "A WENT ON"
+
+    @contextmanager
+    def empty() -> Iterator[Path]:
+        for path in disk.iterdir():
+            path.rmdir() if path.is_dir() else path.unlink()
+        yield disk
+
+    found = explore_processes(empty, lambda _here: [first, second], check, bound=2, limit=12, within=lambda here: here)
+
+    assert found.violation is not None, str(found)
+    assert len(found.violation.preemptions) == 2
+    assert found.left > found.executions
+    assert "known and not played" in str(found)
+
+
 def test_a_check_that_fails_to_run_tells_the_order(disk: Path) -> None:
     with pytest.raises(KeyError) as caught:
         explore_processes(partial(fresh, disk), lambda here: [making(here / "a")], lambda _here, _order: {}["none"])

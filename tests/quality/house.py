@@ -75,7 +75,7 @@ SYSTEM_ROOM = "os_level"
 LOCK, MOVE, FORK, PROC = "locks files", "renames files", "forks", "reads /proc"
 _PROGRAM = "a program of its own, which runs without the package's imports"
 SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    LOCK: {"confine.namespace_jail": _PROGRAM},
+    LOCK: {"confine.kernel.namespace_jail": _PROGRAM},
     MOVE: {
         "engine.lineage.handoff": "moves the parts of a session, as they are, to its successor",
         "engine.lineage.member_recovery": "moves a workspace out of its place to see that it can be removed, and back",

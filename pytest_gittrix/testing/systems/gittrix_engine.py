@@ -40,12 +40,12 @@ class GitTrixEngine:
         return self._keep(self.gittrix.start_session(task, eviction=policy, **identity))
 
     def read(self, id: str, path: str) -> bytes:
-        """``AgentSession.read``."""
-        return self._session(id).read(path)
+        """``AgentSession.read``; a link gives its target, since a system's files are compared as git stores them."""
+        return self._session(id).read(path, follow=False)
 
     def write(self, id: str, path: str, data: bytes) -> None:
-        """``AgentSession.write``."""
-        self._session(id).write(path, data)
+        """``AgentSession.write``; a link becomes a file, as for ``read``."""
+        self._session(id).write(path, data, follow=False)
 
     def list(self, id: str) -> Iterable[str]:
         """``AgentSession.list``, without directories."""

@@ -84,7 +84,9 @@ class CellStage:
                 try:
                     one.judge(world, case)
                 except PromiseBroken as broken:
-                    return CellOutcome(one.code, case, "broken", str(broken), world.script(f"{tool.title}, {one.code}: {broken}"))
+                    # No script kills a program, or lets in another one, at a certain call.
+                    script = "" if one.family == "WSRV" else world.script(f"{tool.title}, {one.code}: {broken}")
+                    return CellOutcome(one.code, case, "broken", str(broken), script)
         except NoVerdict as reason:
             return CellOutcome(one.code, case, "no verdict", str(reason))
         return CellOutcome(one.code, case, "kept")

@@ -20,7 +20,7 @@ from pytest_gittrix.visible import in_script, visible
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_FOLDER: Final = Path(__file__).parent / "page"
+_FOLDER: Final = Path(__file__).parent / "templates"
 _MINUTE: Final = 60
 
 
@@ -104,7 +104,7 @@ def _environment() -> Environment:
     with needs("evals"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
     environment = Environment(
-        loader=PackageLoader("pytest_gittrix.report", "page"),
+        loader=PackageLoader("pytest_gittrix.report", "templates"),
         finalize=_finalized,
         autoescape=True,
         undefined=StrictUndefined,

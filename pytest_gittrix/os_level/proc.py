@@ -57,14 +57,17 @@ def pids() -> list[int]:
 
 
 def running_in(directory: str) -> list[int]:
-    """The processes that have their working directory in a directory or below it, but for this one; those of other users are not seen."""
-    found = []
+    """The processes that have their working directory in a directory or below it; those of other users are not seen.
+
+    This one and those it comes from, such as the shell in which a person typed, are left out.
+    """
+    found, ours = [], {os.getpid(), *_ancestors()}
     for pid in pids():
         try:
             where = os.readlink(f"/proc/{pid}/cwd")
         except OSError:
             continue
-        if pid != os.getpid() and f"{where}/".startswith(f"{directory.rstrip('/')}/"):
+        if pid not in ours and f"{where}/".startswith(f"{directory.rstrip('/')}/"):
             found.append(pid)
     return found
 
@@ -272,6 +275,17 @@ def _signal(pid: int, number: int) -> None:
 def _tree(root: int) -> set[int]:
     parents = _parents()
     return with_descendants({root} & (parents.keys() or {root}), parents)
+
+
+def _ancestors() -> Iterator[int]:
+    """This process's parent, the parent of that, and so on."""
+    pid = os.getppid()
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(stat_fields(pid)[PARENT])
+        except OSError:
+            return
 
 
 def _parents() -> dict[int, int]:

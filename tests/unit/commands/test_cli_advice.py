@@ -30,6 +30,7 @@ ONLY_IN_PYTHON = {
         "a command takes a duration"
     ),
     "Pass ids= that makes new ones.": "a command takes the ids of the engine",
+    "Use one of ..., or kill().": "a command sends no signals to programs",
     "Look at tree() for those there are.": "a function of a suite looks into its repository",
 }
 

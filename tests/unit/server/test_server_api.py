@@ -169,7 +169,13 @@ def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(s
     assert told["session"]["session_id"] == id_
     assert told["finalization_results"] is None
     (repository,) = told["git_state"]["repos"]
-    assert repository == {"repo_name": "app", "current_branch": None, "uncommitted_files": ["new.txt"], "unpushed_branches": []}
+    assert repository == {
+        "repo_name": "app",
+        "current_branch": None,
+        "uncommitted_files": ["new.txt"],
+        "pushed_files": [],
+        "unpushed_branches": [],
+    }
 
 
 def test_finalizing_again_is_for_what_is_retained_and_a_conflict_otherwise(staff: Staff, daemon: DaemonClient) -> None:

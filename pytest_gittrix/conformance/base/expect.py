@@ -20,7 +20,7 @@ from pytest_gittrix.testing.systems.protocol import Promoted
 NOT_WRITABLE: Final = ("WRITE_REJECTED", "INVALID_INPUT")
 """Error codes for a path that must not be written."""
 
-NOT_READABLE: Final = ("PATH_NOT_FOUND", *NOT_WRITABLE)
+NOT_READABLE: Final = ("PATH_NOT_FOUND", "PATH_IS_DIRECTORY", *NOT_WRITABLE)
 """Error codes for a path at which no file can be."""
 
 NOT_SELECTABLE: Final = ("PROMOTE_FAILED", "PATH_NOT_FOUND", "INVALID_INPUT")

@@ -89,7 +89,7 @@ def judge(scene: Scene, told: list[str]) -> str:
         assert shown.pop("app-1") == "killed"
         if shown:
             assert shown == {"app-3": "working"}
-            assert [one.status for one in lead.poll("app-3")] == ["killed"]  # its agent went with the machine
+            assert [one.status for one in lead.poll("app-3")] == ["errored"]  # its agent went with the machine
             assert lead.restore("app-3").status == "working"
             lead.kill("app-3")
         assert not told or shown

@@ -20,9 +20,10 @@ from pytest_gittrix.errors import EvictionRace, GittrixError
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.members.finalize_held import HeldBack
 from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summarise
-from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote, write_settings
+from pytest_gittrix.members.finalize_remote import Deadline, Remote, write_settings
 from pytest_gittrix.members.finalize_repository import GONE, Saving, Task
 from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
 from pytest_gittrix.workspaces.rescue import find_repositories
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from pytest_gittrix.backends.transport import FETCH_COMMAND, GIT_SETTINGS, PUSH_COMMAND, GitResult, PushResult, Transport, parse_push
 from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.workspaces.alternates import ScratchRepository
 
 _FETCHED: Final = "refs/fetched/"
@@ -23,10 +24,6 @@ _SETTINGS: Final = f"""\
 [safe]
 	directory = *
 """
-
-
-class OutOfTime(Exception):
-    """The time of the finalization is up. Work that was not saved by then stays in the workspace."""
 
 
 @dataclass(frozen=True, slots=True)

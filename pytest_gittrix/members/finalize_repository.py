@@ -20,7 +20,8 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, Entry, flatten
 from pytest_gittrix.members.finalize_files import classify, is_runtime
 from pytest_gittrix.members.finalize_held import HeldBack
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action, Notes
-from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote
+from pytest_gittrix.members.finalize_remote import Deadline, Remote
+from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.workspaces.alternates import ScratchRepository, Touched
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
 from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository, read_repository

@@ -16,7 +16,7 @@ from pytest_gittrix.testing.schedules.blackbox import Command, intrude
 STRUCK: Final = ("create", "delete", "finish")
 """The commands that are killed."""
 BUDGET: Final = 8.0
-"""Seconds that one case takes at most; the points that tell most come first, and the report says how many were reached."""
+"""Seconds that one case takes at most; the points that tell most come first."""
 
 _MOST_POINTS: Final = 64
 # Not fsck, which takes the HEAD of a worktree that is not finished yet for damage.

@@ -74,7 +74,7 @@ def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> No
     assert {"(a) git commands", "(b) pygit2 floor", "(c) floor by hand", "clone", "lazy", "copy", "worktree"} <= totals
     assert {phase for name, phase in cycle if name == "clone"} >= {"start", "write", "review", "diff", "promote", "evict"}
     goals = [verdict for verdict in found["verdicts"] if verdict["goal"].startswith("cycle at 10 files")]
-    assert len(goals) == 4
+    assert len(goals) == 5
     assert all(verdict["limit"] == 5 and isinstance(verdict["met"], bool) for verdict in goals)
 
 

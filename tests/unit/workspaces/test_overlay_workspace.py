@@ -163,7 +163,7 @@ def shown(session: UserSession) -> dict[str, Any]:
     """All that a session says of its files."""
     review = session.review()
     files = {entry.path: entry.type for entry in session.list() if entry.path != "sub"}
-    contents = {path: session.read(path) for path, type_ in files.items() if type_ != "dir"}
+    contents = {path: session.read(path, follow=False) for path, type_ in files.items() if type_ != "dir"}
     return {"tree": review.tree, "diff": review.diff, "refused": dict(review.refused), "touched": review.touched, "contents": contents}
 
 

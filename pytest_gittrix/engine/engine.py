@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.operations.archive import archives_in
+from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.eviction import BUDGET
@@ -195,6 +196,7 @@ class GitTrix:
         strategy: str | None = None,
         parent: str | None = None,
         id: str | None = None,
+        seed_files: Mapping[str, bytes | str] | None = None,
         **identity: str,
     ) -> UserSession:
         """Start a session from the head of a branch.
@@ -209,10 +211,14 @@ class GitTrix:
             strategy: what ``auto`` means for this session.
             parent: a session that crashed, which this one continues (Gas Town).
             id: its id, if another program chose it, such as the agent's runtime; made here by default.
+            seed_files: files to begin with beside the baseline: contents by path, text as UTF-8. They are no touched files and are not
+                promoted, unless they are changed; then their promotion adds them to durable whole. Forks and handoffs have them too.
             identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
 
         Raises:
-            InvalidInput: there is no such branch, the id is taken, or an argument is not allowed.
+            InvalidInput: there is no such branch, the id is taken, the baseline has something where a seed file is to be, or an argument is
+                not allowed.
+            WriteRejected: the path of a seed file is not allowed, or it is too large.
             SessionExpired: ``parent`` has not crashed, or has a successor.
             SessionNotFound: there is no such parent.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
@@ -230,6 +236,7 @@ class GitTrix:
             parent=parent,
             id_=id,
             identity=identity,
+            seed_files=seed_files,
         )
         return UserSession(recorder, made, ephemeral.limits, self.services)
 
@@ -275,6 +282,23 @@ class GitTrix:
         A session of a TypeScript store has one event: its import, which its log will begin with.
         """
         return of_types(events_of(self.services.recorder(id_)), check_types(types))
+
+    def attached(self, id_: str, name: str) -> bytes:
+        """The bytes that were attached to a session under a name, also once it has ended.
+
+        Args:
+            id_: the session.
+            name: what ``AgentSession.attach`` returned, or what an event has among its ``resources``.
+
+        Raises:
+            SessionNotFound: there is no session of that id.
+            InvalidInput: it is no such name.
+            PathNotFound: nothing of that name is attached.
+            LogDamaged: the bytes are not what they were.
+        """
+        recorder = self.services.recorder(id_)
+        recorder.read()
+        return attached(recorder.directory, name)
 
     def view(self, id_: str, name: str) -> dict[str, Any]:
         """The record of a session, ended ones too, in another system's own schema; see ``UserSession.view``."""

@@ -14,7 +14,7 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -106,6 +106,7 @@ class Snapshot:
         latest: the newest kernel change time of its files and directories, in nanoseconds.
         large: those of ``refused`` that are refused for their size alone; sorted by path.
         nested: directories with a git repository of their own, whose files are among the changes and whose history is not; sorted.
+        given: files that the session was given at its start and that are as they were then: in the workspace, and no changes.
     """
 
     seed: Seed
@@ -115,6 +116,7 @@ class Snapshot:
     latest: int
     large: Mapping[str, LargeFile] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
+    given: Changes = field(default_factory=dict)
 
     @property
     def touched(self) -> list[str]:
@@ -125,6 +127,20 @@ class Snapshot:
     def left_out(self) -> tuple[str, ...]:
         """A line for each file that is too large to be among the changes."""
         return tuple(f"{path!r}: {self.refused[path]}" for path in self.large)
+
+    @property
+    def files(self) -> Changes:
+        """Every path of the work tree that differs from the baseline: the changes, and what was given."""
+        return {**self.changes, **self.given} if self.given else self.changes
+
+    def with_given(self, paths: Collection[str]) -> Snapshot:
+        """The snapshot in which some of the changes are files that were given."""
+        if not paths:
+            return self
+        changes = {path: entry for path, entry in self.changes.items() if path not in paths}
+        needed = {entry.id for entry in changes.values() if entry is not None}
+        blobs = {id_: data for id_, data in self.blobs.items() if id_ in needed}
+        return replace(self, changes=changes, blobs=blobs, given={path: self.changes[path] for path in paths})
 
     @cached_property
     def _written(self) -> tuple[str, dict[str, bytes]]:

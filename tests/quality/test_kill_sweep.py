@@ -48,12 +48,13 @@ class Operation:
     judge: Callable[[Scene, SupervisedRun], str]
 
 
+GIVEN = {"given.txt": "given\n"}
 FIRST, SECOND, THIRD = "session-0", "session-1", "session-2"
 
 
 def start(scene: Scene) -> None:
     with scene.engine() as engine:
-        do(engine.start_session("do it"))
+        do(engine.start_session("do it", seed_files=GIVEN))
 
 
 def promote(scene: Scene, session: str = FIRST) -> None:
@@ -150,6 +151,7 @@ def judge_start(scene: Scene, _run: SupervisedRun) -> str:
             assert state in ("active", "discarded")
             if state == "active":
                 assert engine.get_session(id_).read("README.md").startswith(b"# Greeter")
+                assert engine.get_session(id_).read("given.txt") == b"given\n"
                 assert set(engine.get_session(id_).touched_files()) <= set(WORK)
         assert {path.name for path in engine.store.root.iterdir() if not path.name.startswith(".")} == {id_ for id_, _ in found}
     scene._ids = iter(range(100, 200))  # type: ignore[assignment]

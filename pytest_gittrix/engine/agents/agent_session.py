@@ -33,8 +33,8 @@ from pytest_gittrix.engine.operations.review import (
     require_place,
     snapshot_of,
 )
-from pytest_gittrix.engine.operations.validation import check_contents, check_message, check_paths, check_text
-from pytest_gittrix.errors import Advice, GittrixError, SessionExpired, WriteRejected
+from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
+from pytest_gittrix.errors import GittrixError, SessionExpired
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
@@ -139,23 +139,9 @@ class AgentSession:
             WriteRejected: the path is not allowed, also by a link, something else is in the way, the disk refused, or it is over the
                 limit.
         """
-        name, contents = self._name(path), self._contents(path, data)
+        name, contents = self._name(path), check_file(path, data, self._limits.max_file)
         with self._recorder.working("write", self._actor) as state:
             self._write(state, followed(self._workspace, name, self._deleted(state)) if follow else name, contents)
-
-    def _contents(self, path: str, data: bytes | str) -> bytes:
-        contents = check_contents(data, f"the data of {path!r}")
-        if len(contents) > self._limits.max_file:
-            raise WriteRejected(
-                f"{path!r} would have {len(contents)} bytes; the limit is {self._limits.max_file}.",
-                why="Everything promoted goes into a repository for good.",
-                fix="Keep large files out of the session.",
-                opt_out=Advice(
-                    "Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
-                    "Only Python has more: LocalEphemeral(limits=Limits(max_file=...)).",
-                ),
-            )
-        return contents
 
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
         deleted = self._deleted(state)
@@ -240,7 +226,7 @@ class AgentSession:
         """What the agent's own git holds that is in no touched file, a line each."""
         try:
             nested = nested_repositories(self._workspace.path, snapshot.nested)
-            work = self._commits(state).beside(snapshot.changes, promoted=True)
+            work = self._commits(state).beside(snapshot.files, promoted=True)
         except GittrixError as problem:
             return (f"The agent's repository cannot be read: {problem.fact}",)
         return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))
@@ -251,7 +237,7 @@ class AgentSession:
     def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
         """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
         check_message(message)
-        contents = {self._name(path): self._contents(path, data) for path, data in files.items()}
+        contents = {self._name(path): check_file(path, data, self._limits.max_file) for path, data in files.items()}
         for name, data in contents.items():
             self.write(name, data)
         return self.commit(message)

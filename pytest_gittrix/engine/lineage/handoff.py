@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
 from pytest_gittrix.engine.operations.resources import LOCAL, local_ref
 from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired, SessionNotFound
@@ -167,6 +168,8 @@ class Handoff:
                 os.rename(recorder.directory / name, child.directory / name)
         points.reached("handoff:moved")
         child_state = child.read()
+        if child_state.seed_files:  # a fork of the child begins with them
+            share(recorder.directory, child.directory, sync=child.store.durability == "full")
         if not child_state.ended and not child_state.workspace_present:
             # Nobody but a handoff writes to a child without a workspace, so a killed one has inherited as many as there are.
             inherited = len(_writes(child))

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.lineage.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
+from pytest_gittrix.engine.lineage.seed_files import check_seed_files, read_seed_files
 from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity, with_values
 from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import Recorder
@@ -51,11 +52,14 @@ class Origins:
         parent: str | None,
         id_: str | None,
         identity: Mapping[str, str],
+        seed_files: Mapping[str, bytes | str] | None = None,
     ) -> Made:
         """Start a session from a branch's head; ``GitTrix.start_session`` says how and what it raises."""
         origin = Succession(self.recorder_of(parent)) if parent is not None else None
         facts = with_values(check_identity(identity))
-        return self._start(Beginning(check_text(task, "task"), durable, branch, ephemeral, policy, strategy, facts, origin), id_)
+        given = check_seed_files(seed_files, ephemeral.limits.max_file)
+        beginning = Beginning(check_text(task, "task"), durable, branch, ephemeral, policy, strategy, facts, origin, seed_files=given)
+        return self._start(beginning, id_)
 
     def _start(self, beginning: Beginning, id_: str | None = None) -> Made:
         return Start(self.store, self.recorder_of, self.resources, lambda: self._claim(id_)).run(beginning)
@@ -123,6 +127,7 @@ class Origins:
                 with_values({**then.identity, **new_identity}),
                 origin,
                 state.baseline,
+                read_seed_files(parent.directory, state.seed_files),
             ),
             id_,
         )

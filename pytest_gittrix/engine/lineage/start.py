@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable, Ephemeral
+from pytest_gittrix.engine.lineage.seed_files import SeedFiles, place_seed_files, to_data
 from pytest_gittrix.engine.operations.moved_refs import REFERENCES, note_references
 from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
@@ -76,6 +77,7 @@ class Beginning:
         identity: who works in it, and on what.
         origin: the session that it comes from.
         baseline: the commit it starts from; the branch's head by default.
+        seed_files: what it is given beside the baseline.
     """
 
     task: str
@@ -87,6 +89,7 @@ class Beginning:
     identity: Mapping[str, str] = field(default_factory=dict)
     origin: Origin | None = None
     baseline: str | None = None
+    seed_files: SeedFiles = field(default_factory=dict)
 
     def created(self, id_: str, baseline: str, workspace: str) -> dict[str, Any]:
         """The data of ``session.created`` for an id and the path of a workspace. Raises InvalidInput for an unknown strategy."""
@@ -108,6 +111,8 @@ class Beginning:
             data["strategy"] = check_strategy(self.strategy)
         if self.identity:
             data["identity"] = dict(self.identity)
+        if self.seed_files:
+            data["seed_files"] = to_data(self.seed_files)
         if self.origin is not None:
             data["lineage"] = self.origin.lineage(id_).to_data()
         return data
@@ -161,6 +166,7 @@ class Start:
         made = self.resources.create_workspace(ephemeral, directory, seed, durable=durable, branch=beginning.branch, name=recorder.id)
         try:
             note_references(engine, self.store.root / REFERENCES, durable, sync=self.store.durability == "full")
+            place_seed_files(recorder, made, beginning.seed_files)
             if beginning.origin is not None:
                 beginning.origin.fill(recorder, made)
                 points.reached("start:filled")

@@ -19,21 +19,26 @@ RESOURCES: Final = "resources"
 _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
+def resource_name(data: bytes) -> str:
+    """The name under which bytes are attached: ``sha256:`` and their digest."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 def attach(directory: Path, data: bytes, *, sync: bool) -> str:
-    """Store bytes in a session's directory, if they are not there already; returns their name, ``sha256:`` and their digest.
+    """Store bytes in a session's directory, if they are not there already; returns their name.
 
     Raises:
         OSError: the disk refused.
     """
-    digest = hashlib.sha256(data).hexdigest()
-    path = directory / RESOURCES / digest
+    name = resource_name(data)
+    path = directory / RESOURCES / name.partition(":")[2]
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         write_file(str(path), data, sync=sync)
         if sync:
             sync_directory(path.parent)
             sync_directory(directory)
-    return f"sha256:{digest}"
+    return name
 
 
 def attached(directory: Path, name: str) -> bytes:
@@ -51,7 +56,7 @@ def attached(directory: Path, name: str) -> bytes:
         data = (directory / RESOURCES / found[1]).read_bytes()
     except FileNotFoundError:
         raise PathNotFound(f"Nothing of the name {name} is attached to the session.", fix="attach() it first.") from None
-    if hashlib.sha256(data).hexdigest() != found[1]:
+    if resource_name(data) != name:
         raise LogDamaged(f"{directory / RESOURCES / found[1]} is not what was attached.", why="Its digest is another one.")
     return data
 

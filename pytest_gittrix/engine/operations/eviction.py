@@ -281,7 +281,7 @@ class Evictor:
         if kept is not None:
             return kept
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
-        work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
+        work = commits.beside(snapshot.files, promoted=promoted, on_step=time.check)
         if isinstance(work, LinkedWork):
             return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync, on_step=time.check)
         if work is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
+from pytest_gittrix.engine.operations.attachments import resource_name
 from pytest_gittrix.errors import Advice, InvalidInput, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
@@ -48,7 +49,15 @@ class ListEntry:
 
 def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
     """A session's workspace as a tree; see ``snapshot.take_snapshot`` for ``on_step`` and for errors."""
-    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=state.api_deleted, on_step=on_step)
+    named = {**state.api_touched, **state.seed_files}
+    taken = workspace.snapshot(limits=limits, named=named, deleted=state.api_deleted, on_step=on_step)
+    return taken.with_given({path for path, resource in state.seed_files.items() if _is_as_given(taken, path, resource)})
+
+
+def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
+    """Whether a file that the session was given at its start has still the bytes and the mode that it had then."""
+    entry = snapshot.changes.get(path)
+    return entry is not None and entry.mode == FILE and resource_name(snapshot.blobs[entry.id]) == resource
 
 
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:

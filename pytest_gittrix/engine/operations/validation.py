@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pytest_gittrix.durations import duration_of
-from pytest_gittrix.errors import Advice, InvalidInput
+from pytest_gittrix.errors import Advice, InvalidInput, WriteRejected
 from pytest_gittrix.record.state.values import Policy
 
 LONGEST_TTL: Final = timedelta(days=36_525)
@@ -96,6 +96,32 @@ def check_contents(value: Any, what: str) -> bytes:
             why="Only text and bytes say by themselves what the file will hold.",
             fix=f"Pass {what} as str (written as UTF-8) or bytes; str() and json.dumps() make text of other values.",
         ) from None
+
+
+def check_file(path: str, data: Any, max_bytes: int) -> bytes:
+    """The bytes of a file of a session, from an argument.
+
+    Args:
+        path: of the file, for the message.
+        data: as for ``check_contents``.
+        max_bytes: the most that it may have.
+
+    Raises:
+        InvalidInput: it is neither text nor bytes.
+        WriteRejected: it has more bytes.
+    """
+    contents = check_contents(data, f"the data of {path!r}")
+    if len(contents) > max_bytes:
+        raise WriteRejected(
+            f"{path!r} would have {len(contents)} bytes; the limit is {max_bytes}.",
+            why="Everything promoted goes into a repository for good.",
+            fix="Keep large files out of the session.",
+            opt_out=Advice(
+                "Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
+                "Only Python has more: LocalEphemeral(limits=Limits(max_file=...)).",
+            ),
+        )
+    return contents
 
 
 def check_paths(paths: Iterable[str], what: str) -> list[str]:

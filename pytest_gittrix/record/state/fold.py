@@ -102,6 +102,7 @@ def _created(event: Event) -> SessionState:
         strategy=data.get("strategy", "auto"),
         identity=data.get("identity", {}),
         lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
+        seed_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
         seq=event.seq,
     )
 

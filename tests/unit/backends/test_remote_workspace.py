@@ -47,6 +47,15 @@ def test_its_files_are_at_the_server_from_the_start(site: Site, server: Workspac
     assert server.token not in json.dumps(record)
 
 
+def test_it_begins_with_files_that_it_is_given(site: Site, server: WorkspaceServer) -> None:
+    session = site.start(seed_files={"NOTES.md": "begin here\n"})
+    assert (there(server, session) / "NOTES.md").read_text() == "begin here\n"
+    assert session.touched_files() == []
+
+    (there(server, session) / "NOTES.md").write_text("done\n")
+    assert session.touched_files() == ["NOTES.md"]
+
+
 def test_what_is_written_is_there_and_what_is_there_is_read(site: Site, server: WorkspaceServer) -> None:
     session = site.start()
     root = there(server, session)

@@ -32,8 +32,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def session(site: Site) -> UserSession:
-    """With work in it, and somebody who does it."""
-    started = site.start(agent="gastown/polecats/Toast", rig="gastown", work_unit="gt-1")
+    """With a file that it was given, work in it, and somebody who does it."""
+    started = site.start(agent="gastown/polecats/Toast", rig="gastown", work_unit="gt-1", seed_files={"NOTES.md": "begin here\n"})
     started.write("app.py", "v2\n")
     started.write("kept.log", "named, though ignored\n")
     return started
@@ -139,6 +139,7 @@ def test_a_handoff_that_was_killed_is_ended_by_a_recovery(site: Site, session: U
         heir = engine.get_session(live[0].id)
         assert (heir.id == session.id) == (step == "handoff:intent-logged")
         assert heir.touched_files() == ["app.py", "kept.log"]
+        assert heir.fork(files="baseline").read("NOTES.md") == b"begin here\n"
         assert engine.recover().removed == []
         assert heir.promote().sha
 

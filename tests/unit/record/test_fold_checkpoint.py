@@ -21,8 +21,10 @@ from tests.unit.record.test_fold import CREATED, SAMPLES
 
 ID = "sess_a"
 CREATION = {**CREATED, "policy": {"ttl_idle_ns": 5, "ttl_absolute_ns": None, "until_promote": False, "manual": True}}
+LINEAGE = {"parent": "p", "relation": "fork", "chain": "c", "root": "r", "at_seq": 3, "said": 2}
+GIVEN = [{"path": "notes", "resource": "sha256:0"}, {"path_b64": "/w==", "resource": "sha256:1"}]
 RICH = (
-    ("session.created", {**CREATION, "lineage": {"parent": "p", "relation": "fork", "chain": "c", "root": "r", "at_seq": 3, "said": 2}}),
+    ("session.created", {**CREATION, "lineage": LINEAGE, "seed_files": GIVEN}),
     *((name, SAMPLES[name]) for name in ("workspace.ready", "step.started", "tool_call", "handoff.intent", "promote.intent")),
     ("session.write", {"path_b64": "/w==", "op": "delete"}),
     ("session.write", {"path": "a", "op": "write"}),

@@ -80,8 +80,9 @@ class AgentSession:
 
     @property
     def workspace_path(self) -> Path | None:
-        """The workspace's root, fit as a working directory; None where no directory has all its files (``lazy``, ``overlay``)."""
-        return Path(self._workspace.path) if self._workspace.created.complete else None
+        """The workspace's root, fit as a working directory; None where no directory here has all its files (as for ``lazy``)."""
+        found = self._workspace
+        return Path(found.path) if found.created.complete and found.capabilities.shell else None
 
     @property
     def workspace_mount(self) -> tuple[Path, Layers | None] | None:

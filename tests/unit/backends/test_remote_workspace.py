@@ -142,7 +142,7 @@ def test_an_engine_without_the_adapter_does_not_touch_it(site: Site, server: Wor
 def test_no_program_runs_in_it_and_no_other_kind_is_made(site: Site) -> None:
     session = site.start()
     assert session.workspace_path is None
-    with pytest.raises(CapabilityMissing, match="remote workspace"):
+    with pytest.raises(CapabilityMissing, match="the files of a remote one are elsewhere"):
         session.run(["true"])
     with pytest.raises(CapabilityMissing, match="'clone' was asked for"):
         site.engine.start_session("x", workspace="clone")

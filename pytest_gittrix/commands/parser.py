@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "sessions": ("session", "promote", "sweep", "recover"),
     "agents that stay": ("member", "serve", "mcp"),
     "tests": ("eval", "conform", "torture"),
+    "worktrees": ("unfinished",),
 }
 VERBS_OF_SESSIONS: Final = {
     "work": ("start", "read", "write", "delete", "commit", "record", "extend"),

@@ -66,6 +66,7 @@ ALWAYS = {
     "human_leaves_work_lying",
     "promote",
     "promote_over_drift",
+    "promote_beside_a_rival",
     "promote_some",
     "promote_by_name",
     "evict",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.git.environment import hermetic_env
@@ -41,6 +41,9 @@ from pytest_gittrix.testing.systems.under_test import HeldSession, another_engin
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy
+
+_NO_FILE: Final = frozenset({"PATH_NOT_FOUND", "PATH_IS_DIRECTORY", "WRITE_REJECTED"})
+"""What a system may answer who reads a file that was deleted."""
 
 
 def _outcome_of(act: Callable[[], Any]) -> Outcome:
@@ -81,7 +84,10 @@ class Trial(TrialBase):
         if self.model.open_question(self.model.sessions[held.id], path):
             return
         self.work(
-            held, f"write({path!r})", lambda: held.handle.write(path, data), then=lambda session: self.model.write(session, path, data)
+            held,
+            f"write({path!r})",
+            lambda: self.access.write(held.handle, path, data),
+            then=lambda session: self.model.write(session, path, data),
         )
 
     @checked
@@ -169,10 +175,10 @@ class Trial(TrialBase):
             if isinstance(content, Symlink) and not self.access.native:
                 continue
             expected = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
-            found = held.handle.read(path)
+            found = self.access.read(held.handle, path)
             require(found == expected, f"{held} reads what it wrote.", f"{path!r}: expected {expected!r}, found {found!r}")
         for path in session.baseline.keys() - session.files.keys():
-            self.ask(f"{held}.read({path!r})", frozenset({"PATH_NOT_FOUND", "WRITE_REJECTED"}), lambda path=path: held.handle.read(path))  # type: ignore[misc]
+            self.ask(f"{held}.read({path!r})", _NO_FILE, partial(self.access.read, held.handle, path))
         if held.workspace is not None:
             found_files = files_in(held.workspace)
             require(found_files == session.files, f"The workspace of {held} holds its files.", f"{found_files} instead of {session.files}")

@@ -79,6 +79,18 @@ class Access:
         else:
             held.handle.evict()
 
+    def read(self, handle: Any, path: str) -> bytes:
+        """The bytes at a path as git stores them: of a link, its target."""
+        found: bytes = handle.read(path, follow=False) if self.native else handle.read(path)
+        return found
+
+    def write(self, handle: Any, path: str, data: bytes) -> None:
+        """Make a path a file with these bytes, whatever is there."""
+        if self.native:
+            handle.write(path, data, follow=False)
+        else:
+            handle.write(path, data)
+
     def hunks(self, handle: Any) -> Mapping[str, Sequence[int]]:
         """The numbers of the hunks of each touched text file that can be promoted in parts."""
         found = handle.review().hunks.items() if self.native else handle.hunks().items()

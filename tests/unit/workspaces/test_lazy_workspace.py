@@ -10,7 +10,7 @@ import pytest
 from support.engine import SUBMODULE, SYMLINK, Content, Site, open_site
 
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
-from pytest_gittrix.errors import PathNotFound, WriteRejected
+from pytest_gittrix.errors import PathIsDirectory, PathNotFound, WriteRejected
 
 FILES: dict[str, Content] = {
     "a": "1\n",
@@ -47,10 +47,10 @@ def require_agreement(session: UserSession) -> None:
     for path in {*FILES, *there}:
         assert session.exists(path) == (path in there), path
         if path in there:
-            session.read(path)
+            session.read(path, follow=False)
         elif path not in listed(session) and path != "sub":
-            with pytest.raises(PathNotFound):
-                session.read(path)
+            with pytest.raises((PathIsDirectory, PathNotFound)):
+                session.read(path, follow=False)
 
 
 @pytest.mark.parametrize("path", ["a/b", "a/b/c", "d/x/below", "ln/b", "sub/b", "d", "d/deep", "sub"])

@@ -46,6 +46,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "inspect": Extra(("inspect_ai",), "the Inspect AI sandbox"),
     "mini": Extra(("minisweagent",), "the mini-swe-agent environment"),
     "pydantic-ai": Extra(("pydantic_ai",), "the pydantic-ai workspace"),
+    "deepagents": Extra(("deepagents",), "the deepagents backend"),
     "harbor": Extra(("harbor",), "the Harbor environment", oldest=(3, 12)),
 }
 """By the name of the extra: ``pip install "pytest-gittrix[NAME]"``. Extras for work on the package itself are left out."""

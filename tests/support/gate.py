@@ -208,6 +208,8 @@ class Gate:
         said = self.said(workspace)
         got: dict[str, bool] = said["got"]
         got["write outside"] = self._outside.exists()  # a jail has a directory for temporary files of its own
+        # A jail has room for a store of the agent's own, whose members are nobody's.
+        got["start a member"] = bool(Members(self.engine, [RepositorySpec("app", str(self.durable.path))]).list(member="eve"))
         assert got["signal others"] == (self._victim.poll() is not None), said
         assert got["push"] == bool(self.durable.text("branch", "--list", "pushed")), said
         promoted = self.durable.text("rev-parse", "HEAD") != self._head

@@ -14,7 +14,8 @@ from support.git import git
 from pytest_gittrix.extras import missing
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-EXTRAS = {"mcp": "mcp", "inspect": "inspect", "mini-swe-agent": "mini", "pydantic-ai": "pydantic-ai"}
+EXTRAS = {"mcp": "mcp", "inspect": "inspect", "mini-swe-agent": "mini", "pydantic-ai": "pydantic-ai", "deepagents": "deepagents"}
+PROMOTE = {"pydantic-ai", "deepagents"}
 BLOCK = re.compile(r"^```python\n(# file: (\w+\.py)(?:, with the extra \w+)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY = re.compile(r"^```bash\n(git init .*?)^```$", re.MULTILINE | re.DOTALL)
 IDENTITY = {
@@ -45,4 +46,4 @@ def test_the_program_of_a_page_runs_as_shown(page: str, tmp_path: Path) -> None:
 
     run(tmp_path, sys.executable, name)
 
-    assert (git("rev-parse", "HEAD", cwd=tmp_path / "project") == head) == (page != "pydantic-ai")
+    assert (git("rev-parse", "HEAD", cwd=tmp_path / "project") == head) == (page not in PROMOTE)

@@ -71,12 +71,16 @@ def mini():
 def pydantic_ai():
     import pytest_gittrix.integrations.pydantic_ai_workspace
 
+def deepagents():
+    import pytest_gittrix.integrations.deepagents
+
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
-        "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai], "harbor": [harbor]}
+        "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
+        "deepagents": [deepagents], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

@@ -47,6 +47,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "mini": Extra(("minisweagent",), "the mini-swe-agent environment"),
     "pydantic-ai": Extra(("pydantic_ai",), "the pydantic-ai workspace"),
     "deepagents": Extra(("deepagents",), "the deepagents backend"),
+    "openai-agents": Extra(("agents",), "the OpenAI Agents SDK sandbox"),
     "harbor": Extra(("harbor",), "the Harbor environment", oldest=(3, 12)),
 }
 """By the name of the extra: ``pip install "pytest-gittrix[NAME]"``. Extras for work on the package itself are left out."""

@@ -14,8 +14,15 @@ from support.git import git
 from pytest_gittrix.extras import missing
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-EXTRAS = {"mcp": "mcp", "inspect": "inspect", "mini-swe-agent": "mini", "pydantic-ai": "pydantic-ai", "deepagents": "deepagents"}
-PROMOTE = {"pydantic-ai", "deepagents"}
+EXTRAS = {
+    "mcp": "mcp",
+    "inspect": "inspect",
+    "mini-swe-agent": "mini",
+    "pydantic-ai": "pydantic-ai",
+    "deepagents": "deepagents",
+    "openai-agents": "openai-agents",
+}
+PROMOTE = {"pydantic-ai", "deepagents", "openai-agents"}
 BLOCK = re.compile(r"^```python\n(# file: (\w+\.py)(?:, with the extra \w+)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY = re.compile(r"^```bash\n(git init .*?)^```$", re.MULTILINE | re.DOTALL)
 IDENTITY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,20 +13,32 @@ from support.agent_processes import on_linux
 from support.gate import FOR_PEOPLE, ROOT, Gate
 
 from pytest_gittrix.confine import confinement
-from pytest_gittrix.engine import UserSession
 from pytest_gittrix.extras import missing
 
 pytestmark = on_linux
 
 
-def by_deepagents(gate: Gate, session: UserSession) -> None:
+def by_deepagents(gate: Gate) -> str | None:
     from pytest_gittrix.integrations.deepagents import GittrixBackend
 
+    session = gate.engine.start_session("the gate")
     GittrixBackend(session.for_agent(), readable=[ROOT]).execute(shlex.join(gate.command))
+    return str(session.workspace_path)
 
 
-LAUNCHERS: Final[Mapping[str, Callable[[Gate, UserSession], None]]] = {"deepagents": by_deepagents}
-"""By the extra: runs the gate's agent in a session, as a tool of the framework does."""
+def by_openai_agents(gate: Gate) -> str | None:
+    from pytest_gittrix.integrations.openai_agents import GittrixSandboxClient
+
+    async def run() -> str:
+        async with await GittrixSandboxClient(gate.engine, readable=[ROOT]).create() as sandbox:
+            await sandbox.exec(*gate.command, shell=False)
+            return str(sandbox.state.gittrix_session)
+
+    return str(gate.engine.get_session(asyncio.run(run())).workspace_path)
+
+
+LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {"deepagents": by_deepagents, "openai-agents": by_openai_agents}
+"""By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
 
 
 @pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
@@ -36,9 +49,7 @@ def test_by_default_nothing_gets_through(extra: str, tmp_path: Path, monkeypatch
     for name, value in FOR_PEOPLE.items():
         monkeypatch.setenv(name, value)
     with Gate.open(tmp_path, None) as gate:
-        session = gate.engine.start_session("the gate")
-        LAUNCHERS[extra](gate, session)
-        got = gate.got(str(session.workspace_path))
+        got = gate.got(LAUNCHERS[extra](gate))
 
     assert len(got) == 12
     assert not any(got.values()), got

@@ -74,13 +74,16 @@ def pydantic_ai():
 def deepagents():
     import pytest_gittrix.integrations.deepagents
 
+def openai_agents():
+    import pytest_gittrix.integrations.openai_agents
+
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
         "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
-        "deepagents": [deepagents], "harbor": [harbor]}
+        "deepagents": [deepagents], "openai-agents": [openai_agents], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

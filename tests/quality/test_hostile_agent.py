@@ -203,7 +203,11 @@ def test_a_link_to_a_file_of_durable_is_replaced_and_not_written_through(
         link.unlink(missing_ok=True)
         make(str(scene.durable / "README.md"), str(link))
         before = everything_below(scene.durable)
-        session.write(place, "by the agent\n")
+        if make is os.symlink:
+            for method in (session.read, lambda path: session.write(path, "by the agent\n")):
+                with pytest.raises(WriteRejected, match="leads out of the workspace"):
+                    method(place)
+        session.write(place, "by the agent\n", follow=False)
         session.commit("work")
         assert changed(before, everything_below(scene.durable)) == set()
         assert session.read(place) == b"by the agent\n"

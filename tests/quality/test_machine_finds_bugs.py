@@ -207,7 +207,7 @@ def moves_the_branch_without_looking() -> AbstractContextManager[object]:
     return patch.object(References, "compare_and_swap", push)
 
 
-NOT_TOUCHED = "PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"
+NOT_TOUCHED = "must answer BASELINE_CONFLICT|PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"
 
 # Each defect shows in several ways, and the first one that is met decides which.
 SHRUNK: list[tuple[Defect, str]] = [(forgets_deletions, NOT_TOUCHED)]

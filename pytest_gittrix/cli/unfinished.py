@@ -1,6 +1,6 @@
 """``gittrix unfinished``: what would be lost if a worktree were removed now.
 
-Exit status 0 means that nothing would be, 1 that there is work, 2 that the command was misused.
+Exit status 0 means that nothing would be, 1 that there is work, 2 that the command was misused or the worktree cannot be read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pytest_gittrix.commands.output import CommandResult, visible
 
 EXAMPLES = ["gittrix unfinished ../app-feature && git worktree remove ../app-feature", "gittrix unfinished --base develop --json ."]
 FOUND: Final = 1
+_UNREAD: Final = 2
 _SHOWN: Final = 10
 
 
 def arguments(verb: ArgumentParser) -> None:
     """Declare the arguments."""
+    verb.set_defaults(failure=_UNREAD)
     verb.add_argument("path", nargs="?", default=".", metavar="PATH", help="the worktree; the current one by default")
     verb.add_argument("--base", metavar="NAME", help="the branch that finished work is on; by default the remote's HEAD, main or master")
 

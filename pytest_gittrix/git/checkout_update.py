@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 import pygit2
 from pygit2.enums import FileStatus, RepositoryOpenFlag
@@ -25,7 +24,7 @@ from pytest_gittrix.errors import Advice, WorktreeDirty
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
-from pytest_gittrix.git.repository import Checkout
+from pytest_gittrix.git.repository import Checkout, operations_in
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
@@ -34,16 +33,6 @@ from pytest_gittrix.os_level.safe_dir import SafeDir, is_temporary
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
-
-_OPERATIONS: Final = {
-    "MERGE_HEAD": "a merge",
-    "rebase-merge": "a rebase",
-    "rebase-apply": "a rebase",
-    "CHERRY_PICK_HEAD": "a cherry-pick",
-    "REVERT_HEAD": "a revert",
-    "sequencer": "a sequence of picks",
-    "BISECT_LOG": "a bisection",
-}
 
 
 @dataclass(frozen=True)
@@ -236,9 +225,8 @@ def lock_checkout(
     lock = os.path.join(checkout.git_dir, "index.lock")
     _acquire(checkout, lock, token, settle, wait, sync)
     try:
-        operation = next((name for file, name in _OPERATIONS.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
-        if operation is not None:
-            raise _dirty_error(checkout, f"{operation} is in progress", "Finish or abort it, then promote again.")
+        if operations := operations_in(checkout.git_dir):
+            raise _dirty_error(checkout, f"a {operations[0]} is in progress", "Finish or abort it, then promote again.")
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
         locked = LockedCheckout(checkout, format_, sides, index, token, resumed)

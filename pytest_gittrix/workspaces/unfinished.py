@@ -1,33 +1,28 @@
 """What would be lost if a worktree were removed now: every form of work in it that is nowhere else.
 
-No program is started, so that a tool can ask before each removal. Git's own check knows four of these forms.
+No program is started, so that a tool can ask before each removal. Git's own check knows four of these forms. Commits that are only in a
+reflog, as after ``git reset --hard HEAD~1`` or ``git commit --amend``, are not named: what was left behind on purpose looks the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from typing import Any, Final
 
 import pygit2
 
-from pytest_gittrix.errors import GitFailed, InvalidInput
-from pytest_gittrix.git.index import IndexFile
+from pytest_gittrix.errors import GitFailed, InvalidInput, UnsupportedRepository
+from pytest_gittrix.git.index import IndexEntry, IndexFile
 from pytest_gittrix.git.objects import object_format
+from pytest_gittrix.git.repository import operations_in
+from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
 from pytest_gittrix.workspaces.rescue import files_below, find_repositories
-
-OPERATIONS: Final = {
-    "rebase-merge": "rebase",
-    "rebase-apply": "rebase",
-    "MERGE_HEAD": "merge",
-    "CHERRY_PICK_HEAD": "cherry-pick",
-    "REVERT_HEAD": "revert",
-    "BISECT_LOG": "bisect",
-}
-"""The operations that git can be in the middle of, by the file in its directory that shows it."""
 
 _STAGED: Final = (
     pygit2.enums.FileStatus.INDEX_NEW
@@ -39,11 +34,14 @@ _STAGED: Final = (
 _SHA256: Final = 64
 _SHORT: Final = 12
 _MOST_COMMITS: Final = 2000
+_NAMED: Final = ("refs/heads/", "refs/remotes/", "refs/tags/")
+_OF_WORKTREE: Final = ("refs/worktree/", "refs/rewritten/")
+_PLACE: Final = re.compile(rb"^(?:@@|index) .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWork:
-    """The work in a worktree, by form. Paths are relative to it.
+    """The work in a worktree, by form. Paths are relative to it. Files in submodules are named as those of the worktree are.
 
     Attributes:
         path: the worktree.
@@ -53,12 +51,14 @@ class UnfinishedWork:
         untracked: untracked files, whatever ``status.showUntrackedFiles`` says.
         ignored: ignored files and directories, with the bytes in them.
         hidden: files that are assumed to be unchanged, or skipped, and differ from the index.
-        unmerged: commits of the branch that are not on the base; none if the base has them as a squash or a rebase.
-        detached: commits of a detached HEAD that no branch, tag or remote branch has.
+        unmerged: commits of the branch that are not on the base; none if the base has them as a squash or a rebase. Without a base, those
+            that no other branch, tag or remote branch has.
+        detached: commits of a detached HEAD, or of a reference of this worktree alone (``refs/worktree/``), that no branch, tag or
+            remote branch has.
         stashes: entries of the stash that were made on the branch.
         nested: repositories of their own inside, in ignored directories too.
-        submodules: submodules with commits that none of their remote branches has.
-        operations: the operations that git is in the middle of.
+        submodules: submodules with commits that none of their remote branches has, be they on a branch, a tag, HEAD or the stash.
+        operations: the operations that git is in the middle of; in a submodule, with its path before it.
         processes: the numbers of the processes that run inside.
         locked: the reason of the worktree's lock; None if it is not locked.
     """
@@ -106,13 +106,14 @@ def unfinished_work(path: str | os.PathLike[str], base: str | None = None) -> Un
     Raises:
         InvalidInput: there is no worktree at the path, or no such base.
         GitFailed: the repository cannot be read.
+        UnsupportedRepository: its index is of a kind that cannot be read here, such as a split or a sparse one.
     """
-    found = pygit2.discover_repository(os.fspath(path))
-    if found is None:
-        raise InvalidInput(f"{os.fspath(path)} is in no git repository.", fix="Name a worktree.")
     try:
+        found = pygit2.discover_repository(os.fspath(path))
+        if found is None:
+            raise InvalidInput(f"{os.fspath(path)} is in no git repository.", fix="Name a worktree.")
         return _Look(pygit2.Repository(found)).work(base)
-    except (pygit2.GitError, KeyError, OSError) as problem:
+    except (pygit2.GitError, KeyError, ValueError, OSError) as problem:
         raise GitFailed(f"{os.fspath(path)} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
 
 
@@ -131,38 +132,68 @@ class _Look:
 
     def work(self, wanted: str | None) -> UnfinishedWork:
         """All of it."""
-        base, index = self._base(wanted), self._index()
-        modified, staged, untracked, ignored = self._files()
-        nested = tuple(self._nested([*untracked, *ignored]))
+        base, files = self._base(wanted), self.files()
         return UnfinishedWork(
             self.root,
             base,
-            modified,
-            staged,
-            tuple(one for one in untracked if one.rstrip("/") not in nested),
-            tuple((one, self._size(one)) for one in ignored),
-            tuple(self._hidden(index)),
-            () if self.detached else tuple(self._missing(base)),
-            tuple(self._unnamed()) if self.detached else (),
-            tuple(self._stashes()),
-            nested,
-            tuple(self._submodules(index)),
-            tuple(dict.fromkeys(name for file, name in OPERATIONS.items() if os.path.exists(os.path.join(self.git_dir, file)))),
-            tuple(running_in(self.root)),
-            self._lock(),
+            unmerged=() if self.detached else tuple(self._missing(base)),
+            detached=tuple(self._unnamed()),
+            stashes=tuple(self._stashes()),
+            processes=tuple(running_in(self.root)),
+            locked=self._lock(),
+            **{form: tuple(found) for form, found in files.items()},
         )
 
+    def files(self) -> dict[str, list[Any]]:
+        """The work that is not in commits of this repository, by form; that of its submodules is below their paths."""
+        index = self._index()
+        modified, staged, untracked, ignored = self._files()
+        nested = [*self._nested([*untracked, *ignored])]
+        found: dict[str, list[Any]] = {
+            "modified": modified,
+            "staged": staged,
+            "untracked": [one for one in untracked if one.rstrip("/") not in nested],
+            "ignored": [(one, self._size(one)) for one in ignored],
+            "hidden": [path for path, entry in index.hidden() if self._differs(path, entry)],
+            "nested": nested,
+            "submodules": [],
+            "operations": operations_in(self.git_dir),
+        }
+        for path in dict.fromkeys(index.submodules()):
+            whole = os.path.join(self.root, path)
+            if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
+                found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
+                continue
+            inner = _Look(pygit2.Repository(whole))
+            if inner.has_unpushed():
+                found["submodules"].append(path)
+            for form, more in inner.files().items():
+                found[form] += [(f"{path}/{one[0]}", one[1]) if form == "ignored" else f"{path}/{one}" for one in more]
+        return found
+
     def _base(self, wanted: str | None) -> str:
-        references = self.repository.references
         if wanted is not None:
             for name in (wanted, f"refs/heads/{wanted}", f"refs/remotes/{wanted}"):
-                if name.startswith("refs/") and name in references:
+                if name.startswith("refs/") and self._commits([name]):
                     return name
             raise InvalidInput(f"There is no branch {wanted!r}.", fix="Name the branch that finished work is on.")
         names = ["refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"]
-        return next((name for name in names if name in references and name != f"refs/heads/{self.branch}"), "")
+        return next((name for name in names if name != f"refs/heads/{self.branch}" and self._commits([name])), "")
 
-    def _files(self) -> tuple[tuple[str, ...], tuple[str, ...], list[str], list[str]]:
+    def _commits(self, names: Iterable[str]) -> list[pygit2.Commit]:
+        """The commits that references lead to, those of tags included; a reference that leads to none is left out."""
+        found = []
+        for name in names:
+            try:
+                found.append(self.repository.references[name].peel(pygit2.Commit))
+            except (pygit2.GitError, KeyError, ValueError):
+                continue
+        return found
+
+    def _below(self, *prefixes: str) -> list[str]:
+        return [name for name in self.repository.references if name.startswith(prefixes)]
+
+    def _files(self) -> tuple[list[str], list[str], list[str], list[str]]:
         modified, staged, untracked, ignored = [], [], [], []
         status = pygit2.enums.FileStatus
         for path, flags in self.repository.status(untracked_files="all", ignored=True).items():
@@ -175,7 +206,7 @@ class _Look:
                     staged.append(path)
                 if flags & ~_STAGED:
                     modified.append(path)
-        return tuple(sorted(modified)), tuple(sorted(staged)), sorted(untracked), sorted(ignored)
+        return sorted(modified), sorted(staged), sorted(untracked), sorted(ignored)
 
     def _size(self, path: str) -> int:
         whole = os.path.join(self.root, path)
@@ -195,56 +226,93 @@ class _Look:
                 data = file.read()
         except FileNotFoundError:
             data = b""
-        return IndexFile(data, object_format("sha256" if len(str(self.head.id if self.head else "")) == _SHA256 else "sha1"))
+        format_ = object_format("sha256" if len(str(self.head.id if self.head else "")) == _SHA256 else "sha1")
+        try:
+            return IndexFile(data, format_)
+        except UnsupportedRepository as problem:
+            raise UnsupportedRepository(
+                problem.fact,
+                why="It has to be read to find files that git was told not to look at. In doubt a worktree holds work.",
+                fix="See what `git status` says there. `git update-index --no-split-index` ends a split index, and "
+                "`git sparse-checkout reapply --no-sparse-index` a sparse one.",
+            ) from problem
 
-    def _hidden(self, index: IndexFile) -> Iterator[str]:
-        for path, entry in index.hidden():
-            whole = os.path.join(self.root, path)
-            try:
-                status = os.lstat(whole)
-            except OSError:
-                if not entry.skip_worktree:
-                    yield path
-                continue
-            if not entry.matches(status) and str(pygit2.hashfile(whole)) != entry.id:
-                yield path
+    def _differs(self, path: str, entry: IndexEntry) -> bool:
+        """Whether a file differs from its index entry, as git would find if it looked. What is skipped and not there does not."""
+        whole = os.path.join(self.root, path)
+        try:
+            status = os.lstat(whole)
+        except OSError:
+            return not entry.skip_worktree
+        if entry.mode == SUBMODULE:
+            return not stat.S_ISDIR(status.st_mode)
+        if entry.mode == SYMLINK:
+            return not stat.S_ISLNK(status.st_mode) or str(pygit2.hash(os.fsencode(os.readlink(whole)))) != entry.id
+        if not stat.S_ISREG(status.st_mode):
+            return True
+        if entry.matches(status):
+            return False
+        executable = bool(status.st_mode & stat.S_IXUSR)
+        return executable != (entry.mode == EXECUTABLE) or str(self.repository.hashfile(whole, as_path=path)) != entry.id
 
     def _missing(self, base: str) -> Iterator[str]:
         """The commits of the branch that the base has neither as they are nor as a squash or a rebase."""
-        if self.head is None or not base:
+        if self.head is None:
             return
-        tip = self.repository.references[base].peel(pygit2.Commit)
-        commits = [*self._walk(self.head, [tip])]
-        if commits and not self._has_changes(self.head, commits, tip):
+        others = [base] if base else [name for name in self._below(*_NAMED) if name != f"refs/heads/{self.branch}"]
+        tips = self._commits(others)
+        commits = [*self._walk([self.head], tips)]
+        if commits and not (base and self._has_changes(self.head, commits, tips[0])):
             yield from (str(one.id)[:_SHORT] for one in commits)
 
     def _has_changes(self, head: pygit2.Commit, commits: Sequence[pygit2.Commit], tip: pygit2.Commit) -> bool:
-        """Whether the base has the changes of all commits, one by one or in one commit. No changes at all are no sign of a merge."""
+        """Whether the base has the changes of all commits, one by one or in one commit. No changes at all are no sign of a merge.
+
+        A merge can hold work of its own, so commits with a merge among them count only in one commit.
+        """
         start = self.repository.merge_base(head.id, tip.id)
         if start is None:
             return False
         fork = self.repository[start].peel(pygit2.Commit)
-        landed = {_patch(one) for one in self._walk(tip, [fork])} - {None}
         together = fork.tree.diff_to_tree(head.tree)
-        if len(together) and together.patchid in landed:
-            return True
-        each = {_patch(one) for one in commits if len(one.parents) < 2}
-        return None not in each and each <= landed
+        linear = len(commits) <= _MOST_COMMITS and all(len(one.parents) == 1 for one in commits)
+        alone = [_diff(one) for one in commits] if linear else []
+        if not all(map(len, alone)):
+            alone = []
+        whole = _patch(together) or None
+        missing = {_patch(one) for one in alone}
+        shapes = {_paths(one) for one in (together, *alone)}
+        for one in islice(self._walk([tip], [fork]), _MOST_COMMITS):
+            if len(one.parents) != 1 or _paths(diff := _diff(one)) not in shapes:
+                continue
+            patch = _patch(diff)
+            missing.discard(patch)
+            if patch == whole or (alone and not missing):
+                return True
+        return False
 
-    def _walk(self, first: pygit2.Commit, without: Sequence[pygit2.Commit]) -> Iterator[pygit2.Commit]:
-        walker = self.repository.walk(first.id, pygit2.enums.SortMode.TOPOLOGICAL)
+    def _walk(self, tips: Sequence[pygit2.Commit], without: Iterable[pygit2.Commit]) -> Iterator[pygit2.Commit]:
+        """The commits that tips lead to, and those of ``without`` do not, newest first."""
+        walker = self.repository.walk(None, pygit2.enums.SortMode.TOPOLOGICAL)
+        for one in tips:
+            walker.push(one.id)
         for one in without:
             walker.hide(one.id)
-        for number, commit in enumerate(walker):
-            if number >= _MOST_COMMITS:
-                return
-            yield commit
+        yield from walker if tips else ()
 
     def _unnamed(self) -> Iterator[str]:
-        if self.head is None:
-            return
-        named = [*_commits_of(self.repository, "refs/heads/", "refs/remotes/", "refs/tags/")]
-        yield from (str(one.id)[:_SHORT] for one in self._walk(self.head, named))
+        tips = self._commits(self._below(*_OF_WORKTREE))
+        if self.detached and self.head is not None:
+            tips.append(self.head)
+        yield from (str(one.id)[:_SHORT] for one in self._walk(tips, self._commits(self._below(*_NAMED))))
+
+    def has_unpushed(self) -> bool:
+        """Whether HEAD or a reference leads to commits that no remote branch has."""
+        pushed = self._below("refs/remotes/")
+        tips = self._commits(name for name in self.repository.references if name not in pushed)
+        if self.head is not None:
+            tips.append(self.head)
+        return any(True for _ in self._walk(tips, self._commits(pushed)))
 
     def _stashes(self) -> Iterator[str]:
         if "refs/stash" in self.repository.references and self.branch is not None:
@@ -252,12 +320,6 @@ class _Look:
             for number, entry in enumerate(self.repository.references["refs/stash"].log()):
                 if entry.message.startswith(made):
                     yield f"stash@{{{number}}}"
-
-    def _submodules(self, index: IndexFile) -> Iterator[str]:
-        for path in index.submodules():
-            whole = os.path.join(self.root, path)
-            if os.path.exists(os.path.join(whole, ".git")) and _has_unpushed(whole):
-                yield path
 
     def _lock(self) -> str | None:
         try:
@@ -267,33 +329,21 @@ class _Look:
             return None
 
 
-def _patch(commit: pygit2.Commit) -> pygit2.Oid | None:
-    """What a commit changes, whatever it was changed in; None for a merge, and where it changes nothing."""
-    if len(commit.parents) != 1:
-        return None
-    diff = commit.parents[0].tree.diff_to_tree(commit.tree)
-    return diff.patchid if len(diff) else None
+def _diff(commit: pygit2.Commit) -> pygit2.Diff:
+    """What a commit with one parent changes."""
+    return commit.parents[0].tree.diff_to_tree(commit.tree)
 
 
-def _commits_of(repository: pygit2.Repository, *below: str) -> Iterator[pygit2.Commit]:
-    """The commits that references point to, those of tags included."""
-    for name in repository.references:
-        if name.startswith(below):
-            with suppress(pygit2.InvalidSpecError, KeyError):  # a tag of a file, or a reference to nothing
-                yield repository.references[name].peel(pygit2.Commit)
+def _paths(diff: pygit2.Diff) -> frozenset[str]:
+    return frozenset(one.new_file.path for one in diff.deltas)
 
 
-def _has_unpushed(path: str) -> bool:
-    """Whether a repository has commits, on its HEAD or a branch, that none of its remote branches has."""
-    repository = pygit2.Repository(path)
-    own = [*_commits_of(repository, "refs/heads/")]
-    if not repository.head_is_unborn:
-        own.append(repository.head.peel(pygit2.Commit))
-    pushed = [*_commits_of(repository, "refs/remotes/")]
-    for first in own:
-        walker = repository.walk(first.id)
-        for one in pushed:
-            walker.hide(one.id)
-        if next(iter(walker), None) is not None:
-            return True
-    return False
+def _patch(diff: pygit2.Diff) -> bytes:
+    """A diff as text, without the places where it applies; of a binary file the ids of its contents. Empty if nothing is changed."""
+    parts = []
+    for delta, patch in zip(diff.deltas, diff, strict=True):
+        if patch is not None:
+            parts.append(_PLACE.sub(b"@@", patch.data))
+        if patch is None or patch.delta.is_binary:
+            parts.append(f"{delta.new_file.path} {delta.old_file.id} {delta.new_file.id}\n".encode(errors="surrogateescape"))
+    return b"".join(parts)

@@ -97,7 +97,7 @@ UNDER_WAY: Final[Mapping[str, list[list[str]]]] = {
     "a rebase": [["rebase", "-q", "side"]],
     "a rebase that stopped to edit": [["rebase", "-q", "-i", "main~1"]],
     "a patch series": [["am", "-q", "../side.patch"]],
-    "a bisection": [["bisect", "start"], ["bisect", "bad"], ["bisect", "good", "main~2"]],
+    "a bisect": [["bisect", "start"], ["bisect", "bad"], ["bisect", "good", "main~2"]],
 }
 
 STATES = st.fixed_dictionaries(

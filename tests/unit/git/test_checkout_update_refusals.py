@@ -159,7 +159,7 @@ def bisecting(repo: GitRepo) -> None:
         (rebasing_by_patches, "a rebase"),
         (picking, "a cherry-pick"),
         (reverting, "a revert"),
-        (bisecting, "a bisection"),
+        (bisecting, "a bisect"),
     ],
 )
 def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Callable[[GitRepo], None], message: str) -> None:

@@ -123,6 +123,121 @@ def test_work_that_was_reverted_on_its_own_branch_is_not_merged(world: ToolWorld
     assert len(unfinished_work(path).unmerged) == 2
 
 
+def test_work_of_its_own_in_a_merge_commit_is_not_merged(world: ToolWorld) -> None:
+    path = world.create()
+    world.sh("echo x > x.txt; git add .; git commit -qm x")
+    world.sh("git merge -q --no-ff --no-commit main >/dev/null; echo work > precious.txt; git add .; git commit -qm merged", path)
+
+    assert len(unfinished_work(path).unmerged) == 1
+    world.sh("git merge -q --squash demo >/dev/null; git commit -qm all")
+    assert unfinished_work(path).unmerged == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "ours", "theirs"),
+    [
+        (r"printf '\0one' > f", r"printf '\0two' > f", r"printf '\0six' > f"),
+        (r"printf 'if a:\n  b\nc\n' > f", r"printf 'if a:\n  b\n  c\n' > f", r"printf 'if a:\n  b\n    c\n' > f"),
+        ("touch f", "chmod +x f; echo x > f", "echo x > f"),
+    ],
+    ids=["binary", "white space", "mode"],
+)
+def test_two_edits_of_one_file_are_two_changes(world: ToolWorld, before: str, ours: str, theirs: str) -> None:
+    world.sh(f"{before}; git add .; git commit -qm before")
+    path = world.create()
+    world.sh(f"{ours}; git add .; git commit -qm ours", path)
+    world.sh(f"{theirs}; git add .; git commit -qm theirs")
+
+    assert len(unfinished_work(path).unmerged) == 1
+    world.sh("git reset -q --hard HEAD~1; echo x > x.txt; git add .; git commit -qm x; git cherry-pick demo >/dev/null")
+    assert unfinished_work(path).unmerged == ()
+
+
+def test_without_a_base_what_no_other_reference_has_is_named(world: ToolWorld) -> None:
+    path = commits(world, 1)
+    world.sh("git symbolic-ref refs/remotes/origin/HEAD refs/remotes/origin/gone")
+    work = unfinished_work(path)
+    assert work.base == "refs/heads/main"
+    assert len(work.unmerged) == 1
+
+    world.sh("git branch -qm main trunk")
+    work = unfinished_work(path)
+    assert work.base == ""
+    assert len(work.unmerged) == 1
+    world.sh("git tag kept demo")
+    assert unfinished_work(path).unmerged == ()
+
+
+def test_a_commit_that_only_a_reference_of_the_worktree_has_is_named(world: ToolWorld) -> None:
+    path = commits(world, 1)
+    world.sh("git update-ref refs/worktree/saved HEAD; git reset -q --hard main", path)
+
+    work = unfinished_work(path)
+    assert work.unmerged == ()
+    assert len(work.detached) == 1
+
+
+def test_no_number_of_commits_cuts_the_list(world: ToolWorld) -> None:
+    path = world.create()
+    commit = r"commit refs/heads/demo\ncommitter a <a@b> 0 +0000\ndata 1\nx\n%s\n"
+    world.sh(f"""seq 2100 | awk '{{printf "{commit}", NR == 1 ? "from refs/heads/main\\n" : ""}}' | git fast-import --quiet""")
+
+    assert len(unfinished_work(path).unmerged) == 2100
+
+
+def test_submodules_are_looked_into(world: ToolWorld) -> None:
+    world.sh(FORMS["submodule"].before)
+    path = world.create()
+    (path / "lib" / "early").write_text("before it is there")
+    assert unfinished_work(path).untracked == ("lib/early",)
+    world.sh("rm lib/early; git submodule --quiet update --init; git config diff.ignoreSubmodules all", path)
+    assert not unfinished_work(path)
+    world.sh("echo x > x; git add x; git commit -qm x; git tag only; git reset -q --hard HEAD~1", path / "lib")
+    assert dict(unfinished_work(path).forms()) == {"submodules": ("lib",)}
+
+    world.sh(
+        "git tag -d only >/dev/null; echo .env >> $(git rev-parse --git-path info/exclude); echo 1 > .env; echo notes > notes; "
+        "echo 1 > hidden; git add hidden; git commit -qm 2; git push -q origin HEAD:refs/heads/two; git fetch -q; "
+        "git update-index --assume-unchanged hidden; echo 2 > hidden; touch $(git rev-parse --git-dir)/MERGE_HEAD",
+        path / "lib",
+    )
+    found = dict(unfinished_work(path).forms())
+    assert (found["untracked"], found["ignored"], found["hidden"]) == (("lib/notes",), (("lib/.env", 2),), ("lib/hidden",))
+    assert (found["operations"], found.get("submodules")) == (("lib/merge",), None)
+
+    world.sh("rm $(git rev-parse --git-dir)/MERGE_HEAD; git stash push -qu", path / "lib")
+    assert unfinished_work(path).submodules == ("lib",)
+
+
+def test_a_hidden_path_is_compared_as_git_would(world: ToolWorld) -> None:
+    world.sh(
+        r"ln -s nowhere link; ln -s nowhere moved; echo 1 > shape; echo 1 > mode; printf 'a\nb\n' > lines; "
+        "echo 'lines text eol=crlf' > .gitattributes; git add .; git commit -qm kinds"
+    )
+    path = world.create()
+    world.sh("git update-index --assume-unchanged link moved shape mode lines; touch lines", path)
+    assert unfinished_work(path).hidden == ()
+    assert b"\r\n" in (path / "lines").read_bytes()
+
+    world.sh("ln -sfn elsewhere moved; rm shape; mkdir shape; chmod +x mode", path)
+    assert unfinished_work(path).hidden == ("mode", "moved", "shape")
+
+
+def test_what_cannot_be_looked_at_exits_with_another_status_than_work(world: ToolWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    path = commits(world, 1)
+    assert main(["unfinished", str(path), "--base", "HEAD~1"]) == 2
+    assert main(["unfinished", str(world.root / "nothing")]) == 2
+    capsys.readouterr()
+    world.sh("git update-index --split-index", path)
+    assert main(["unfinished", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "git update-index --no-split-index" in said
+    assert "promote" not in said.lower()
+
+    world.sh('echo nothing > "$(git rev-parse --git-dir)/HEAD"', path)
+    assert main(["unfinished", str(path)]) == 2
+
+
 def test_the_base_can_be_named(world: ToolWorld) -> None:
     path = commits(world, 1)
     world.sh("git branch develop demo")

@@ -57,7 +57,8 @@ class UnfinishedWork:
             remote branch has.
         stashes: entries of the stash that were made on the branch.
         nested: repositories of their own inside, in ignored directories too.
-        submodules: submodules with commits that none of their remote branches has, be they on a branch, a tag, HEAD or the stash.
+        submodules: submodules with commits that none of their remote branches has, be they on a branch, a tag, HEAD or the stash. One
+            that is not checked out is named too.
         operations: the operations that git is in the middle of; in a submodule, with its path before it.
         processes: the numbers of the processes that run inside.
         locked: the reason of the worktree's lock; None if it is not locked.
@@ -159,16 +160,23 @@ class _Look:
             "submodules": [],
             "operations": operations_in(self.git_dir),
         }
+        looked_into = set()
         for path in dict.fromkeys(index.submodules()):
             whole = os.path.join(self.root, path)
             if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
                 found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
                 continue
             inner = _Look(pygit2.Repository(whole))
+            looked_into.add(os.path.realpath(inner.git_dir))
             if inner.has_unpushed():
                 found["submodules"].append(path)
             for form, more in inner.files().items():
                 found[form] += [(f"{path}/{one[0]}", one[1]) if form == "ignored" else f"{path}/{one}" for one in more]
+        modules = os.path.realpath(os.path.join(self.git_dir, "modules"))
+        for name in find_repositories(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
+            git_dir = os.path.join(modules, name)
+            if git_dir not in looked_into and _Look(pygit2.Repository(git_dir)).has_unpushed():
+                found["submodules"].append(name)
         return found
 
     def _base(self, wanted: str | None) -> str:

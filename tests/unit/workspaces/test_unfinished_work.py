@@ -207,6 +207,8 @@ def test_submodules_are_looked_into(world: ToolWorld) -> None:
 
     world.sh("rm $(git rev-parse --git-dir)/MERGE_HEAD; git stash push -qu", path / "lib")
     assert unfinished_work(path).submodules == ("lib",)
+    world.sh("git submodule --quiet deinit -f lib", path)
+    assert unfinished_work(path).submodules == ("lib",)
 
 
 def test_a_hidden_path_is_compared_as_git_would(world: ToolWorld) -> None:

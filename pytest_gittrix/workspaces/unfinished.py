@@ -34,7 +34,8 @@ _STAGED: Final = (
 _SHA256: Final = 64
 _SHORT: Final = 12
 _MOST_COMMITS: Final = 2000
-_NAMED: Final = ("refs/heads/", "refs/remotes/", "refs/tags/")
+_REMOTE: Final = "refs/remotes/"
+_NAMED: Final = ("refs/heads/", _REMOTE, "refs/tags/")
 _OF_WORKTREE: Final = ("refs/worktree/", "refs/rewritten/")
 _PLACE: Final = re.compile(rb"^(?:@@|index) .*$", re.MULTILINE)
 
@@ -312,15 +313,15 @@ class _Look:
         tips = self._commits(self._below(*_OF_WORKTREE))
         if self.detached and self.head is not None:
             tips.append(self.head)
-        yield from (str(one.id)[:_SHORT] for one in self._walk(tips, self._commits(self._below(*_NAMED))))
+        if tips:
+            yield from (str(one.id)[:_SHORT] for one in self._walk(tips, self._commits(self._below(*_NAMED))))
 
     def has_unpushed(self) -> bool:
         """Whether HEAD or a reference leads to commits that no remote branch has."""
-        pushed = self._below("refs/remotes/")
-        tips = self._commits(name for name in self.repository.references if name not in pushed)
+        tips = self._commits(name for name in self.repository.references if not name.startswith(_REMOTE))
         if self.head is not None:
             tips.append(self.head)
-        return any(True for _ in self._walk(tips, self._commits(pushed)))
+        return any(True for _ in self._walk(tips, self._commits(self._below(_REMOTE))))
 
     def _stashes(self) -> Iterator[str]:
         if "refs/stash" in self.repository.references and self.branch is not None:

@@ -70,12 +70,14 @@ def test_every_form_at_once_is_named_by_the_command(world: ToolWorld, capsys: py
     path = world.create()
     for name in ("unmerged", "stash", "modified", "staged", "untracked", "ignored", "nested", "nested-ignored", "locked", "live"):
         world.sh(FORMS[name].plant.replace("@", name), path)
-    world.sh("git update-index --skip-worktree other.txt; echo hidden >> other.txt; touch $(git rev-parse --git-dir)/MERGE_HEAD", path)
+    world.sh("git update-index --skip-worktree other.txt; echo hidden >> other.txt", path)
+    world.sh("cd $(git rev-parse --git-dir); touch MERGE_HEAD; mkdir sequencer", path)
 
     assert main(["unfinished", str(path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["data"]
 
     assert [form for form in (*(form for form, _ in NAMED.values()), "unfinished") if not found[form]] == ["submodules", "detached"]
+    assert found["operations"] == ["merge", "sequence of picks"]
     assert main(["unfinished", str(path)]) == 1
     assert "ignored     .env (8 bytes), build/ (" in capsys.readouterr().out
 

@@ -115,7 +115,12 @@ def _worktree(options: Namespace) -> CommandResult:
     report = run_worktree_profile(read_tool(options.worktree), clauses, workers=number)
     system = system_report(report, options.worktree)
     notes = tuple(write_files([system], map(Path, options.report)))
-    data = to_json([system]) | {"git": report.git, "seconds": round(report.seconds, 1), "offline": report.offline}
+    data = to_json([system]) | {
+        "version": report.version,
+        "git": report.git,
+        "seconds": round(report.seconds, 1),
+        "offline": report.offline,
+    }
     if baseline is None:
         return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if report.broken else 0)
     return _compared(baseline, data)

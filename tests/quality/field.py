@@ -75,8 +75,10 @@ def _table(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"|---|---|{'---|' * len(COLUMNS)}"
     for report in reports.values():
         (system,) = report["systems"]
+        tool, version = system["name"], report["version"]
+        shown = version if tool in version else f"{tool} {version}".strip()
         counts = Counter(one["status"] for one in system["clauses"])
-        yield f"| {system['name']} | {counts.total()} | {' | '.join(str(counts[column]) for column in COLUMNS)} |"
+        yield f"| {shown} | {counts.total()} | {' | '.join(str(counts[column]) for column in COLUMNS)} |"
 
 
 def _findings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -10,14 +10,17 @@ import pytest
 
 from fixtures.worktree_managers.tools import CARELESS
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.conformance import WorktreeReport, run_worktree_profile
+from pytest_gittrix.conformance import WorktreeReport, WorktreeTool, run_worktree_profile
+from pytest_gittrix.conformance.reports.baseline import compare
 from pytest_gittrix.conformance.reports.json_report import to_json
+from pytest_gittrix.conformance.worktrees import profile
 from pytest_gittrix.conformance.worktrees.base.description import Waiver
 from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
-from pytest_gittrix.conformance.worktrees.findings import system_report
+from pytest_gittrix.conformance.worktrees.findings import CellOutcome, combined, system_report
 from pytest_gittrix.conformance.worktrees.text import report_text
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 
+VERSION = "printf 'careless \\033[1m'; test $HOME = $R/home && echo 1.0"
 HELP = "echo 'delete:  removes the worktree\n  with force.'"
 EXPECTED = {
     "WREM-01": "documented",
@@ -36,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> WorktreeReport:
         "WREM-01": Waiver(quote="removes the worktree with force", help=HELP),
         "WREM-02": Waiver(quote="nobody ever said this", help=HELP),
     }
-    tool = CARELESS.model_copy(update={"clean": "true", "sync": "", "version": "echo careless 1.0", "waive": waive})
+    tool = CARELESS.model_copy(update={"clean": "true", "sync": "", "version": VERSION, "waive": waive})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("scratch")))
         patch.setattr("tempfile.tempdir", None)
@@ -47,7 +50,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> WorktreeReport:
 
 def test_each_verdict_is_given_where_it_is_due(report: WorktreeReport) -> None:
     assert {one.clause: one.verdict for one in report.findings} == EXPECTED
-    assert report.version == "careless 1.0"
+    assert report.version == r"careless \x1b[1m1.0"
     assert report.git.startswith("git version ")
 
 
@@ -74,7 +77,7 @@ def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
 
     assert "broken WREM-12: an unmerged branch is kept, or its tip is named (loses work)" in text
     assert "again: gittrix conform --worktree careless.toml --clause WREM-12" in text
-    assert '    R=$(mktemp -d); cd "$R"' in text
+    assert '    R=$(mktemp -d); export R W; cd "$R"' in text
     assert "as git     WREM-04  lost: an untracked file, where status.showUntrackedFiles is no" in text
     assert {one["code"]: one["status"] for one in system["clauses"]} == EXPECTED
     assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"]]
@@ -90,6 +93,36 @@ def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, caps
     assert "broken WNEW-07" in capsys.readouterr().out
     assert main([*command, "--baseline", str(earlier)]) == 0
     assert (tmp_path / "badge.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize(("create", "said"), [("sleep 60", "took more than 0.5 seconds"), ("kill -9 $PPID", "killed by signal 9")])
+def test_a_run_that_does_not_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: str, said: str) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if "sleep" in create:
+        monkeypatch.setattr(profile, "LONGEST_RUN", 0.5)
+
+    with pytest.raises(GittrixError, match=said):
+        run_worktree_profile(WorktreeTool(create=create), select_worktree_clauses(["WNEW-07"]))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_clause_is_kept_only_if_every_case_has_a_verdict() -> None:
+    cells = [CellOutcome("WNEW-02", case, verdict, what) for case, verdict, what in (("a", "kept", ""), ("b", "no verdict", "not refused"))]
+
+    found = combined("WNEW-02", cells, frozenset())
+
+    assert (found.verdict, found.reason) == ("no verdict", "not refused (b)")
+    assert combined("WNEW-02", cells[:1], frozenset()).verdict == "kept"
+    assert combined("WNEW-02", cells[1:], frozenset()).reason == "not refused"
+
+
+def test_what_is_known_of_one_version_is_not_new_in_the_next_and_a_loss_is_one_whatever_it_says() -> None:
+    finding = combined("WNEW-05", [CellOutcome("WNEW-05", "", "broken", "commits are gone", lost=True)], frozenset())
+    old, new = (system_report(WorktreeReport("tool", version, "git", 1, (finding,))) for version in ("tool 1.0", "tool 2.0"))
+
+    assert compare(to_json([old]), to_json([new])).new == ()
+    assert new.outcomes[0].loses_work
 
 
 def test_a_report_of_no_kind_is_refused_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,9 @@ from fixtures.worktree_managers.tools import CARELESS, careful
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
+from pytest_gittrix.conformance.worktrees.clauses import crashes
 from pytest_gittrix.conformance.worktrees.stage import CellStage
+from pytest_gittrix.testing.faults.supervisor import supported
 
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 CLAUSES = {one.code: one for one in worktree_clauses()}
@@ -42,7 +46,7 @@ def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellS
 
     right, wrong = stage.cell(careful(), one, case), stage.cell(careful(code), one, case)
 
-    assert (right.verdict, right.what) == ("kept", "")
+    assert (right.verdict, right.what.startswith("tried at ")) == ("kept", one.family == "WSRV"), right.what
     assert wrong.verdict == ("no verdict" if code == "WMRG-01" else "broken"), wrong.what
     assert bool(wrong.script) == (wrong.verdict == "broken" and one.family != "WSRV")
     assert len(wrong.script.splitlines()) <= MOST_LINES
@@ -52,7 +56,9 @@ def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellS
 def test_a_manager_that_does_what_it_is_told_loses_work_that_plain_git_keeps(stage: CellStage) -> None:
     codes = ("WREM-01", "WREM-08", "WREM-12", "WREM-17", "WREM-18", "WFIN-03", "WNEW-05")
 
-    assert {code: stage.cell(CARELESS, CLAUSES[code]).verdict for code in codes} == dict.fromkeys(codes, "broken")
+    careless = {code: stage.cell(CARELESS, CLAUSES[code]) for code in codes}
+    assert {code: cell.verdict for code, cell in careless.items()} == dict.fromkeys(codes, "broken")
+    assert [code for code, cell in careless.items() if not cell.lost] == ["WREM-18"]
     assert {code: stage.cell(PLAIN_GIT, CLAUSES[code]).verdict for code in codes} == dict.fromkeys(codes, "kept")
 
 
@@ -61,3 +67,40 @@ def test_what_git_itself_loses_is_shown_by_a_script_that_is_run_once_more(stage:
     lost = replace(stage, replays=True).cell(PLAIN_GIT, CLAUSES[code])
 
     assert (lost.verdict, lost.reproduced) == ("broken", True)
+
+
+def test_a_loss_that_its_script_does_not_show_again_is_no_verdict(stage: CellStage, tmp_path: Path) -> None:
+    once = f'mkdir "{tmp_path}/once" && git worktree remove --force {{path}}'
+
+    found = replace(stage, replays=True).cell(PLAIN_GIT.model_copy(update={"delete": once}), CLAUSES["WREM-01"])
+
+    assert (found.verdict, found.script) == ("no verdict", "")
+    assert "the work was there when its script was run once more" in found.what
+
+
+@pytest.mark.parametrize("code", ["WREM-14", "WFIN-01", "WFIN-10", "WFIN-13", "WMRG-04", "WNEW-05"])
+def test_a_clause_is_about_the_base_that_the_description_names(stage: CellStage, code: str) -> None:
+    case = stage.cell(PLAIN_GIT.model_copy(update={"base": "develop"}), CLAUSES[code])
+
+    assert (case.verdict, case.what) == ("kept", "")
+
+
+def test_a_second_creation_may_say_that_the_worktree_is_there_already(stage: CellStage) -> None:
+    add = "git worktree add -q -b {name} ../{name} 2>/dev/null"
+
+    quiet, open_ = (
+        PLAIN_GIT.model_copy(update={"create": f"{add} || {rest}"}) for rest in ("true", "echo worktree {name} is there already")
+    )
+
+    assert stage.cell(quiet, CLAUSES["WNEW-09"]).verdict == "broken"
+    assert stage.cell(open_, CLAUSES["WNEW-09"]).verdict == "kept"
+
+
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+def test_a_promise_about_crashes_says_how_many_calls_were_tried(stage: CellStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashes, "MOST_POINTS", 2)
+
+    found = stage.cell(careful(), CLAUSES["WSRV-01"], "create")
+
+    assert found.verdict == "kept"
+    assert re.match(r"tried at 2 of the \d+ calls of `.* create demo` that change files", found.what)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_gittrix.conformance.base.clause import Clause
 from pytest_gittrix.conformance.base.outcome import Status
-from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
+from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport, printable
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 
@@ -21,9 +21,10 @@ class CellOutcome:
         code: the clause.
         case: the name of the case; empty where the clause has only one.
         verdict: ``kept``, ``broken`` or ``no verdict``.
-        what: what is lost or wrong, or why there is no verdict.
+        what: what is lost or wrong, why there is no verdict, or how much was tried of what is kept.
         script: lines of shell that show it; empty if it is not broken.
         reproduced: whether the script was run and showed it.
+        lost: whether work can no longer be found.
     """
 
     code: str
@@ -32,6 +33,7 @@ class CellOutcome:
     what: str = ""
     script: str = ""
     reproduced: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,11 @@ class ClauseFinding:
     Attributes:
         clause: the clause's code.
         verdict: the verdict.
-        what: what is lost or wrong, why there is no verdict, or the quote of the waiver.
-        cases: the cases that are broken, where the clause has several.
+        what: what is lost or wrong, why there is no verdict, how much was tried of what is kept, or the quote of the waiver.
+        cases: the cases that are broken or have no verdict, where the clause has several.
         script: lines of shell that show it; empty if it is not broken.
         reproduced: whether the script showed it when it was run.
+        lost: whether work can no longer be found.
     """
 
     clause: str
@@ -53,6 +56,7 @@ class ClauseFinding:
     cases: tuple[str, ...] = ()
     script: str = ""
     reproduced: bool = False
+    lost: bool = False
 
     @property
     def reason(self) -> str:
@@ -104,8 +108,8 @@ def system_report(report: WorktreeReport, description: str = "tool.toml") -> Sys
     """
     known = {one.code: one for one in worktree_clauses()}
     outcomes = tuple(_outcome(one, known[one.clause], description) for one in report.findings)
-    name = report.version if report.tool in report.version else f"{report.tool} {report.version}".strip()
-    return SystemReport(name, outcomes, titles=FAMILY_TITLES, has_levels=False)
+    # Without its version: what was known of one version is not new in the next.
+    return SystemReport(printable(report.tool), outcomes, titles=FAMILY_TITLES, has_levels=False)
 
 
 def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> ClauseOutcome:
@@ -116,7 +120,7 @@ def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> Cl
         Status(one.verdict),
         one.reason,
         replay=again,
-        loses_work="lost" in one.what,
+        loses_work=one.lost,
         script=one.script if one.verdict == "broken" else "",
     )
 
@@ -134,7 +138,9 @@ def combined(code: str, cells: Sequence[CellOutcome], as_git: frozenset[str]) ->
     for verdict, found in (("broken", worse), ("as git", same)):
         if found:
             first, cases = found[0], tuple(cell.case for cell in found if cell.case)
-            return ClauseFinding(code, verdict, first.what, cases, first.script, first.reproduced)  # type: ignore[arg-type]
-    if cells and all(cell.verdict == "no verdict" for cell in cells):
-        return ClauseFinding(code, "no verdict", cells[0].what)
-    return ClauseFinding(code, "kept")
+            lost = any(cell.lost for cell in found)
+            return ClauseFinding(code, verdict, first.what, cases, first.script, first.reproduced, lost)  # type: ignore[arg-type]
+    if open_cells := [cell for cell in cells if cell.verdict == "no verdict"]:
+        some = tuple(cell.case for cell in open_cells) if len(open_cells) < len(cells) else ()
+        return ClauseFinding(code, "no verdict", open_cells[0].what, some)
+    return ClauseFinding(code, "kept", "; ".join(f"{cell.case}: {cell.what}".removeprefix(": ") for cell in cells if cell.what))

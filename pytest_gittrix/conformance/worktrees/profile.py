@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +17,13 @@ from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome, ClauseFinding, WorktreeReport, combined
 from pytest_gittrix.conformance.worktrees.stage import CellStage
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.os_level.monotonic import real_seconds
 
-_LONGEST_RUN: Final = 3600.0
+LONGEST_RUN: Final = 3600.0
+"""Seconds after which a run is ended."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 Work: TypeAlias = tuple[WorktreeTool, WorktreeClause, str]
@@ -53,15 +52,23 @@ def run_worktree_profile(
     chosen = tuple(clauses) or worktree_clauses()
     most = workers or (os.cpu_count() or 1) + 1
 
-    def apart() -> WorktreeReport:
-        offline = _leave_network()
-        linux.adopt_orphans()
-        return _run(tool, chosen, most, progress, offline=offline)
+    # This process removes it, since the other one may be killed.
+    with tempfile.TemporaryDirectory(prefix="gittrix-worktrees-", ignore_cleanup_errors=True) as scratch:
 
-    ended = in_fork(apart, timeout=_LONGEST_RUN)
+        def apart() -> WorktreeReport:
+            offline = _leave_network()
+            linux.adopt_orphans()
+            return _run(tool, chosen, most, progress, Path(scratch), offline=offline)
+
+        ended = in_fork(apart, timeout=LONGEST_RUN)
     if ended.error is not None:
         raise ended.error
-    assert isinstance(ended.value, WorktreeReport), "the run's report can be pickled"
+    if not isinstance(ended.value, WorktreeReport):
+        raise GittrixError(
+            f"The run took more than {LONGEST_RUN:g} seconds." if ended.timed_out else f"The run was killed by signal {ended.signal}.",
+            why="There is no report of a part of a run.",
+            fix="Run a part of the clauses, with --family or --clause, or lower the tool's timeout.",
+        )
     return ended.value
 
 
@@ -75,37 +82,34 @@ def _leave_network() -> bool:
     return True
 
 
-def _run(tool: WorktreeTool, chosen: Sequence[WorktreeClause], workers: int, progress: Progress | None, *, offline: bool) -> WorktreeReport:
+def _run(
+    tool: WorktreeTool, chosen: Sequence[WorktreeClause], workers: int, progress: Progress | None, scratch: Path, *, offline: bool
+) -> WorktreeReport:
     begun = real_seconds()
-    scratch = Path(tempfile.mkdtemp(prefix="gittrix-worktrees-"))
-    try:
-        stage = CellStage.below(scratch)
-        with ThreadPoolExecutor(workers) as pool:
-            claimed = [one for one in chosen if one.claimed_by(tool)]
-            commands = [*dict.fromkeys(command for one in claimed for command in one.needs)]
-            controls = dict(zip(commands, pool.map(partial(stage.control, tool), commands), strict=True))
-            standing = [one for one in claimed if not _fails(one, controls)]
-            # Plain git first: its row is measured in every run.
-            rows = (PLAIN_GIT,) if tool == PLAIN_GIT else (PLAIN_GIT, tool)
-            work: list[Work] = [(who, one, case) for who in rows for one in standing for case in one.cases]
-            played = _played(pool, stage, work, progress)
-        each = len(work) // len(rows)
-        return WorktreeReport(
-            tool.title,
-            _first_line(tool, tool.version),
-            _first_line(tool, "git --version"),
-            real_seconds() - begun,
-            tuple(_finding(one, tool, controls, played[-each:], played[:each]) for one in chosen),
-            offline,
-        )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    stage = CellStage.below(scratch)
+    with ThreadPoolExecutor(workers) as pool:
+        claimed = [one for one in chosen if one.claimed_by(tool)]
+        commands = [*dict.fromkeys(command for one in claimed for command in one.controls)]
+        controls = dict(zip(commands, pool.map(partial(stage.control, tool), commands), strict=True))
+        standing = [one for one in claimed if not _fails(one, controls)]
+        # Plain git first: its row is measured in every run.
+        rows = (PLAIN_GIT,) if tool == PLAIN_GIT else (PLAIN_GIT, tool)
+        work: list[Work] = [(who, one, case) for who in rows for one in standing for case in one.cases]
+        played = _played(pool, stage, work, progress)
+    each = len(work) // len(rows)
+    return WorktreeReport(
+        tool.title,
+        _first_line(stage.output(tool, tool.version)),
+        _first_line(stage.output(PLAIN_GIT, PLAIN_GIT.version)),
+        real_seconds() - begun,
+        tuple(_finding(stage, one, tool, controls, played[-each:], played[:each]) for one in chosen),
+        offline,
+    )
 
 
 def _fails(one: WorktreeClause, controls: Mapping[str, str]) -> str:
     """Why there can be no verdict about a clause: what a command did on finished work; empty if all of them work."""
-    needed = one.needs if one.controlled else ("create",) if one.code != "WNEW-08" else ()
-    return next((controls[command] for command in needed if controls[command]), "")
+    return next((controls[command] for command in one.controls if controls[command]), "")
 
 
 def _played(pool: ThreadPoolExecutor, stage: CellStage, work: Sequence[Work], progress: Progress | None) -> list[CellOutcome]:
@@ -123,6 +127,7 @@ def _played(pool: ThreadPoolExecutor, stage: CellStage, work: Sequence[Work], pr
 
 
 def _finding(
+    stage: CellStage,
     one: WorktreeClause,
     tool: WorktreeTool,
     controls: Mapping[str, str],
@@ -137,26 +142,16 @@ def _finding(
     found = combined(one.code, [cell for cell in ours if cell.code == one.code], as_git)
     waiver = tool.waive.get(one.code)
     if found.verdict == "broken" and waiver is not None:
-        return _waived(found, waiver, tool)
+        return _waived(found, waiver, stage.output(tool, waiver.help))
     return found
 
 
-def _waived(found: ClauseFinding, waiver: Waiver, tool: WorktreeTool) -> ClauseFinding:
-    """A finding that the tool's own help announces; the words are looked for."""
-    said = " ".join(_output(tool, waiver.help).split())
-    if " ".join(waiver.quote.split()) in said:
+def _waived(found: ClauseFinding, waiver: Waiver, text: str) -> ClauseFinding:
+    """A finding that the tool's own help announces; the words of the waiver are looked for in its text."""
+    if " ".join(waiver.quote.split()) in " ".join(text.split()):
         return replace(found, verdict="documented", what=f"“{waiver.quote}” ({waiver.help})")
     return replace(found, what=f"{found.what} (waived, but `{waiver.help}` does not say “{waiver.quote}”)")
 
 
-def _output(tool: WorktreeTool, line: str) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            ["sh", "-c", line], stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT, timeout=tool.timeout, check=False
-        )
-        return done.stdout.decode("utf-8", "replace")
-    return ""
-
-
-def _first_line(tool: WorktreeTool, line: str) -> str:
-    return (_output(tool, line).strip().splitlines() or [""])[0] if line else ""
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.conformance.reports.model import printable
 from pytest_gittrix.conformance.worktrees.base.clause import Judge, WorktreeClause
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
@@ -65,18 +67,18 @@ class CellStage:
         return cls(scratch / "template", scratch, replays)
 
     def cell(self, tool: WorktreeTool, one: WorktreeClause, case: str = "") -> CellOutcome:
-        """Put a tool to one case of a clause; what is broken is shown once more by its script."""
+        """Put a tool to one case of a clause; what is broken is shown once more by its script.
+
+        A loss that its script does not show again is no verdict: one of the two is wrong about the tool.
+        """
         cell = self._judged(tool, one, case)
-        if cell.verdict != "broken":
+        if not (self.replays and cell.script):
             return cell
-        return CellOutcome(
-            cell.code,
-            cell.case,
-            "broken",
-            cell.what,
-            cell.script,
-            self.replays and bool(cell.script) and self.reproduces(cell.script, tool),
-        )
+        if self.reproduces(cell.script, tool):
+            return replace(cell, reproduced=True)
+        if cell.lost:
+            return CellOutcome(cell.code, cell.case, "no verdict", f"{cell.what}; but the work was there when its script was run once more")
+        return cell
 
     def _judged(self, tool: WorktreeTool, one: WorktreeClause, case: str) -> CellOutcome:
         try:
@@ -86,10 +88,10 @@ class CellStage:
                 except PromiseBroken as broken:
                     # No script kills a program, or lets in another one, at a certain call.
                     script = "" if one.family == "WSRV" else world.script(f"{tool.title}, {one.code}: {broken}")
-                    return CellOutcome(one.code, case, "broken", str(broken), script)
+                    return CellOutcome(one.code, case, "broken", printable(str(broken)), script, lost=broken.lost)
         except NoVerdict as reason:
-            return CellOutcome(one.code, case, "no verdict", str(reason))
-        return CellOutcome(one.code, case, "kept")
+            return CellOutcome(one.code, case, "no verdict", printable(str(reason)))
+        return CellOutcome(one.code, case, "kept", printable(world.note))
 
     def control(self, tool: WorktreeTool, command: str) -> str:
         """Why a command of a tool says nothing: what it did, or did not, on finished work; empty if it worked."""
@@ -97,7 +99,15 @@ class CellStage:
             with opened_world(tool, self.template, self.scratch) as world:
                 CONTROLS[command](world, "")
         except (NoVerdict, PromiseBroken) as reason:
-            return str(reason)
+            return printable(str(reason))
+        return ""
+
+    def output(self, tool: WorktreeTool, line: str) -> str:
+        """What a line prints in a world of the tool, as a person reads it; empty if there is no line, or the world cannot be made."""
+        with suppress(NoVerdict):
+            if line:
+                with opened_world(tool, self.template, self.scratch) as world:
+                    return printable(world.typed(line, world.repo).output)
         return ""
 
     def reproduces(self, script: str, tool: WorktreeTool) -> bool:

@@ -33,6 +33,7 @@ def test_a_project_can_keep_it_in_its_own_file(tmp_path: Path) -> None:
 
 def test_what_stands_in_braces_is_quoted_for_the_shell() -> None:
     assert fill("tool new {name} in {repo} ${HOME}", {"name": "a; rm b"}) == "tool new 'a; rm b' in {repo} ${HOME}"
+    assert fill("{repo}/it's", {"repo": "/a b"}, str) == "/a b/it's"
 
 
 @pytest.mark.parametrize(

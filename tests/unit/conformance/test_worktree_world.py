@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -31,19 +32,22 @@ def test_variables_of_the_description_are_the_same_in_the_world_and_in_a_script(
         path = world.create()
         assert path == world.root / "trees/demo"
         world.sh("echo work > new.txt", path)
-        with pytest.raises(PromiseBroken, match="there is a file"):
-            world.check('test ! -e "$R/trees/demo/new.txt"', "there is a file")
-        script = world.script("a title")
+        with pytest.raises(PromiseBroken, match=r"there is \$\(echo no\) file"):
+            world.check('test ! -e "$R/trees/demo/new.txt"', "there is $(echo no) file")
+        script = world.script("a title\nof two lines \x1b[31m")
+    (tmp_path / "xdg/git").mkdir(parents=True)
+    (tmp_path / "xdg/git/config").write_text("no configuration", encoding="utf-8")
 
     done = subprocess.run(
         ["sh", "-c", script.replace("sleep 300 &", "true")],
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        env=os.environ | {"TMPDIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "xdg")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert len(script.splitlines()) <= MOST_LINES
-    assert done.stdout.splitlines() == ['a "quoted" $word', "exit status 0", "LOST: there is a file"]
+    assert done.stdout.splitlines() == ['a "quoted" $word', "exit status 0", "LOST: there is $(echo no) file"]
+    assert script.splitlines()[1] == r"# a title of two lines \x1b[31m"
 
 
 def test_nothing_of_a_world_is_left(template: Path, tmp_path: Path) -> None:
@@ -63,8 +67,46 @@ def test_a_command_that_waits_for_ever_is_ended_and_gives_no_verdict(template: P
         world.create()
 
 
-def test_answers_stand_on_the_standard_input(template: Path, tmp_path: Path) -> None:
-    asking = WorktreeTool(create='read -r answer; [ "$answer" = y ] && git worktree add -q -b {name} ../{name}', answers=("y",))
+ASKS = "read -r answer; [ $answer = y ] && {condition}git worktree add -q -b {{name}} {{repo}}-{{name}}"
+TERMINAL = pytest.param(True, marks=pytest.mark.skipif(shutil.which("script") is None, reason="there is no script command"))
+
+
+@pytest.mark.parametrize("pty", [False, TERMINAL])
+def test_answers_stand_on_the_standard_input_in_the_world_and_in_a_script(template: Path, tmp_path: Path, pty: bool) -> None:
+    asking = WorktreeTool(create=ASKS.format(condition="test -t 0 && " if pty else ""), answers=("y",), pty=pty)
 
     with opened_world(asking, template, tmp_path) as world:
         assert world.branch_of(world.create()) == "demo"
+        with pytest.raises(PromiseBroken):
+            world.check('test ! -e "$R/app-demo/file.txt"', "there is a file")
+        script = world.script("a title")
+    with opened_world(asking, template, tmp_path) as other:
+        assert "LOST: there is a file" in other.replay(script)
+
+
+def test_a_script_leaves_the_terminal_that_it_is_pasted_into_alone(template: Path, tmp_path: Path) -> None:
+    with opened_world(WorktreeTool(create="true"), template, tmp_path) as world:
+        world.command("create")
+
+        assert "; (true) </dev/null; " in world.lines[-1]
+
+
+def test_work_is_found_however_much_else_git_stores(template: Path, tmp_path: Path) -> None:
+    with opened_world(TOOL, template, tmp_path) as world:
+        world.sh("git checkout -q -b side; echo the work > new.txt; git add .; git commit -qm work; git rm -q new.txt")
+        world.sh("head -c 1500000 /dev/urandom | base64 > big.txt; git add .; git commit -qm big; git checkout -q main")
+
+        world.findable("the work", "the work is gone")
+        with pytest.raises(PromiseBroken) as broken:
+            world.findable("other work", "other work is gone")
+        assert broken.value.lost
+
+
+def test_the_repository_of_a_world_begins_on_the_base_of_the_description(template: Path, tmp_path: Path) -> None:
+    tool = WorktreeTool(create="git worktree add -q -b {name} ../{name} {base}", base="develop", origin="bare")
+
+    with opened_world(tool, template, tmp_path) as world:
+        world.create()
+        assert world.look("git for-each-ref --format='%(refname)'").split() == [
+            *("refs/heads/demo", "refs/heads/develop", "refs/remotes/origin/develop")
+        ]

@@ -32,23 +32,23 @@ class WorktreeClause:
         code: such as ``WREM-03``; never given to another promise.
         promise: the promise, in a few words.
         why: what happens to people where it is broken.
-        needs: the commands that a tool must have to claim it; each must work on finished work, or there is no verdict.
+        needs: the commands that a tool must have to claim it.
+        controls: the commands that must first be seen to work on finished work; without that there is no verdict.
         judge: puts the tool to one case in a world; raises PromiseBroken or NoVerdict.
         cases: the names of the cases; one without a name by default.
         remote: whether the world needs a remote.
         applies: whether a tool that has the commands claims the promise.
-        controlled: whether the commands must first be seen to work on finished work.
     """
 
     code: str
     promise: str
     why: str
     needs: tuple[str, ...]
+    controls: tuple[str, ...]
     judge: Judge
     cases: tuple[str, ...] = ("",)
     remote: bool = False
     applies: Applies = lambda _tool: True
-    controlled: bool = True
 
     @property
     def family(self) -> str:
@@ -68,12 +68,17 @@ def clause(
     cases: tuple[str, ...] = ("",),
     remote: bool = False,
     applies: Applies = lambda _tool: True,
-    controlled: bool = True,
+    controls: tuple[str, ...] | None = None,
 ) -> Callable[[Judge], WorktreeClause]:
-    """Make a clause of the function that judges it; the arguments are the attributes of WorktreeClause."""
+    """Make a clause of the function that judges it.
+
+    The arguments are the attributes of WorktreeClause. Every clause needs ``create``. The controls are all the commands that it needs, by
+    default.
+    """
+    needed = ("create", *needs)
 
     def make(judge: Judge) -> WorktreeClause:
-        return WorktreeClause(code, promise, why, ("create", *needs), judge, cases, remote, applies, controlled)
+        return WorktreeClause(code, promise, why, needed, needed if controls is None else controls, judge, cases, remote, applies)
 
     return make
 

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -49,12 +49,12 @@ class WorktreeTool(BaseModel):
         name: what the report calls it; the first word of ``create`` by default.
         version: a command that prints its version.
         create: makes a worktree.
-        delete: removes one; without it the family REM is not claimed.
-        clean: removes all that are finished; without it MRG is not claimed.
+        delete: removes one; without it the family WREM is not claimed.
+        clean: removes all that are finished; without it WMRG is not claimed.
         dry_run: prints what ``clean`` would remove.
-        finish: brings the work of one to the base branch; without it FIN is not claimed.
+        finish: brings the work of one to the base branch; without it WFIN is not claimed.
         sync: brings a worktree up to date with the base branch.
-        list: prints the worktrees; without it TRU is not claimed.
+        list: prints the worktrees; without it WTRU is not claimed.
         setup: commands that run once in each world, before the first command of the tool.
         env: further environment variables of all commands.
         cwd: where ``create``, ``delete``, ``clean`` and ``list`` run: ``repo``, ``worktree``, or a path with placeholders.
@@ -66,7 +66,7 @@ class WorktreeTool(BaseModel):
         answers: lines that commands find on their standard input, which is empty by default.
         timeout: seconds for each command.
         pool: worktrees are reused: a new one is the one whose HEAD changed.
-        base: the branch that worktrees start from.
+        base: the branch that worktrees start from; each world's repository begins on it.
         waive: promises that the tool does not make, by the codes of clauses.
     """
 
@@ -135,9 +135,9 @@ class WorktreeTool(BaseModel):
         return {"finish": self.finish_cwd, "sync": self.sync_cwd}.get(command, self.cwd)
 
 
-def fill(line: str, values: Mapping[str, str]) -> str:
-    """Fill the placeholders of a line of shell, quoted; those without a value stay."""
-    return _PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]) if found[1] in values else found[0], line)
+def fill(line: str, values: Mapping[str, str], quote: Callable[[str], str] = shlex.quote) -> str:
+    """Fill the placeholders of a line of shell, quoted; those without a value stay. A path, which no shell reads, takes ``str``."""
+    return _PLACEHOLDER.sub(lambda found: quote(values[found[1]]) if found[1] in values else found[0], line)
 
 
 def read_tool(path: str | os.PathLike[str]) -> WorktreeTool:

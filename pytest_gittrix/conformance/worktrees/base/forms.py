@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pytest_gittrix.conformance.worktrees.base.description import fill
 from pytest_gittrix.conformance.worktrees.base.world import PromiseBroken, ToolWorld, token
 
 
@@ -15,7 +16,7 @@ class Form:
 
     Attributes:
         what: the work, as a sentence about its loss begins.
-        plant: what an agent does in the worktree; ``@`` is the text of the work.
+        plant: what an agent does in the worktree; ``@`` is the text of the work, and ``{base}`` the base branch.
         before: what a person does in the main checkout before the worktree is created.
         meanwhile: what a person does in the main checkout once the work is there.
         place: the work is the directory itself: it must still be there, whatever the files.
@@ -62,11 +63,11 @@ FORMS: Final[Mapping[str, Form]] = {
     "other-branch": Form("the commits of another branch in the worktree", f"git checkout -q -b other; echo @ > new.txt; {_COMMIT} work"),
     "rebase": Form(
         "what was resolved in a rebase",
-        f'{_CONFLICT}; cd "$W"; git rebase -q main >/dev/null 2>&1; echo @ > file.txt; git add file.txt',
+        f'{_CONFLICT}; cd "$W"; git rebase -q {{base}} >/dev/null 2>&1; echo @ > file.txt; git add file.txt',
     ),
     "merge": Form(
         "what was resolved in a merge",
-        f'{_CONFLICT}; cd "$W"; git merge -q main >/dev/null 2>&1; echo @ > file.txt; git add file.txt',
+        f'{_CONFLICT}; cd "$W"; git merge -q {{base}} >/dev/null 2>&1; echo @ > file.txt; git add file.txt',
     ),
     "bisect": Form(
         "an edit in the middle of a bisect",
@@ -100,7 +101,7 @@ def plant(world: ToolWorld, form: Form, name: str, *, finished: bool = False, co
         finish_by_hand(world)
     if committed:
         world.sh("echo more > more.txt; git add -A; git commit -qm more", path)
-    world.sh(form.plant.replace("@", text), path)
+    world.sh(fill(form.plant, {"base": world.tool.base}).replace("@", text), path)
     if form.meanwhile:
         world.sh(form.meanwhile)
     return text

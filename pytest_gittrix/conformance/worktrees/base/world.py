@@ -21,12 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.conformance.reports.model import printable
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
 
 _SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
-HOME_LINE: Final = f"""export HOME="$R/home"; mkdir "$HOME"; printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
+HOME_LINE: Final = (
+    'unset XDG_CONFIG_HOME GIT_CONFIG_GLOBAL; export HOME="$R/home" GIT_CONFIG_NOSYSTEM=1; mkdir "$HOME"; '
+    f"""printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
+)
 """What a script runs in place of the private home of a world."""
 OUR_FILES: Final = ("before", "said")
 """What the scripts keep beside the repository: the state before, and what a command said."""
@@ -37,7 +41,7 @@ BASE_LINE: Final = (
     "git add .; git commit -qm base"
 )
 """How the repository of a world is made."""
-ORIGIN_LINE: Final = 'git clone -q --bare "$R/app" "$R/origin.git"; git remote add origin {url}; git push -q -u origin main'
+ORIGIN_LINE: Final = 'git clone -q --bare "$R/app" "$R/origin.git"; git remote add origin {url}; git push -q -u origin HEAD'
 """How the remote of a world is made."""
 STATE: Final = "git status -uall --ignored; git rev-parse HEAD; git diff HEAD"
 """The state of a checkout, as git tells it: branch, operation in progress, index, files, and the text of changes."""
@@ -52,7 +56,16 @@ _MOST_OUTPUT: Final = 1 << 20
 
 
 class PromiseBroken(Exception):
-    """The tool broke the promise; the message says what is lost or wrong."""
+    """The tool broke the promise.
+
+    Args:
+        what: what is lost or wrong.
+        lost: whether work can no longer be found.
+    """
+
+    def __init__(self, what: str, *, lost: bool = False) -> None:
+        super().__init__(what)
+        self.lost = lost
 
 
 class NoVerdict(Exception):
@@ -92,11 +105,13 @@ class ToolWorld:
         tool: the tool.
         root: the directory; ``$R`` in lines.
         lines: what was run, as lines of a script.
+        note: what a report says of a promise that is kept, such as how much of it was tried.
     """
 
     tool: WorktreeTool
     root: Path
     lines: list[str] = field(default_factory=list)
+    note: str = ""
     _outputs: list[str] = field(default_factory=list)
     _paths: dict[str, Path] = field(default_factory=dict)
     _last: str = ""
@@ -107,6 +122,11 @@ class ToolWorld:
     def repo(self) -> Path:
         """The main checkout."""
         return self.root / "app"
+
+    @property
+    def base(self) -> str:
+        """The base branch, quoted for the shell."""
+        return shlex.quote(self.tool.base)
 
     @property
     def origin(self) -> Path:
@@ -134,14 +154,17 @@ class ToolWorld:
 
     def typed(self, line: str, where: Path, *, said: bool = False) -> RanLine:
         """Run a line of the tool's; ``said`` as in ``command``."""
-        place, shown = self._place(where), self.portable(line)
+        place, answers = self._place(where), self.tool.answers
+        typed = f"script -qec {shlex.quote(line)} /dev/null" if self.tool.pty else line
+        shown = f"({self.portable(typed)})"
+        # A script has the same standard input, wherever it is pasted.
+        shown = f"printf '%s\\n' {shlex.join(answers)} | {shown}" if answers else f"{shown} </dev/null"
         if said:
             self.lines.append(f'cd "{place}" && {{ {shown}; }} > "$R/said" 2>&1; S=$?; cat "$R/said"; echo "exit status $S"')
         else:
             self.lines.append(f'cd "{place}"; {shown}; echo "exit status $?"')
-        if self.tool.pty:
-            line = f"script -qec {shlex.quote(line)} /dev/null"
-        ran = self._run(line, where, stdin="".join(f"{answer}\n" for answer in self.tool.answers), limit=self.tool.timeout)
+        stdin = "".join(f"{answer}\n" for answer in answers)
+        ran = self._run(typed, where, stdin=stdin, limit=self.tool.timeout, most=_MOST_OUTPUT)
         self._outputs.append(ran.output)
         if ran.status is None:
             raise NoVerdict(f"`{line}` did not end within {self.tool.timeout:g} seconds: {ran.output.strip()[-200:]}")
@@ -155,7 +178,7 @@ class ToolWorld:
             values["path"] = str(path)
         where = self.tool.directory(command)
         places = {"repo": self.repo, "worktree": path or self.repo}
-        return self.tool.line(command, values), places.get(where) or Path(fill(where, values).strip("'"))
+        return self.tool.line(command, values), places.get(where) or Path(fill(where, values, str))
 
     def environment(self) -> dict[str, str]:
         """The whole environment of everything that runs in the world."""
@@ -164,7 +187,7 @@ class ToolWorld:
         environment |= {"TERM": "dumb", "R": str(self.root), "W": self._last, _MARK: self._mark}
         return environment | {name: value.replace("{world}", str(self.root)) for name, value in self.tool.env.items()}
 
-    def _run(self, line: str, where: Path, *, stdin: str = "", limit: float = 60.0) -> RanLine:
+    def _run(self, line: str, where: Path, *, stdin: str = "", limit: float = 60.0, most: int = -1) -> RanLine:
         # Not a pipe: a process that the line leaves behind would hold its end open.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
             given.write(stdin.encode())
@@ -187,7 +210,7 @@ class ToolWorld:
             if status is None:
                 self._end(process)
             output.seek(0)
-            return RanLine(line, status, output.read(_MOST_OUTPUT).decode("utf-8", "backslashreplace"))
+            return RanLine(line, status, output.read(most).decode("utf-8", "backslashreplace"))
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
@@ -262,16 +285,13 @@ class ToolWorld:
 
     def check(self, test: str, what: str) -> None:
         """Judge with a line of shell, run in the main checkout: where it fails, the promise is broken, and ``what`` says how."""
-        self.lines.append(f'cd "$R/app"; ( {self.portable(test)} ) || echo "LOST: {what.removeprefix(_LOST)}"')
-        if not self._run(test, self.repo).done:
-            raise PromiseBroken(what)
-        self.lines.pop()
+        self.require(self._run(test, self.repo).done, what, test)
 
-    def require(self, kept: bool, what: str, show: str) -> None:
+    def require(self, kept: bool, what: str, show: str, *, lost: bool = False) -> None:
         """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""
         if not kept:
-            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo "LOST: {what.removeprefix(_LOST)}"')
-            raise PromiseBroken(what)
+            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo {shlex.quote(f"LOST: {what.removeprefix(_LOST)}")}')
+            raise PromiseBroken(what, lost=lost)
 
     def snapshot(self, where: Path) -> str:
         """The state of a checkout as git tells it; ``unchanged`` compares with it."""
@@ -284,11 +304,11 @@ class ToolWorld:
 
     def findable(self, text: str, what: str) -> None:
         """Judge that a piece of work can still be found: on the disk, in a ref, a stash, an index, or in a commit that the output names."""
-        if self.on_disk(text) or any(text.encode() in self._stored(place) for place in self._repositories()):
+        if self.on_disk(text) or any(self._stores(place, text) for place in self._repositories()):
             return
         looked = f'grep -rs --exclude-dir=.git --exclude=before "{text}" "$R"'
         show = f'{{ git log --all -p -m; git stash list -p; {looked}; }} | grep -q "{text}"'
-        self.require(False, what, show)
+        self.require(False, what, show, lost=True)
 
     def on_disk(self, text: str) -> bool:
         """Whether a text stands in a file of the world."""
@@ -310,13 +330,13 @@ class ToolWorld:
             if "HEAD" in names and {"objects", "refs"} <= {*directories}:
                 yield parent
 
-    def _stored(self, repository: str) -> bytes:
-        """Everything that git can reach in a repository, and what hangs on commits that the tool's output names."""
+    def _stores(self, repository: str, text: str) -> bool:
+        """Whether a text is in what git can reach in a repository, or in what hangs on commits that the tool's output names."""
         git = f'git --git-dir="{repository}"'
         named = " ".join(dict.fromkeys(found for output in self._outputs for found in _NAMED.findall(output)))
         roots = f'for id in {named}; do {git} rev-parse -q --verify "$id^{{commit}}"; done; {git} reflog show --format=%H refs/stash --'
         listed = f"{{ {roots}; }} 2>/dev/null | {git} rev-list --objects --no-object-names --all --indexed-objects --stdin 2>/dev/null"
-        return self.look(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null").encode()
+        return self._run(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null | grep -qaF {shlex.quote(text)}", self.repo).done
 
     # --- the end
 
@@ -343,7 +363,12 @@ class ToolWorld:
         if not self.lines or "LOST: " not in self.lines[-1]:
             return ""
         exported = "".join(f'export {name}="{_escaped(value)}"; ' for name, value in self.tool.env.items())
-        head = ["#!/bin/sh", f"# {title}", f'R=$(mktemp -d); cd "$R"; {exported}{HOME_LINE}', BASE_LINE]
+        head = [
+            "#!/bin/sh",
+            f"# {' '.join(printable(title).split())}",
+            f'R=$(mktemp -d); export R W; cd "$R"; {exported}{HOME_LINE}',
+            BASE_LINE,
+        ]
         lines = [line for line in self.lines if line]
         while len(head) + len(lines) > MOST_LINES:
             first = min(range(len(lines) - 2), key=lambda at: len(lines[at]) + len(lines[at + 1]))
@@ -415,6 +440,8 @@ def opened_world(tool: WorktreeTool, template: Path, scratch: Path, *, remote: b
     world = ToolWorld(tool, root, _again=lambda: opened_world(tool, template, scratch, remote=remote))
     try:
         world.look("git update-index -q --refresh")
+        if tool.base != "main":
+            world.sh(f"git branch -m {world.base}")
         if remote or tool.origin != "none":
             url = '"file://$R/origin.git"' if tool.origin == "file" else '"$R/origin.git"'
             world.sh(ORIGIN_LINE.format(url=url))

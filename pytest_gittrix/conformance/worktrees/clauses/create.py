@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ ODD_NAMES: Final = ("feat/one", "grün", "-x", "..", "../out", "/absolute")
 RUNNING_NAMES: Final = ("$(touch pwned)", "a;touch pwned", "a`touch pwned`", "a|touch pwned", "a&&touch${IFS}pwned")
 """Names that a shell would run."""
 
+_THERE_ALREADY: Final = "already|exists|re-?us"
 _LISTING: Final = "git for-each-ref; git worktree list --porcelain; ls -A .. ."
 
 
@@ -84,7 +86,7 @@ def an_existing_branch(world: ToolWorld, _case: str) -> None:
     """A branch of that name has a commit that no other one has."""
     text = token("existing-branch")
     branch, _ = world.probe()
-    world.sh(f"git checkout -q -b '{branch}'; echo {text} > old.txt; git add old.txt; git commit -qm old; git checkout -q main")
+    world.sh(f"git checkout -q -b '{branch}'; echo {text} > old.txt; git add old.txt; git commit -qm old; git checkout -q {world.base}")
     world.command("create")
     world.findable(text, "the commits of a branch that was there before are gone")
 
@@ -110,9 +112,7 @@ def the_checkout_stays(world: ToolWorld, _case: str) -> None:
     world.require(same, "the main checkout is not as it was", f'test "$(cat file.txt staged.txt notes.txt | grep -c {text})" = 3')
 
 
-@clause(
-    "WNEW-08", "exit 0 means that there is a worktree, on that branch", "an agent starts in a directory that is not there", controlled=False
-)
+@clause("WNEW-08", "exit 0 means that there is a worktree, on that branch", "an agent starts in a directory that is not there", controls=())
 def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
     """Git lists a new worktree, its directory is there, and a branch with the name is checked out in it."""
     before = world.worktrees()
@@ -129,6 +129,11 @@ def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
     )
 
 
+def _says_so(output: str, name: str) -> bool:
+    """Whether a command says of a worktree, by its name, that it was there before."""
+    return any(name in line and re.search(_THERE_ALREADY, line, re.IGNORECASE) for line in output.splitlines())
+
+
 @clause(
     "WNEW-09",
     "of two creations of one name at once, one makes the worktree and the other says so",
@@ -136,18 +141,21 @@ def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
     applies=named,
 )
 def two_at_once(world: ToolWorld, _case: str) -> None:
-    """One after the other, then both at once: two that exit with 0 have two worktrees."""
+    """One after the other, then both at once: two that exit with 0 have two worktrees, or one says that it found the worktree there."""
     before = {*world.worktrees()}
     line, where = world.prepared("create")
     first, second = world.typed(line, where), world.typed(line, where, said=True)
     fresh = [path for path in world.worktrees() if path not in before]
-    what = "two creations of one name exit with 0, and there is one worktree"
-    world.require(not (first.done and second.done) or len(fresh) > 1, what, "test $S -ne 0")
+    what = "two creations of one name exit with 0, there is one worktree, and neither says so"
+    show = f'grep -iE "{_THERE_ALREADY}" "$R/said" | grep -q'
+    said = _says_so(second.output, "demo")
+    world.require(not (first.done and second.done) or len(fresh) > 1 or said, what, f"test $S -ne 0 || {show} demo")
     line, where = world.prepared("create", "twice")
     before = {*world.worktrees()}
     both = world.typed(f'{{ {line}; }} & one=$!; {line}; two=$?; wait $one; echo "both: $? $two"', where, said=True)
     fresh = [path for path in world.worktrees() if path not in before]
-    world.require("both: 0 0" not in both.output or len(fresh) > 1, f"{what}, when they run at once", '! grep -q "both: 0 0" "$R/said"')
+    told = "both: 0 0" not in both.output or _says_so(both.output, "twice")
+    world.require(told or len(fresh) > 1, f"{what}, when they run at once", f'! grep -q "both: 0 0" "$R/said" || {show} twice')
 
 
 @clause(

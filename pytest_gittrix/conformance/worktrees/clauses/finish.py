@@ -17,11 +17,11 @@ def _committed(world: ToolWorld, line: str = "echo @ > new.txt", what: str = "fe
 
 
 def _landed(world: ToolWorld, text: str) -> bool:
-    return text in world.look(f"git grep -h {text} {world.tool.base}")
+    return text in world.look(f"git grep -h {text} {world.base}")
 
 
-def _is_landed(text: str) -> str:
-    return f"git grep -q {text} main"
+def _is_landed(world: ToolWorld, text: str) -> str:
+    return f"git grep -q {text} {world.base}"
 
 
 def _hindered(ran: RanLine, what: str) -> None:
@@ -30,13 +30,13 @@ def _hindered(ran: RanLine, what: str) -> None:
         raise NoVerdict(f"{what}: {ran.output.strip()[-200:]}")
 
 
-@clause("WFIN-01", "what was committed is on the base after exit 0", "work counts as merged and is not", "finish", controlled=False)
+@clause("WFIN-01", "what was committed is on the base after exit 0", "work counts as merged and is not", "finish", controls=("create",))
 def lands(world: ToolWorld, _case: str) -> None:
     """One commit, nothing in the way."""
     text = _committed(world)
     ran = world.command("finish")
     _hindered(ran, f"`{ran.line}` ended with {ran.status} on clean committed work")
-    world.check(_is_landed(text), "the commit is not on the base branch, and the command exits with 0")
+    world.check(_is_landed(world, text), "the commit is not on the base branch, and the command exits with 0")
 
 
 @clause(
@@ -84,7 +84,7 @@ def staged_work(world: ToolWorld, _case: str) -> None:
     text = token("staged")
     world.sh(f"echo {text} > staged.txt; git add staged.txt")
     world.command("finish")
-    world.check(f"! {_is_landed(text)}", "what a person had staged was committed to the base branch")
+    world.check(f"! {_is_landed(world, text)}", "what a person had staged was committed to the base branch")
     world.findable(text, "what a person had staged is gone")
 
 
@@ -137,7 +137,7 @@ def a_detached_checkout(world: ToolWorld, _case: str) -> None:
 )
 def a_second_checkout(world: ToolWorld, _case: str) -> None:
     """The base is checked out in another worktree, and the main checkout is on a branch of its own."""
-    world.sh('git checkout -q -b person; git worktree add -q "$R/second" main')
+    world.sh(f'git checkout -q -b person; git worktree add -q "$R/second" {world.base}')
     _committed(world)
     world.command("finish")
     world.check('test -z "$(git -C "$R/second" status --porcelain)"', "the other checkout of the base branch is behind its own branch")
@@ -178,10 +178,10 @@ def after_a_conflict(world: ToolWorld, _case: str) -> None:
     text = _conflict(world)
     world.command("finish")
     world.sh("git merge --abort 2>/dev/null; git rebase --abort 2>/dev/null; true")
-    resolve = f"git merge -q main >/dev/null; echo {text} > file.txt; git add file.txt; git commit -qm resolved"
+    resolve = f"git merge -q {world.base} >/dev/null; echo {text} > file.txt; git add file.txt; git commit -qm resolved"
     world.sh(f"git rebase --abort 2>/dev/null; git merge --abort 2>/dev/null; {resolve}", world.path_of())
     world.command("finish")
-    world.check(_is_landed(text), "the resolved work cannot be finished")
+    world.check(_is_landed(world, text), "the resolved work cannot be finished")
 
 
 @clause("WFIN-14", "a base that moved meanwhile keeps both", "the later merge takes the earlier back", "finish")
@@ -190,9 +190,9 @@ def a_moved_base(world: ToolWorld, _case: str) -> None:
     text, other = _committed(world), token("meanwhile")
     world.sh(f"echo {other} > theirs.txt; git add theirs.txt; git commit -qm theirs")
     ran = world.command("finish")
-    world.check(_is_landed(other), "a commit that was on the base branch is not there any more")
+    world.check(_is_landed(world, other), "a commit that was on the base branch is not there any more")
     if ran.done:
-        world.check(_is_landed(text), "the work is not on the base branch, and the command exits with 0")
+        world.check(_is_landed(world, text), "the work is not on the base branch, and the command exits with 0")
 
 
 @clause(
@@ -203,7 +203,9 @@ def ahead_of_the_remote(world: ToolWorld, _case: str) -> None:
     text, other = _committed(world), token("unpushed")
     world.sh(f"echo {other} > theirs.txt; git add theirs.txt; git commit -qm theirs")
     world.command("finish")
-    world.check(f"{_is_landed(text)} && {_is_landed(other)}", "the work is not on the base branch, which is ahead of the remote")
+    world.check(
+        f"{_is_landed(world, text)} && {_is_landed(world, other)}", "the work is not on the base branch, which is ahead of the remote"
+    )
 
 
 @clause("WFIN-16", "a remote that is ahead is not overwritten", "a colleague's commits are gone from the server", "finish", remote=True)
@@ -214,7 +216,7 @@ def behind_the_remote(world: ToolWorld, _case: str) -> None:
     pushed = f"echo {other} > theirs.txt; git add theirs.txt; git commit -qm theirs; git push -q"
     world.sh(f'git clone -q "$R/origin.git" "$R/colleague"; cd "$R/colleague"; {pushed}')
     world.command("finish")
-    world.check(f'git -C "$R/origin.git" grep -q {other} main', "a colleague's commit is no longer on the remote's base branch")
+    world.check(f'git -C "$R/origin.git" grep -q {other} {world.base}', "a colleague's commit is no longer on the remote's base branch")
 
 
 _HOOKS: Final = "pre-commit pre-merge-commit commit-msg prepare-commit-msg"
@@ -239,7 +241,7 @@ def a_merge_in_progress(world: ToolWorld, _case: str) -> None:
     """The person is resolving a conflict in the main checkout."""
     _committed(world)
     text = token("resolving")
-    world.sh("git checkout -q -b side; echo side > file.txt; git commit -qam side; git checkout -q main; echo ours > file.txt")
+    world.sh(f"git checkout -q -b side; echo side > file.txt; git commit -qam side; git checkout -q {world.base}; echo ours > file.txt")
     world.sh(f"git commit -qam ours; git merge -q side >/dev/null; echo {text} > file.txt")
     world.command("finish")
     world.findable(text, "what a person had resolved is gone")
@@ -263,11 +265,13 @@ def a_failure_after_landing(world: ToolWorld, _case: str) -> None:
     """The worktree is locked, so that it cannot be removed after the merge."""
     text = _committed(world)
     world.sh("git worktree lock .", world.path_of())
-    head = world.look("git rev-parse --short=7 main").strip()
+    head = world.look(f"git rev-parse --short=7 {world.base}").strip()
     ran = world.command("finish", said=True)
     if ran.done or not _landed(world, text):
         return
-    tip = world.look("git rev-parse --short=7 main").strip()
-    told = any(word in ran.output.lower() for word in ("merged", "landed", "fast-forward", "was finished", "is on main", tip))
+    tip = world.look(f"git rev-parse --short=7 {world.base}").strip()
+    told = any(
+        word in ran.output.lower() for word in ("merged", "landed", "fast-forward", "was finished", f"is on {world.tool.base}".lower(), tip)
+    )
     what = "the work is on the base branch, and the command fails without saying so"
-    world.require(head == tip or told, what, f"! {_is_landed(text)} || test $S -eq 0")
+    world.require(head == tip or told, what, f"! {_is_landed(world, text)} || test $S -eq 0")

@@ -65,7 +65,7 @@ def a_tag_is_not_the_branch(world: ToolWorld, _case: str) -> None:
     path = world.create("v2")
     text = token("tagged")
     world.sh(f"echo {text} > new.txt; git add new.txt; git commit -qm work", path)
-    world.sh('git tag "$(git -C "$W" symbolic-ref --short HEAD)" main~1')
+    world.sh(f'git tag "$(git -C "$W" symbolic-ref --short HEAD)" {world.base}~1')
     world.command("clean")
     world.findable(text, "an unmerged branch is gone, because a tag of its name is merged")
 
@@ -115,7 +115,7 @@ def a_renamed_base(world: ToolWorld, _case: str) -> None:
     """The base branch is called trunk now; a branch that is not merged into it stays."""
     world.create()
     text = _commit(world, "work")
-    world.sh("git branch -m main trunk")
+    world.sh(f"git branch -m {world.base} trunk")
     world.command("clean")
     world.findable(text, "the commits of an unmerged branch are gone, since the base branch was renamed")
 
@@ -158,7 +158,7 @@ def merged_here_alone(world: ToolWorld, _case: str) -> None:
     world.require(
         seen[0] != seen[1],
         "a merge that was not pushed is cleaned without a word",
-        'test "$(git rev-parse main)" = "$(git rev-parse origin/main)"',
+        f'test "$(git rev-parse {world.base})" = "$(git rev-parse origin/{world.base})"',
     )
 
 

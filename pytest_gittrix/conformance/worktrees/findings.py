@@ -141,6 +141,6 @@ def combined(code: str, cells: Sequence[CellOutcome], as_git: frozenset[str]) ->
             lost = any(cell.lost for cell in found)
             return ClauseFinding(code, verdict, first.what, cases, first.script, first.reproduced, lost)  # type: ignore[arg-type]
     if open_cells := [cell for cell in cells if cell.verdict == "no verdict"]:
-        some = tuple(cell.case for cell in open_cells) if len(open_cells) < len(cells) else ()
+        some = tuple(cell.case or "''" for cell in open_cells) if len(open_cells) < len(cells) else ()
         return ClauseFinding(code, "no verdict", open_cells[0].what, some)
     return ClauseFinding(code, "kept", "; ".join(f"{cell.case}: {cell.what}".removeprefix(": ") for cell in cells if cell.what))

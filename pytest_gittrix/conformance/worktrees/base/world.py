@@ -336,7 +336,10 @@ class ToolWorld:
         named = " ".join(dict.fromkeys(found for output in self._outputs for found in _NAMED.findall(output)))
         roots = f'for id in {named}; do {git} rev-parse -q --verify "$id^{{commit}}"; done; {git} reflog show --format=%H refs/stash --'
         listed = f"{{ {roots}; }} 2>/dev/null | {git} rev-list --objects --no-object-names --all --indexed-objects --stdin 2>/dev/null"
-        return self._run(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null | grep -qaF {shlex.quote(text)}", self.repo).done
+        ran = self._run(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null | grep -qaF {shlex.quote(text)}", self.repo)
+        if ran.status not in (0, 1):
+            raise NoVerdict(f"what git stores in {self.portable(repository)} could not be searched: {ran.output.strip()[-200:]}")
+        return ran.done
 
     # --- the end
 

@@ -75,7 +75,7 @@ def test_a_loss_that_its_script_does_not_show_again_is_no_verdict(stage: CellSta
     found = replace(stage, replays=True).cell(PLAIN_GIT.model_copy(update={"delete": once}), CLAUSES["WREM-01"])
 
     assert (found.verdict, found.script) == ("no verdict", "")
-    assert "the work was there when its script was run once more" in found.what
+    assert "the script, run once more, did not show it" in found.what
 
 
 @pytest.mark.parametrize("code", ["WREM-14", "WFIN-01", "WFIN-10", "WFIN-13", "WMRG-04", "WNEW-05"])

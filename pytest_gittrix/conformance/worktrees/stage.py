@@ -77,7 +77,7 @@ class CellStage:
         if self.reproduces(cell.script, tool):
             return replace(cell, reproduced=True)
         if cell.lost:
-            return CellOutcome(cell.code, cell.case, "no verdict", f"{cell.what}; but the work was there when its script was run once more")
+            return CellOutcome(cell.code, cell.case, "no verdict", f"{cell.what}; but the script, run once more, did not show it")
         return cell
 
     def _judged(self, tool: WorktreeTool, one: WorktreeClause, case: str) -> CellOutcome:

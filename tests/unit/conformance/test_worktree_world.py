@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.conformance import WorktreeTool
-from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES, NoVerdict, PromiseBroken, make_template, opened_world
+from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES, NoVerdict, PromiseBroken, make_template, opened_world, token
 from pytest_gittrix.os_level.proc import running_in
 
 TOOL = WorktreeTool(
@@ -93,13 +93,22 @@ def test_a_script_leaves_the_terminal_that_it_is_pasted_into_alone(template: Pat
 
 def test_work_is_found_however_much_else_git_stores(template: Path, tmp_path: Path) -> None:
     with opened_world(TOOL, template, tmp_path) as world:
-        world.sh("git checkout -q -b side; echo the work > new.txt; git add .; git commit -qm work; git rm -q new.txt")
+        world.sh(f"git checkout -q -b side; echo {token('stored')} > new.txt; git add .; git commit -qm work; git rm -q new.txt")
         world.sh("head -c 1500000 /dev/urandom | base64 > big.txt; git add .; git commit -qm big; git checkout -q main")
 
-        world.findable("the work", "the work is gone")
+        world.findable(token("stored"), "the work is gone")
         with pytest.raises(PromiseBroken) as broken:
-            world.findable("other work", "other work is gone")
+            world.findable(token("other"), "other work is gone")
         assert broken.value.lost
+
+
+def test_what_could_not_be_searched_is_not_called_lost(template: Path, tmp_path: Path) -> None:
+    for program in ("sh", "git"):
+        (tmp_path / program).symlink_to(shutil.which(program) or program)
+
+    without_grep = WorktreeTool(create="true", env={"PATH": str(tmp_path)})
+    with pytest.raises(NoVerdict, match="could not be searched"), opened_world(without_grep, template, tmp_path) as world:
+        world.findable(token("stored"), "the work is gone")
 
 
 def test_the_repository_of_a_world_begins_on_the_base_of_the_description(template: Path, tmp_path: Path) -> None:

@@ -26,6 +26,20 @@ def visible_line(text: str) -> str:
     return text.translate(ONE_LINE)
 
 
+def printable(text: str) -> str:
+    """A text without blank lines at its ends, in which every unprintable character but the newline is escaped."""
+    return "\n".join("".join(map(_escaped, line.rstrip())) for line in text.strip().splitlines())
+
+
+def printable_line(text: str) -> str:
+    """The same on one line."""
+    return " ".join(printable(text).splitlines())
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
 def in_script(text: str) -> str:
     """A text of JSON that may stand in a script element: no browser finds the end of the element, or a comment, in it."""
     return text.replace("</", "<\\/").replace("<!", "\\u003c!")

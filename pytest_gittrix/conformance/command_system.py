@@ -54,7 +54,8 @@ class CommandSystem:
             is loaded into it), or ``none`` (it uses the real time).
         timeout: seconds that a command may take.
         env: more environment variables for every command. ``{durable}``, ``{branch}`` and ``{home}`` in a value stand for the durable
-            repository, its branch and the directory for sessions; the same holds for ``command`` and ``cwd``.
+            repository, its branch and the directory for sessions; the same holds for ``command`` and ``cwd``. Reports do not show the other
+            values, since they may be secret.
         cwd: the directory that commands run in; the durable repository by default.
         separator: the text between the paths of ``--files``. With an empty text, a selection is passed as one ``--files`` for each path.
         dialect: ``gittrix`` for the whole command line; ``typescript`` for a program that has only the verbs and flags of the TypeScript
@@ -64,6 +65,7 @@ class CommandSystem:
         name, capabilities: as given, but without the capabilities in ``UNSUPPORTED``, and without ``clock`` where the program cannot get
             the time of the place.
         reasons: why a capability was left out, by capability.
+        secret: the variables of ``env`` whose values reports do not show.
 
     Raises:
         InvalidInput: the program does not exist, or ``clock`` or ``dialect`` has none of the listed values.
@@ -100,6 +102,7 @@ class CommandSystem:
         self._clock = clock
         self.separator = separator
         self._env = dict(env or {})
+        self.secret = frozenset(name for name, value in self._env.items() if not _FACTS.search(value))
         self._cwd = cwd
 
     def __repr__(self) -> str:
@@ -176,7 +179,7 @@ class CommandEngine:
         command = [*program, *arguments, "--json", *(["--", *of] if of else [])]
         place, variables = self._place, self._system.environment(self._place)
         own = {name: value for name, value in variables.items() if place.env.get(name) != value or name == self._system.home_variable}
-        step = CommandRun(tuple(command), self._system.directory(place), own, stdin, tuple(program))
+        step = CommandRun(tuple(command), self._system.directory(place), own, self._system.secret, stdin, tuple(program))
         place.journal.steps.append(step)
         answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
         step.answer = answer.data

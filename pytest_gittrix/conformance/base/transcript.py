@@ -16,15 +16,20 @@ from typing import Any, Final
 
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal, PersonCall, VerbCall
+from pytest_gittrix.visible import printable_line
 
 _OWN: Final = ("LD_PRELOAD", "FAKETIME", "NO_FAKE", "PYTEST_GITTRIX_CLOCK")
 _LONGEST: Final = 20_000
 
 _HEAD: Final = """\
 set -u
+unset XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 ROOT=$(mktemp -d); echo "everything is in $ROOT"
 export HOME="$ROOT/home" GIT_CONFIG_NOSYSTEM=1; mkdir "$HOME"
 git config --global user.name Human; git config --global user.email human@example.com
+"""
+_NEWLINE: Final = """\
+NEWLINE=$(printf '\\n.'); NEWLINE=${NEWLINE%.}
 """
 _ELSEWHERE: Final = """\
 elsewhere() { cd "$ROOT" && rm -rf rival && git clone -q -b "$1" durable rival && cd rival || exit; }
@@ -33,7 +38,8 @@ publish() { git push -q --force --receive-pack='git -c receive.denyCurrentBranch
 _FIELD: Final = """\
 field() { printf '%s\\n' "$ANSWER" | grep -o "\\"$1\\": *\\"[^\\"]*\\"" | head -n 1 | cut -d '"' -f 4; }
 """
-_ASSIGNED: Final = re.compile(r"((?:COMMIT|SESSION|WORKSPACE)\d+)=")
+_ADD: Final = "git --literal-pathspecs add -A -f --"
+_ASSIGNED: Final = re.compile(r"((?:COMMIT|SESSION|WORKSPACE)\d+)=\$\((?:field \w+|git rev-parse HEAD)\)")
 _STARTING: Final = ("start", "fork", "handoff", "succeed")
 _CAPTURED: Final = (("id", "SESSION"), ("sessionId", "SESSION"), ("workspacePath", "WORKSPACE"))
 
@@ -42,15 +48,17 @@ def shell_script(journal: Journal) -> str:
     """What was done in a place, as a shell script."""
     runs = [step for step in journal.steps if isinstance(step, CommandRun)]
     writer = _Writer({str(journal.root): "ROOT"} if journal.root.is_absolute() else {})
+    writer.secret = frozenset(name for run in runs for name in run.secret)
     writer.program = next((run.program for run in runs if len(run.program) > 1), ())
     exports = [*writer.exports(run for run in runs if run.program)]
     body = [*writer.opening(journal), *(line for step in _shown(journal) for line in writer.lines(step))]
     text = "\n".join(_without_unused(body))
-    head = _HEAD + (_FIELD if "$(field " in text else "") + (_ELSEWHERE if "elsewhere " in text else "")
+    functions = (_FIELD if "$(field " in text else "") + (_ELSEWHERE if "elsewhere " in text else "")
     if writer.program:
-        head += f'program() {{ {" ".join(map(writer.word, writer.program))} "$@"; }}\n'
+        functions += f'program() {{ {" ".join(map(writer.word, writer.program))} "$@"; }}\n'
+    rest = functions + "".join(exports) + text
     closing = 'cd "$ROOT/durable"; git log --graph --oneline --all; git status --short'
-    return "\n".join(["#!/bin/sh", head + "".join(exports) + text, closing, ""])
+    return "\n".join(["#!/bin/sh", _HEAD + (_NEWLINE if '"$NEWLINE"' in rest else "") + rest, closing, ""])
 
 
 def _shown(journal: Journal) -> Iterator[VerbCall | PersonCall | CommandRun]:
@@ -63,7 +71,7 @@ def _without_unused(lines: Sequence[str]) -> Iterator[str]:
     """The lines without the variables that nothing else uses."""
     text = "\n".join(lines)
     for line in lines:
-        parts = [part for part in line.split("; ") if not (name := _ASSIGNED.match(part)) or f"${name[1]}" in text]
+        parts = [part for part in line.split("; ") if not (name := _ASSIGNED.fullmatch(part)) or f"${name[1]}" in text]
         if parts:
             yield "; ".join(parts)
 
@@ -87,12 +95,14 @@ class _Writer:
     Attributes:
         known: the variable that holds a text, by the text.
         exported: the variables that every command has.
+        secret: the variables whose values are not written; the script ends if its reader has not set them.
         program: the words that every command of the system begins with; the script calls them ``program``.
         directory: where the script is; empty if that depends.
     """
 
     known: dict[str, str] = field(default_factory=dict)
     exported: Mapping[str, str] = field(default_factory=dict)
+    secret: frozenset[str] = frozenset()
     program: tuple[str, ...] = ()
     directory: str = ""
 
@@ -117,7 +127,10 @@ class _Writer:
         if "HOME" in common:
             yield f'export HOME={self.word(common["HOME"])}; mkdir -p "$HOME"\n'
         if wanted:
-            yield f"export {' '.join(f'{name}={self.word(value)}' for name, value in sorted(wanted.items()))}\n"
+            yield f"export {' '.join(self._assignment(name, value) for name, value in sorted(wanted.items()))}\n"
+
+    def _assignment(self, name: str, value: str) -> str:
+        return f'{name}="${{{name}:?}}"' if name in self.secret else f"{name}={self.word(value)}"
 
     def lines(self, step: VerbCall | PersonCall | CommandRun) -> Iterator[str]:
         if isinstance(step, PersonCall):
@@ -133,10 +146,10 @@ class _Writer:
         if call.verb in _STARTING and isinstance(call.answer, str):
             self._name(call.answer, "SESSION")
             ended = f"returned {self.known[call.answer]}"
-        text = " ".join(call.arguments.splitlines())
+        text = call.arguments
         for value in sorted(self.known, key=len, reverse=True):
             text = text.replace(repr(value), self.known[value]).replace(value, f"${self.known[value]}")
-        yield f"# the system: {call.verb}({text}) {ended}"
+        yield f"# {printable_line(f'the system: {call.verb}({text}) {ended}')}"
 
     def _name(self, value: str, prefix: str) -> None:
         self.known.setdefault(value, f"{prefix}{sum(one.startswith(prefix) for one in self.known.values()) + 1}")
@@ -170,7 +183,7 @@ class _Writer:
 
     def _command(self, run: CommandRun) -> Iterator[str]:
         differing = {name: value for name, value in run.variables.items() if self.exported.get(name) != value}
-        prefix = "".join(f"{name}={self.word(value)} " for name, value in differing.items() if not name.startswith(_OWN))
+        prefix = "".join(f"{self._assignment(name, value)} " for name, value in differing.items() if not name.startswith(_OWN))
         words = run.command[len(self.program) :] if run.program == self.program else run.command
         named = ["program"] if self.program and run.program == self.program else []
         command = prefix + " ".join([*named, *map(self.word, words)])
@@ -202,7 +215,7 @@ class _Writer:
             yield f"{repository}; {feed}git {' '.join(map(self.word, call.arguments))}"
         elif call.method in ("dirty", "stage"):
             changes = call.arguments[0]
-            staged = [f"git add -A -f -- {' '.join(map(self.word, changes))}"] if call.method == "stage" and changes else []
+            staged = [f"{_ADD} {' '.join(map(self.word, changes))}"] if call.method == "stage" and changes else []
             yield "; ".join([repository, *self.edits(changes), *staged])
         elif call.method == "rewind":
             branch = options.get("branch") or "main"
@@ -227,14 +240,17 @@ class _Writer:
             changes = call.arguments[0]
             edits, paths = [*self.edits(changes)], [self.word(path) for path in changes]
             message = call.arguments[1] if len(call.arguments) > 1 else options.get("message") or f"Change {', '.join(changes)}"
-        commit = f"git commit -q --allow-empty -m {self.word(message)}"
+        commit = f"git --literal-pathspecs commit -q --allow-empty -m {self.word(message)}"
         if elsewhere:
             yield "; ".join([f"elsewhere {branch}", *edits, "git add -A -f", commit, f"publish {branch}"])
         else:
-            yield "; ".join(['cd "$ROOT/durable"', *edits, f"git add -A -f -- {' '.join(paths)}", f"{commit} -- {' '.join(paths)}"])
+            yield "; ".join(['cd "$ROOT/durable"', *edits, f"{_ADD} {' '.join(paths)}", f"{commit} -- {' '.join(paths)}"])
 
 
 def _quoted(text: str) -> str:
+    """A text as one word. Its newlines come from a variable, since a shell drops those at the end of what a command prints."""
+    if "\n" in text:
+        return '"$NEWLINE"'.join(_quoted(line) if line else "" for line in text.split("\n"))
     if text.isprintable() and not any("\ud800" <= char <= "\udfff" for char in text):
         return shlex.quote(text)
     return f'"$({printf_of(os.fsencode(text))})"'

@@ -16,6 +16,7 @@ from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_co
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
 from pytest_gittrix.conformance.base.outcome import CAUSE, FAILING, LOST, NEVER, REFUSALS, SCRIPT, STATUS, Status
 from pytest_gittrix.testing.systems.protocol import Capability
+from pytest_gittrix.visible import printable, printable_line
 
 _PLACE: Final = re.compile(r"/[^\s'\"]*/gittrix-world-\w+")
 """The directory of a clause's place, which is another in every run; the scripts call it by the same name as the reasons do."""
@@ -212,7 +213,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
             clause,
             Status(facts.get(STATUS, Status.BROKEN)),
             _why_failed(report, properties),
-            cause=facts.get(CAUSE, ""),
+            cause=printable_line(facts.get(CAUSE, "")),
             loses_work=LOST in facts,
             script=_headed(facts.get(SCRIPT, ""), clause),
         )
@@ -229,7 +230,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
 def _headed(script: str, clause: Clause) -> str:
     """A script that says in its second line which promise it is about."""
     first, _, rest = script.partition("\n")
-    return f"{first}\n# {clause.code}: {clause.promise}\n{rest}" if script else ""
+    return f"{first}\n# {clause.code}: {printable_line(clause.promise)}\n{rest}" if script else ""
 
 
 def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
@@ -244,15 +245,6 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
 def _skip_reason(report: Any) -> str:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return reason.removeprefix("Skipped: ")
-
-
-def printable(text: str) -> str:
-    """A text without blank lines at its ends, in which every unprintable character but the newline is escaped."""
-    return "\n".join("".join(map(_visible, line.rstrip())) for line in text.strip().splitlines())
-
-
-def _visible(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def _replay(nodeid: str, code: str, own: bool, requested: str) -> str:

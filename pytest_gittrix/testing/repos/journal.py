@@ -63,6 +63,7 @@ class CommandRun:
         command: the program and its arguments.
         directory: where it ran.
         variables: the environment variables that are not those of the place.
+        secret: the names of those whose values may be secret, so that no report shows them.
         stdin: its standard input.
         program: the program and its first arguments, which all commands of the system have; empty for a command of the agent.
         answer: the ``data`` of its answer; None until it has answered, and if it refused.
@@ -71,6 +72,7 @@ class CommandRun:
     command: tuple[str, ...]
     directory: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    secret: frozenset[str] = frozenset()
     stdin: bytes = b""
     program: tuple[str, ...] = ()
     answer: Any = None

@@ -32,9 +32,10 @@ from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
 from pytest_gittrix.conformance.reports.files import is_own_file, write_files
 from pytest_gittrix.conformance.reports.html_report import page
 from pytest_gittrix.conformance.reports.json_report import to_json
-from pytest_gittrix.conformance.reports.model import SystemReport, printable, summarise_clauses
+from pytest_gittrix.conformance.reports.model import SystemReport, summarise_clauses
 from pytest_gittrix.conformance.reports.text_report import summary
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.visible import printable
 
 BASE_CODES = [clause.code for clause in all_clauses() if not clause.needs]
 EXTENDED_CODES = [clause.code for clause in all_clauses() if clause.needs]
@@ -406,3 +407,12 @@ def test_two_systems_share_no_anchor() -> None:
     anchors = re.findall(r'id="([^"]+)"', shown)
 
     assert len(anchors) == len(set(anchors)) == 2
+
+
+def test_a_cause_steers_no_terminal() -> None:
+    report = phase("CNF-01", "failed", message="no")
+    report.user_properties += [(CAUSE, "start fails: X\x1b]52;c;aGk=\x07\nY")]
+    system = summarised(report)
+
+    assert system.findings[0].title == "start fails: X\\x1b]52;c;aGk=\\x07 Y"
+    assert "\x1b" not in "\n".join(line.text for line in summary(system))

@@ -13,6 +13,7 @@ import pytest
 from pytest_gittrix.conformance.base.transcript import printf_of, shell_script
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.repos.journal import Journal, VerbCall
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
@@ -79,3 +80,49 @@ def test_a_system_without_commands_is_shown_by_its_verbs(tmp_path: Path) -> None
     assert refusals == ["read: PATH_NOT_FOUND"]
     assert "# the system: write(SESSION1, 'a.txt', b'agent\\n') returned" in script
     assert ran(script, tmp_path).is_dir()
+
+
+def test_what_a_system_answers_cannot_run_in_the_script(tmp_path: Path) -> None:
+    error = type("Refused", (Exception,), {"code": "X\ntouch PWNED\n#\r\x1b]52;"})()
+    journal = Journal([VerbCall("read", "'a',\n'b'", error=error)])
+
+    script = shell_script(journal)
+
+    assert "# the system: read('a', 'b') raised Refused X touch PWNED # \\x1b]52;\n" in script
+    assert not [*ran(script, tmp_path).rglob("PWNED")]
+
+
+def test_the_values_of_variables_that_may_be_secret_are_asked_for(tmp_path: Path) -> None:
+    system = CommandSystem([sys.executable, "-c", PROGRAM], env={"API_TOKEN": "hunter2", "PLACE": "{home}/x"})
+    with Stage.open(system, files={}) as stage:
+        stage.start("")
+        script = shell_script(stage.journal)
+
+    assert "hunter2" not in script
+    assert 'API_TOKEN="${API_TOKEN:?}" ' in script
+    assert 'PLACE="$ROOT"/' in script
+    done = subprocess.run(["sh", "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert "API_TOKEN" in done.stderr
+    assert done.returncode != 0
+
+
+def test_names_and_messages_are_kept_as_they_are_and_the_readers_configuration_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = tmp_path / "config" / "git" / "config"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text("[commit]\n\tgpgSign = true\n[gpg]\n\tprogram = false\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
+    names = ["a\n", ":x", "*", "\n\x1b\n\n", "-n"]
+    with Stage.open(GitTrixSystem("lazy"), files={"other": "1"}) as stage:
+        stage.durable.dirty({"other": "2"})
+        stage.durable.commit(dict.fromkeys(names, ""), "a\n\nb; COMMIT9=c; d\n")
+        script = shell_script(stage.journal)
+
+    git = ["git", "-C", str(ran(script, tmp_path) / "durable")]
+    changed = subprocess.run([*git, "diff", "-z", "--name-only", "HEAD^", "HEAD"], capture_output=True, text=True, check=True).stdout
+    message = subprocess.run([*git, "show", "-s", "--format=%B", "HEAD"], capture_output=True, text=True, check=True).stdout
+    assert sorted(changed.split("\0")[:-1]) == sorted(names)
+    assert message.strip() == "a\n\nb; COMMIT9=c; d"
+    assert configuration.read_text().count("\n") == 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, tally
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, RETRIED, Record, tally
 from pytest_gittrix.evals.results.compare import CasePair, Comparison, SamplePair
 from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.evals.results.store import RunStore
@@ -142,8 +142,10 @@ def _row(found: Comparison, case: CasePair, group: str) -> Row:
 
 def _share_of(case: CasePair, side: Callable[[SamplePair], Record | None]) -> str:
     records = [record for pair in case.pairs if (record := side(pair)) is not None]
-    passes = sum(record.outcome == "pass" for record in records)
-    return f"{passes} of {len(records)}" if records else "none"
+    counting = [record for record in records if record.outcome != RETRIED]
+    passes = sum(record.outcome == "pass" for record in counting)
+    left_out = f", {len(records) - len(counting)} left out" if len(counting) < len(records) else ""
+    return (f"{passes} of {len(counting)}" if counting else "none") + left_out
 
 
 def _sortable(share: Fraction | None) -> float:

@@ -103,12 +103,14 @@ class SystemReport:
         outcomes: one for each clause of the suite, by family and number.
         titles: the titles of the families, by their letters.
         has_levels: whether the suite has the levels ``BASE`` and ``EXTENDED``.
+        file: the project's file with a test that failed, relative to its root; empty if there is none.
     """
 
     name: str
     outcomes: tuple[ClauseOutcome, ...]
     titles: Mapping[str, str] = field(default_factory=lambda: FAMILIES)
     has_levels: bool = True
+    file: str = ""
 
     def of(self, *statuses: Status) -> tuple[ClauseOutcome, ...]:
         """The outcomes with one of these statuses."""
@@ -190,6 +192,7 @@ def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bo
     best: dict[str, dict[str, ClauseOutcome]] = {}
     refusals: dict[str, set[str]] = {}
     missed: dict[str, dict[str, str]] = {}
+    files: dict[str, str] = {}
     for report in reports:
         properties = dict(report.user_properties)
         if PROPERTY not in properties or (outcome := _outcome(report, properties)) is None:
@@ -197,10 +200,14 @@ def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bo
         refusals.setdefault(properties[SYSTEM], set()).update(properties.get(REFUSALS, "").splitlines())
         missed.setdefault(properties[SYSTEM], {})[properties[PROPERTY]] = properties.get(NEVER, "")
         if outcome.status in FAILING:
-            outcome = replace(outcome, replay=_replay(report.nodeid, outcome.clause.code, is_own_file(report.nodeid), requested))
+            own = is_own_file(report.nodeid)
+            outcome = replace(outcome, replay=_replay(report.nodeid, outcome.clause.code, own, requested))
+            if own:
+                file = report.nodeid.partition("::")[0]
+                files[properties[SYSTEM]] = min(files.get(properties[SYSTEM], file), file)
         outcomes = best.setdefault(properties[SYSTEM], {})
         outcomes[outcome.clause.code] = min(outcomes.get(outcome.clause.code, outcome), outcome, key=_rank)
-    return tuple(SystemReport(name, _all(best[name], refusals[name], missed[name])) for name in sorted(best))
+    return tuple(SystemReport(name, _all(best[name], refusals[name], missed[name]), file=files.get(name, "")) for name in sorted(best))
 
 
 def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None:

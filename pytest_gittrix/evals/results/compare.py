@@ -41,8 +41,13 @@ class Divergence:
         """The same for programs."""
         return {"seq": self.seq, "a": self.a, "b": self.b}
 
+    @property
+    def change(self) -> str:
+        """From the event of the first log to that of the second, in words."""
+        return f"{_shown(self.a)} -> {_shown(self.b)}"
+
     def __str__(self) -> str:
-        return f"event {self.seq}: {_shown(self.a)} -> {_shown(self.b)}"
+        return f"event {self.seq}: {self.change}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ Each case counts once, by the difference of its own pass rates: repetitions of o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil, lcm, sqrt
 from statistics import NormalDist, fmean, stdev
@@ -37,7 +37,8 @@ class PairedDifference:
         high: upper end; None likewise.
         p: how likely chance alone makes a difference of this size or more; None without cases.
         detectable: the smallest difference that these cases show in four of five comparisons; None for fewer than six cases.
-        needed: the number of cases that would show the difference that was seen, in four of five comparisons; None if there is none.
+        needed: the number of cases that would show the difference that was seen, in four of five comparisons; more than there are if it
+            is not significant. None if there is no difference.
     """
 
     cases: int
@@ -52,8 +53,8 @@ class PairedDifference:
     needed: int | None = None
 
     @property
-    def is_told(self) -> bool:
-        """Whether the difference is more than chance explains."""
+    def is_significant(self) -> bool:
+        """Whether the difference is more than chance explains: p decides, and not the interval, which is approximate on few cases."""
         return self.p is not None and self.p < 1 - CONFIDENCE
 
     @property
@@ -61,15 +62,15 @@ class PairedDifference:
         """The result in words, the same for terminals and pages."""
         if self.difference is None:
             return (self.verdict,)
-        more = () if self.is_told or self.needed is None else (f"About {self.needed} cases would show a difference of this size.",)
-        return (self._size(), self.verdict, *more, self._limit())
+        more = () if self.is_significant or self.needed is None else (f"About {self.needed} cases would show a difference of this size.",)
+        return (self._size(), self.verdict, *self._which_decides(), *more, self._limit())
 
     @property
     def verdict(self) -> str:
         """Which run is better, or why nobody can tell, in a sentence."""
         if self.difference is None:
             return "No case was judged in both runs."
-        if self.is_told:
+        if self.is_significant:
             return f"b is {'better' if self.difference > 0 else 'worse'} than a: chance alone seldom makes such a difference."
         if not self.better and not self.worse:
             return "Not enough samples to tell: no case passes more or less often."
@@ -77,13 +78,17 @@ class PairedDifference:
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        return {**asdict(self), "told": self.is_told, "sentences": list(self.sentences)}
+        return {**asdict(self), "significant": self.is_significant, "sentences": list(self.sentences)}
 
     def _size(self) -> str:
         assert self.difference is not None
         counts = f"{self.better} of {_cases(self.cases)} better, {self.worse} worse"
         interval = f"95 % interval {_points(self.low)} to {_points(self.high)}, " if self.low is not None else ""
         return f"Pass rate of b minus a: {_points(self.difference)} points ({interval}{self._chance()}); {counts}."
+
+    def _which_decides(self) -> Iterator[str]:
+        if self.low is not None and self.high is not None and (self.low > 0 or self.high < 0) != self.is_significant:
+            yield "The interval is approximate on so few cases: p decides."
 
     def _chance(self) -> str:
         return "p < 0.001" if self.p is not None and self.p < 0.001 else f"p = {self.p:.3f}"
@@ -108,15 +113,16 @@ def paired_difference(cases: Sequence[tuple[Fraction, Fraction]]) -> PairedDiffe
     if not count:
         return PairedDifference(0, 0, 0)
     scale = lcm(*(one.denominator for one in differences))
-    p = randomisation_p(int(one * scale) for one in differences)
+    scaled = [int(one * scale) for one in differences]
+    p = randomisation_p(scaled)
     mean = fmean(differences)
     if count == 1:
         return PairedDifference(count, better, worse, mean, p=p)
     spread = stdev(map(float, differences))
     error = spread / sqrt(count)
     half = student(count - 1) * error
-    step = 1 / max(rate.denominator for pair in cases for rate in pair)
-    return PairedDifference(
+    epochs = max(rate.denominator for pair in cases for rate in pair)
+    found = PairedDifference(
         count,
         better,
         worse,
@@ -125,9 +131,13 @@ def paired_difference(cases: Sequence[tuple[Fraction, Fraction]]) -> PairedDiffe
         low=max(-1.0, mean - half) if error else None,
         high=min(1.0, mean + half) if error else None,
         p=p,
-        detectable=max(_NOTICED * error, FEWEST * step / count) if count >= FEWEST else None,
-        needed=max(FEWEST, ceil((_NOTICED * spread / mean) ** 2)) if mean else None,
+        detectable=max(_NOTICED * error, FEWEST / epochs / count) if count >= FEWEST else None,
     )
+    if not mean:
+        return found
+    fewest = ceil(Fraction(FEWEST * count * scale, epochs * abs(sum(scaled))))
+    more = FEWEST if found.is_significant else max(FEWEST, count + 1)
+    return replace(found, needed=max(more, fewest, ceil((_NOTICED * spread / mean) ** 2)))
 
 
 def _points(value: float | None) -> str:

@@ -33,6 +33,7 @@ from pytest_gittrix.conformance.reports.files import is_own_file, write_files
 from pytest_gittrix.conformance.reports.html_report import page
 from pytest_gittrix.conformance.reports.json_report import to_json
 from pytest_gittrix.conformance.reports.model import SystemReport, summarise_clauses
+from pytest_gittrix.conformance.reports.sarif_report import to_sarif
 from pytest_gittrix.conformance.reports.text_report import summary
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.visible import printable
@@ -373,7 +374,9 @@ def test_the_files_hold_the_same_for_programs_and_for_people(tmp_path: Any) -> N
     for path in files[2:]:
         assert "CNF-02" in path.read_text(encoding="utf-8") or path.suffix == ".svg"
     assert fromstring(files[3].read_text(encoding="utf-8")).findall(".//failure")[0].get("type") == "broken"
-    assert json.loads(files[4].read_text(encoding="utf-8"))["runs"][0]["results"][0]["ruleId"] == "CNF-02"
+    result = json.loads(files[4].read_text(encoding="utf-8"))["runs"][0]["results"][0]
+    assert result["ruleId"] == "CNF-02"
+    assert result["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "acme"}, "region": {"startLine": 1}}
     assert "1 fault, 0 losing work" in "".join(fromstring(files[5].read_text(encoding="utf-8")).itertext())
     shown = files[1].read_text(encoding="utf-8")
     assert "<strong>1 fault; none of them loses work.</strong>" in shown
@@ -416,3 +419,10 @@ def test_a_cause_steers_no_terminal() -> None:
 
     assert system.findings[0].title == "start fails: X\\x1b]52;c;aGk=\\x07 Y"
     assert "\x1b" not in "\n".join(line.text for line in summary(system))
+
+
+def test_a_finding_is_in_the_file_of_the_test_that_failed() -> None:
+    (system,) = summarise_clauses([phase("CNF-01", "failed", system="acme (1)")], is_own_file=lambda _: True)
+
+    (result,) = json.loads(to_sarif([system]))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "test_conformance.py"

@@ -39,7 +39,7 @@ def test_equal_runs_compare_as_the_same(tmp_path: Path) -> None:
     assert {pair.difference for pair in found.pairs} == {"same"}
 
 
-def test_a_flip_is_told_with_the_event_where_the_ways_part(tmp_path: Path) -> None:
+def test_a_flip_is_significant_with_the_event_where_the_ways_part(tmp_path: Path) -> None:
     one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n' if turn == 'first' or toolbox.case == 'b' else 'oops')")
 
     found = compare(one.store, other.store)
@@ -53,7 +53,7 @@ def test_a_flip_is_told_with_the_event_where_the_ways_part(tmp_path: Path) -> No
     assert str(pair.divergence).startswith(f"event {pair.divergence.seq}: review.done (files 1, tree ")
 
 
-def test_the_same_outcome_by_another_tree_is_told_as_that(tmp_path: Path) -> None:
+def test_the_same_outcome_by_another_tree_is_significant_as_that(tmp_path: Path) -> None:
     one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')\ntoolbox.write('log', turn)")
 
     found = compare(one.store, other.store)
@@ -62,7 +62,7 @@ def test_the_same_outcome_by_another_tree_is_told_as_that(tmp_path: Path) -> Non
     assert [pair.difference for pair in found.pairs] == ["tree", "tree"]
 
 
-def test_the_same_tree_by_another_way_is_told_as_that(tmp_path: Path) -> None:
+def test_the_same_tree_by_another_way_is_significant_as_that(tmp_path: Path) -> None:
     one, other = twice(
         tmp_path, "if turn == 'second':\n    toolbox.write('app.py', 'VERSION = 9\\n')\ntoolbox.write('app.py', 'VERSION = 2\\n')"
     )
@@ -260,4 +260,4 @@ def test_programs_get_the_numbers_of_the_sentences() -> None:
 
     assert data["difference"] == -0.25
     assert data["sentences"][0].startswith("Pass rate of b minus a: -25.0 points")
-    assert data["told"] is False
+    assert data["significant"] is False

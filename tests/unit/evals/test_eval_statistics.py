@@ -20,6 +20,7 @@ YES, NO, HALF = Fraction(1), Fraction(0), Fraction(1, 2)
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_wilsons_interval_is_as_in_newcombe_1998(passes: int, samples: int, low: float, high: float) -> None:
+    assert (wilson(0, 10)[0], wilson(1, 10)[1]) == (0, 1)
     assert wilson(passes / samples, samples) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
 
@@ -63,6 +64,7 @@ def test_every_choice_of_signs_is_counted() -> None:
 
 
 def test_very_many_differences_are_approximated() -> None:
+    assert randomisation_p([1] * 550 + [-1] * 450) == pytest.approx(2 * (1 - NormalDist().cdf(100 / sqrt(1000))), abs=1e-12)
     deviations = (7 * 2000 - 6 * 2100) / sqrt(7**2 * 2000 + 6**2 * 2100)
 
     assert randomisation_p([7] * 2000 + [-6] * 2100) == pytest.approx(2 * (1 - NormalDist().cdf(deviations)))
@@ -75,7 +77,7 @@ def test_one_sample_a_case_is_agrestis_comparison_of_dependent_proportions() -> 
     assert found.difference == pytest.approx(-0.04)
     assert found.standard_error == pytest.approx(0.0095, abs=1e-4)
     assert (found.low, found.high) == (pytest.approx(-0.06, abs=0.005), pytest.approx(-0.02, abs=0.005))
-    assert (found.better, found.worse, found.is_told) == (86, 150, True)
+    assert (found.better, found.worse, found.is_significant) == (86, 150, True)
 
 
 def test_the_standard_error_is_clustered_by_case() -> None:
@@ -101,9 +103,9 @@ def test_repetitions_that_are_all_alike_tell_no_more_than_one() -> None:
 def test_six_cases_that_all_get_worse_are_told_and_five_are_not() -> None:
     six, five = paired_difference([(YES, NO)] * 6), paired_difference([(YES, NO)] * 5)
 
-    assert (six.is_told, six.p, six.low, six.high) == (True, 2 / 64, None, None)
+    assert (six.is_significant, six.p, six.low, six.high) == (True, 2 / 64, None, None)
     assert six.sentences[1] == "b is worse than a: chance alone seldom makes such a difference."
-    assert (five.is_told, five.p, five.detectable) == (False, 2 / 32, None)
+    assert (five.is_significant, five.p, five.detectable) == (False, 2 / 32, None)
     assert five.sentences[1].startswith("Not enough samples to tell: chance alone makes such differences.")
     assert five.sentences[-1] == "Fewer than 6 cases never suffice to tell a difference from chance."
 
@@ -132,6 +134,28 @@ def test_the_needed_cases_have_the_seen_difference_as_their_minimal_detectable_o
     assert many.detectable == pytest.approx(2.80 * many.standard_error, rel=1e-3)
 
 
+@pytest.mark.parametrize(("better", "count"), [(5, 10), (5, 9), (5, 7), (5, 12), (3, 8), (2, 6), (1, 3)])
+def test_more_cases_are_needed_than_those_that_do_not_show_a_difference(better: int, count: int) -> None:
+    found = paired_difference([(NO, YES)] * better + [(YES, YES)] * (count - better))
+
+    assert not found.is_significant
+    assert found.needed is not None
+    assert found.needed > count
+    assert found.needed * better / count >= 6
+
+
+def test_where_interval_and_p_disagree_p_decides() -> None:
+    found = paired_difference([(NO, YES)] * 5 + [(YES, YES)] * 5)
+
+    assert found.sentences == (
+        "Pass rate of b minus a: +50.0 points (95 % interval +12.3 to +87.7, p = 0.062); 5 of 10 cases better, 0 worse.",
+        "Not enough samples to tell: chance alone makes such differences.",
+        "The interval is approximate on so few cases: p decides.",
+        "About 12 cases would show a difference of this size.",
+        "Minimal detectable difference: 60.0 points, which are noticed in 4 of 5 comparisons on such cases.",
+    )
+
+
 def test_runs_without_a_change_have_a_minimal_detectable_difference_too() -> None:
     found = paired_difference([(YES, YES), (HALF, HALF)] * 10)
 
@@ -140,7 +164,7 @@ def test_runs_without_a_change_have_a_minimal_detectable_difference_too() -> Non
     assert (found.p, found.low, found.needed) == (1, None, None)
 
 
-def test_a_small_p_is_told_as_such_and_no_case_is_said() -> None:
+def test_a_small_p_is_significant_as_such_and_no_case_is_said() -> None:
     assert "p < 0.001" in paired_difference([(NO, YES)] * 20).sentences[0]
     assert paired_difference([(NO, YES)] * 20).sentences[1].startswith("b is better than a")
     assert paired_difference([]).sentences == ("No case was judged in both runs.",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_the_results_of_a_sample_stand_beside_each_other(found: Comparison, page
     assert "the version is not 2" in text(details["worse"])
     assert "RuntimeError: <b>no</b>" in text(details["other"])
     assert "log.txt" in text(details["tree"])
-    assert "The logs part at event" in text(details["tree"])
+    assert re.search(r"The logs differ from event \d+ on: .+ -> ", text(details["tree"]))
     assert text(details["same"]) == "#0 the same in both runs: pass #1 the same in both runs: pass"
 
 
@@ -98,3 +99,12 @@ def test_a_sample_that_one_run_lacks_and_objects_that_are_gone_leave_the_rest(fo
 
     assert "has no such sample" in page
     assert "pass -> missing" in html.unescape(page)
+
+
+def test_samples_that_do_not_count_stand_beside_the_share_of_those_that_do(found: Comparison) -> None:
+    (pair, other) = [pair for pair in found.pairs if pair.id == "worse"]
+    assert pair.a is not None
+    lost = replace(pair, a=replace(pair.a, outcome="infra_error"))
+    page = comparison_page(replace(found, pairs=(lost, other)))
+
+    assert [text(cells) for *_, cells in json.loads(data(page, "rows"))][0].startswith("worse 1 of 1, 1 left out 0 of 2 -100")

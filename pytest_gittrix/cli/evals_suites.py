@@ -88,9 +88,11 @@ def make_history(options: argparse.Namespace) -> CommandResult:
 
     found = make(options.repository, options.out, ref=options.ref, most=options.most)
     cases = [case.id for case in found.suite.cases]
-    data = {"suite": str(found.suite.directory), "digest": found.digest, "commits": found.commits, "cases": cases}
+    left_out = [*found.left_out]
+    data = {"suite": str(found.suite.directory), "digest": found.digest, "commits": found.commits, "cases": cases, "left_out": left_out}
     note = f"{found.commits} commits, {len(cases)} of them are cases; see which are sound with --agent gold and --agent nop"
-    return CommandResult(data, f"{found.suite.directory}\n", (note,))
+    dropped = f"left out, as their changes of code do not apply without those of tests: {', '.join(one[:12] for one in left_out)}"
+    return CommandResult(data, f"{found.suite.directory}\n", (note, dropped) if left_out else (note,))
 
 
 def _versions(text: str) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -27,6 +28,27 @@ def is_test_file(path: str) -> bool:
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
+@contextmanager
+def scratch_index(repository: Path) -> Iterator[dict[str, str]]:
+    """The variables with which git uses an index of its own, and stores new objects beside it, so that nothing in the repository changes.
+
+    Args:
+        repository: the repository; its objects are there.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        named = run_git(["-C", str(repository), "rev-parse", "--path-format=absolute", "--git-common-dir"], env=hermetic_env())
+        git_dir = os.fsdecode(named.removesuffix(b"\n"))
+        objects = Path(scratch, "objects")
+        objects.mkdir()
+        yield {
+            **hermetic_env(),
+            "GIT_DIR": git_dir,
+            "GIT_INDEX_FILE": str(Path(scratch, "index")),
+            "GIT_OBJECT_DIRECTORY": str(objects),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(Path(git_dir, "objects")),
+        }
+
+
 def write_tests(repository: Path, commit: str, target: Path, ids: Iterable[str], *, patch: bytes = b"") -> None:
     """Write the files of tests, and what is in the same directories of tests, as a commit has them.
 
@@ -41,19 +63,8 @@ def write_tests(repository: Path, commit: str, target: Path, ids: Iterable[str],
         InvalidInput: there is no such file, or the patch does not apply.
     """
     modules = sorted({one.partition("::")[0] for one in ids})
-    with tempfile.TemporaryDirectory() as scratch:
-        named = run_git(["-C", str(repository), "rev-parse", "--path-format=absolute", "--git-common-dir"], env=hermetic_env())
-        git_dir = os.fsdecode(named.removesuffix(b"\n"))
-        objects = Path(scratch, "objects")
-        objects.mkdir()
-        environment = {
-            **hermetic_env(),
-            "GIT_DIR": git_dir,
-            "GIT_INDEX_FILE": str(Path(scratch, "index")),
-            "GIT_OBJECT_DIRECTORY": str(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(Path(git_dir, "objects")),
-            "GIT_WORK_TREE": str(target),
-        }
+    with scratch_index(repository) as environment:
+        environment["GIT_WORK_TREE"] = str(target)
         target.mkdir(parents=True)
         try:
             run_git(["read-tree", commit], env=environment)

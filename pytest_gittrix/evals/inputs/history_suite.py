@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import GitFailed, InvalidInput
-from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file, write_tests
+from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file, scratch_index, write_tests
 from pytest_gittrix.evals.inputs.identity import digest_of, suite_name
 from pytest_gittrix.evals.inputs.strict_toml import toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
@@ -25,6 +25,10 @@ from pytest_gittrix.os_level.files import whole_directory
 _TRAILER: Final = re.compile(r"\n(?:[A-Z][A-Za-z-]+-by: [^\n]*\n?)+\Z")
 _TESTS: Final = "tests"
 _SHORT: Final = 12
+
+# The repository's own settings of diff must not decide what a patch is like.
+_FORMAT: Final = "--binary --full-index --no-renames --no-color --no-ext-diff --no-textconv --no-relative --src-prefix=a/ --dst-prefix=b/"
+_PLAIN: Final = (*_FORMAT.split(), "--submodule=short", "--ignore-submodules=none", "--unified=3", "--inter-hunk-context=0")
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,12 @@ class HistorySuite:
     Attributes:
         suite: the suite.
         commits: how many commits were looked at.
+        left_out: the ids of the commits that would make a case, if git could apply their changes of code without those of tests.
     """
 
     suite: Suite
     commits: int
+    left_out: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -87,15 +93,18 @@ def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str]
         most: the most commits that are looked at, the latest ones; merges count as one, by their first parent.
 
     Raises:
-        InvalidInput: there is no such repository or branch, no commit makes a case, or ``out`` exists.
+        InvalidInput: there is no such repository or branch, no commit makes a case whose change applies as a patch, or ``out`` exists.
     """
     source, target = Path(os.path.realpath(repository)), Path(out).absolute()
     if os.path.lexists(target):
         raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")
     changes = list(_changes(source, ref, most))
-    if not any(change.makes_a_case for change in changes):
+    patches = {one.commit: _diff(source, one.parent, one.commit, one.code) for one in changes if one.makes_a_case}
+    left_out = tuple(one.commit for one in changes if one.commit in patches and not _applies(source, one, patches[one.commit]))
+    gold = {commit: patch for commit, patch in patches.items() if commit not in left_out}
+    if not gold:
         raise InvalidInput(
-            f"None of {len(changes)} commits of {source} changed code of Python together with tests.",
+            f"None of {len(changes)} commits of {source} changed code of Python together with tests, in a way that applies as a patch.",
             why="Such a commit has the task and the tests of a case.",
             fix="Look at more commits, or at another branch.",
         )
@@ -104,19 +113,19 @@ def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str]
     with whole_directory(target, draft):
         (draft / "suite.toml").write_text(f'schema = 1\nname = "{suite_name(target.name)}"\n', encoding="utf-8")
         for change, following in zip(changes, [*changes[1:], None], strict=True):
-            if change.makes_a_case:
-                _write_case(source, draft / "cases" / change.commit[:_SHORT], change, following)
+            if change.commit in gold:
+                _write_case(source, draft / "cases" / change.commit[:_SHORT], change, following, gold[change.commit])
         Suite.load(draft)
         draft.chmod(0o755)
-    return HistorySuite(Suite.load(target), len(changes))
+    return HistorySuite(Suite.load(target), len(changes), left_out)
 
 
-def _write_case(source: Path, case: Path, change: Change, following: Change | None) -> None:
+def _write_case(source: Path, case: Path, change: Change, following: Change | None, gold: bytes) -> None:
     write_tests(source, change.commit, case / _TESTS, change.tests)
     drift = _drifting(change, following)
     files = {
         "task.md": f"{_TRAILER.sub('', change.message.strip()).strip()}\n".encode(),
-        "gold.patch": _diff(source, change.parent, change.commit, change.code),
+        "gold.patch": gold,
         "case.toml": (
             f'gold = "gold.patch"\n\n[durable]\npath = {toml_text(str(source))}\ncommit = "{change.parent}"\n\n'
             + ('[drift]\npatch = "drift.patch"\nat = "before-promote"\n\n' if drift else "")
@@ -155,7 +164,21 @@ def _changes(source: Path, ref: str, most: int) -> Iterator[Change]:
 def _diff(source: Path, old: str, new: str, paths: list[str]) -> bytes:
     """The change between two commits at some paths, as a patch."""
     given = [f":(literal){path}" for path in paths]
-    return _git(source, "diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", old, new, "--", *given)
+    return _git(source, "diff", *_PLAIN, old, new, "--", *given)
+
+
+def _applies(source: Path, change: Change, patch: bytes) -> bool:
+    """Whether a patch turns the code before a commit into that of the commit, and leaves everything else as it is."""
+    with scratch_index(source) as environment:
+        compared = ["diff-index", "--cached", "--no-renames", "--ignore-submodules=none", "--name-only", "-z"]
+        try:
+            run_git(["read-tree", change.parent], env=environment)
+            run_git(["apply", "--cached", "--whitespace=nowarn"], env=environment, stdin=patch)
+            before, after = (run_git([*compared, one], env=environment) for one in (change.parent, change.commit))
+        except GitFailed:
+            return False
+    changed, differing = (found.decode(errors="surrogateescape").split("\0")[:-1] for found in (before, after))
+    return {*changed} == {*change.code} and not {*differing} & {*change.code}
 
 
 def _git(source: Path, *arguments: str) -> bytes:

@@ -133,3 +133,36 @@ def test_a_check_of_tests_names_tests_that_are_there(tmp_path: Path, named: str)
 )
 def test_tests_are_told_by_their_paths(path: str, of_tests: bool, collected: bool) -> None:
     assert (is_of_tests(path), is_test_file(path)) == (of_tests, collected)
+
+
+def test_the_repositorys_own_settings_of_diff_do_not_shape_the_patches(repository: Path, tmp_path: Path) -> None:
+    plain = make_history(repository, tmp_path / "plain")
+    write(repository, {".git/info/attributes": "*.py diff=upper\n"})
+    for setting in (
+        *("diff.noprefix=true", "color.ui=always", "diff.mnemonicPrefix=true", "diff.relative=true", "diff.external=false"),
+        *("diff.upper.textconv=tr a-z A-Z <", "diff.context=0", "diff.interHunkContext=9"),
+    ):
+        git("config", *setting.split("=", 1), cwd=repository)
+
+    assert make_history(repository, tmp_path / "set").digest == plain.digest
+
+
+def test_a_commit_whose_code_does_not_apply_without_its_tests_is_left_out_and_said(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(repository, {"more/tests/test_more.py": "", "more.py": ""})
+    git("add", "--all", cwd=repository)
+    git("commit", "-q", "--message=More", cwd=repository)
+    git("rm", "-rq", "more", cwd=repository)
+    write(repository, {"more": "a file where the tests were", "more.py": "MORE = 1\n", "tests/test_more.py": ""})
+    git("add", "--all", cwd=repository)
+    git("commit", "-q", "--message=Move the tests", cwd=repository)
+    head = git("rev-parse", "HEAD", cwd=repository).decode().strip()
+
+    assert main(["eval", "make-history", str(repository), "--out", str(tmp_path / "suite"), "--json"]) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["data"]["left_out"] == [head]
+    assert len(answer["data"]["cases"]) == 2
+    with pytest.raises(InvalidInput, match="applies as a patch"):
+        make_history(repository, tmp_path / "none", most=1)

@@ -107,4 +107,4 @@ def test_samples_that_do_not_count_stand_beside_the_share_of_those_that_do(found
     lost = replace(pair, a=replace(pair.a, outcome="infra_error"))
     page = comparison_page(replace(found, pairs=(lost, other)))
 
-    assert [text(cells) for *_, cells in json.loads(data(page, "rows"))][0].startswith("worse 1 of 1, 1 left out 0 of 2 -100")
+    assert next(text(cells) for *_, cells in json.loads(data(page, "rows"))).startswith("worse 1 of 1, 1 left out 0 of 2 -100")

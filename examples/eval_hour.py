@@ -52,8 +52,7 @@ def hour(project: Path, gittrix: Said) -> None:
 
     Args:
         project: an empty directory.
-        gittrix: runs a command of gittrix in it, with its modules on Python's path and further variables of the environment, and returns
-            what the command said.
+        gittrix: runs a command of gittrix in it, with further variables of the environment, and returns what the command said.
     """
     begin(project)
     gittrix(f"{RUN} --out runs/a", MODEL="small")
@@ -71,13 +70,14 @@ def hour(project: Path, gittrix: Said) -> None:
 
 
 def typed(project: Path) -> Said:
-    """Run commands as a person types them, with ``PYTHONPATH`` set to the project, and print what they say."""
+    """Run commands as a person types them, and print what they say."""
 
     def run(command: str, **variables: str) -> str:
         print("$", *(f"{name}={value}" for name, value in variables.items()), "gittrix", command, flush=True)
         argv = [sys.executable, "-m", "pytest_gittrix.cli", *shlex.split(command)]
-        environment = {**os.environ, "PYTHONPATH": str(project), **variables}
-        done = subprocess.run(argv, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            argv, cwd=project, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         print(f"{done.stdout}[status {done.returncode}]\n", flush=True)
         return done.stdout
 

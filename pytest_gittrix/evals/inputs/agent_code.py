@@ -377,8 +377,13 @@ def _short_digest(name: str, value: str) -> str:
 # Loading ---------------------------------------------------------------------------------------------------------------------------
 
 
-def load(name: str) -> ModuleType:
+def load(name: str, *, beside: bool = False) -> ModuleType:
     """Load a module by its name or by the path of its file.
+
+    Args:
+        name: the name, or a path that ends with ``.py``.
+        beside: whether the module may import those beside its file. Their directory is the last on Python's path from then on, so that they
+            replace no module of the standard library or of a distribution.
 
     Raises:
         InvalidInput: there is no such module, or loading it raised.
@@ -386,6 +391,8 @@ def load(name: str) -> ModuleType:
     try:
         if name.endswith(".py"):
             path = Path(name)
+            if beside and str(path.parent) not in sys.path:
+                sys.path.append(str(path.parent))
             return _from_source(str(path), path.read_bytes())
         return importlib.import_module(name)
     except Exception as problem:

@@ -21,7 +21,6 @@ def test_each_step_says_what_counts(tmp_path: Path) -> None:
         child = os.fork()  # a process of its own, as an agent that was imported once stays as it is
         if not child:
             os.chdir(project)
-            sys.path.insert(0, str(project))
             os.environ.update(variables)
             sys.stdout = sys.stderr = output.open("w")
             status = main(shlex.split(command))

@@ -66,7 +66,7 @@ def randomisation_p(differences: Iterable[int]) -> float:
     """Fisher's randomisation test of paired differences: how often random signs give a sum as far from 0 as theirs, or farther.
 
     For differences of -1, 0 and 1 it is the exact test of McNemar, which is the sign test of the pairs that differ. Every choice of signs
-    is counted where that takes a tenth of a second at most: for about a thousand cases that differ by one epoch. For more, the normal
+    is counted where that takes about a tenth of a second: for up to about a thousand cases that differ by one epoch. For more, the normal
     approximation of that count is used.
 
     Args:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from pytest_gittrix.conformance.base.clause import Clause
 from pytest_gittrix.conformance.base.outcome import Status
-from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport, printable
+from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
+from pytest_gittrix.visible import printable
 
 
 @dataclass(frozen=True)

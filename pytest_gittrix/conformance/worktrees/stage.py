@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.reports.model import printable
 from pytest_gittrix.conformance.worktrees.base.clause import Judge, WorktreeClause
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
 from pytest_gittrix.conformance.worktrees.clauses import finish, merged, remove
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome
+from pytest_gittrix.visible import printable
 
 _LOST: Final = re.compile(r"^LOST: ", re.MULTILINE)
 

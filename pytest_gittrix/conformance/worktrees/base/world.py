@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.reports.model import printable
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.visible import printable
 
 _SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
 HOME_LINE: Final = (

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import signal
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from pytest_gittrix.acp.transcript import Transcript
 from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, PathNotFound
 from pytest_gittrix.extras import needs
+from pytest_gittrix.visible import visible, visible_line
 
 with needs("acp"):
     from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, text_block
@@ -44,6 +46,7 @@ with needs("acp"):
     )
 
 _MOST_ERRORS: Final = 1 << 12
+_MOST_IN_A_LINE: Final = 1 << 26
 
 T = TypeVar("T")
 
@@ -82,10 +85,11 @@ class AcpAgent:
         acp_session: the id of the agent's own session.
     """
 
-    def __init__(self, running: Running, connection: Any, client: _Client) -> None:
+    def __init__(self, running: Running, client: _Client) -> None:
         self.running = running
         self.acp_session = ""
-        self._connection = connection
+        self._lines = _Lines(running)
+        self._connection: Any = connect_to_agent(client, self._lines)
         self._client = client
 
     async def prompt(self, text: str) -> Prompted:
@@ -134,9 +138,9 @@ class AcpAgent:
         except (RequestError, ConnectionError) as problem:
             ended = self.running.poll()
             state = "" if ended is None else f" It has ended with {ended.code if ended.signal is None else f'signal {ended.signal}'}."
-            errors = self._client.last_errors()
+            errors = visible(self._client.last_errors())
             raise AdapterUnavailable(
-                f"The agent did not do what it was asked: {problem}.{state}",
+                f"The agent did not do what it was asked: {visible_line(self._lines.problem or str(problem))}.{state}",
                 why=f"Its last errors: {errors}" if errors else "",
                 fix="See whether the program speaks the Agent Client Protocol, and has what it needs (readable=, network=).",
             ) from problem
@@ -170,7 +174,7 @@ async def acp_agent(
     try:
         running = await asyncio.to_thread(lambda: used.start(argv, environment=environment))
         client = _Client(session, used, policy, running)
-        agent = AcpAgent(running, connect_to_agent(client, _Lines(running)), client)
+        agent = AcpAgent(running, client)
         try:
             await agent.begin()
             yield agent
@@ -212,31 +216,50 @@ def run_prompt(
 
 
 class _Lines:
-    """Messages of the protocol on the standard streams of a program, one a line."""
+    """Messages of the protocol on the standard streams of a program, one a line.
+
+    Attributes:
+        problem: why no more messages are received, if that is not the end of the stream.
+    """
+
+    problem = ""
 
     def __init__(self, running: Running) -> None:
         self._running = running
-        self._received = bytearray()
+        self._lines: deque[bytes] = deque()
+        self._begun = bytearray()  # the line whose end did not come yet
 
     async def send(self, message: dict[str, Any]) -> None:
-        self._running.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        try:
+            self._running.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except InvalidInput as closed:
+            raise ConnectionError("It has closed its standard input") from closed
 
     async def receive(self) -> dict[str, Any] | None:
-        while True:
-            line, found, rest = self._received.partition(b"\n")
-            if not found:
-                piece = await self._running.stdout.read_async()
-                if not piece:
-                    return None
-                self._received += piece
-                continue
-            self._received = rest
+        while self._lines or await self._read():
+            await asyncio.sleep(0)  # an agent that writes without end leaves everybody else a turn
             try:
-                message = json.loads(line)
-            except ValueError:  # a program that also prints
+                message = json.loads(self._lines.popleft())
+            except (ValueError, RecursionError):  # a program that also prints
                 continue
             if isinstance(message, dict):
                 return message
+        return None
+
+    async def _read(self) -> bool:
+        """Wait for at least one line; whether one came."""
+        while not self._lines:
+            piece = await self._running.stdout.read_async()
+            first, *more = piece.split(b"\n")
+            self._begun += first
+            if len(self._begun) > _MOST_IN_A_LINE:
+                self.problem = f"It wrote a line of more than {_MOST_IN_A_LINE} bytes"
+            if not piece or self.problem:
+                return False
+            if more:
+                self._lines.extend([bytes(self._begun), *more[:-1]])
+                self._begun = bytearray(more[-1])
+        return True
 
     async def close(self) -> None:
         self._running.close_stdin()

@@ -15,7 +15,7 @@ import pytest
 from support.acp_program import AGENT
 from support.confined import available
 
-from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, reject, run_prompt
+from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.proc import open_descriptors
@@ -210,3 +210,49 @@ def test_the_time_of_a_prompt_can_be_over(session: UserSession) -> None:
         run_prompt(session.for_agent(), ARGV, "receive(); receive()", timeout=0.3)
 
     assert events(session, "workflow_event")[-1]["stop_reason"] == "cancelled"
+
+
+def test_an_agent_that_writes_without_end_leaves_others_their_turn(session: UserSession) -> None:
+    burst = """
+import time
+until = time.monotonic() + 10
+while time.monotonic() < until:
+    os.write(1, b"x\\n" * 20_000 + b'{"method": "none"}\\n' * 100)
+open(cwd + "/late", "w").close()
+"""
+
+    async def work(agent: AcpAgent) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await agent.prompt(burst)
+
+    attended(session, work)
+
+    assert session.touched_files() == []
+
+
+def test_a_message_has_a_longest_line(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MOST_IN_A_LINE", 1 << 16)
+
+    with pytest.raises(AdapterUnavailable, match="It wrote a line of more than 65536 bytes"):
+        prompted(session, "os.write(1, b'x' * (1 << 17)); receive()")
+
+
+def test_an_agent_that_hears_nothing_any_more_says_so(session: UserSession) -> None:
+    deaf = 'os.close(0); send(id=message["id"], result={"stopReason": "end_turn"}); time.sleep(600)'
+
+    async def work(agent: AcpAgent) -> None:
+        await agent.prompt(deaf)
+        with pytest.raises(AdapterUnavailable, match="closed its standard input"):
+            while True:  # what is written first is lost in the pipe
+                await agent.cancel()
+                await asyncio.sleep(0.005)
+
+    attended(session, work, confine="off")  # what confines an agent may hold the pipe open
+
+
+def test_what_an_agent_says_of_its_failure_cannot_steer_a_terminal(session: UserSession) -> None:
+    with pytest.raises(AdapterUnavailable) as caught:
+        prompted(session, "sys.stderr.write('\\x1b]52;c;aGk=\\x07'); sys.stderr.flush(); os._exit(4)")
+
+    assert caught.value.why == "Its last errors: \\x1b]52;c;aGk=\\x07"

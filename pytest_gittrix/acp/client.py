@@ -7,6 +7,7 @@ does by itself is confined as every program of the session is.
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import os
@@ -22,7 +23,8 @@ from pytest_gittrix.acp.transcript import Transcript
 from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, PathNotFound
+from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, PathNotFound
 from pytest_gittrix.extras import needs
 from pytest_gittrix.visible import visible, visible_line
 
@@ -47,6 +49,7 @@ with needs("acp"):
 
 _MOST_ERRORS: Final = 1 << 12
 _MOST_IN_A_LINE: Final = 1 << 26
+_MOST_TERMINALS: Final = 64
 
 T = TypeVar("T")
 
@@ -59,8 +62,8 @@ class Starts(Protocol):
         """The workspace as programs see it."""
         ...
 
-    def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any) -> Running:
-        """Start a program that stays."""
+    def start(self, argv: Sequence[str], *more: Any, **options: Any) -> Running:
+        """Start a program that stays, with options of ``Programs.start``."""
         ...
 
 
@@ -128,9 +131,11 @@ class AcpAgent:
 
     async def close(self) -> None:
         """End the agent with its terminals, and with everything that they started."""
-        await self._connection.close()
-        await self._client.close()
-        await asyncio.to_thread(self.running.kill)
+        try:
+            await self._connection.close()
+        finally:
+            await self._client.close()
+            await asyncio.to_thread(self.running.kill)
 
     async def _asked(self, question: Any) -> Any:
         try:
@@ -166,13 +171,21 @@ async def acp_agent(
 
     Raises:
         ExtraMissing: the extra ``acp`` is not installed.
+        CapabilityMissing: the session's workspace is an overlay.
         AdapterUnavailable: the program does not speak the protocol, or could not be confined.
         GittrixError: as for ``Programs.start``.
     """
-    own = await asyncio.to_thread(session.programs) if programs is None else None
+    mount = session.workspace_mount
+    if mount is not None and mount[1] is not None:
+        raise CapabilityMissing(
+            f"No agent of the Agent Client Protocol can work in {session.id}: its workspace is an overlay.",
+            why="While a program runs in an overlay nobody else can mount or write it, and the agent itself is such a program.",
+            fix=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
+        )
+    own = await _made(session.programs, Programs.close) if programs is None else None
     used: Any = programs if own is None else own
     try:
-        running = await asyncio.to_thread(lambda: used.start(argv, environment=environment))
+        running = await _made(lambda: used.start(argv, environment=environment), Running.kill)
         client = _Client(session, used, policy, running)
         agent = AcpAgent(running, client)
         try:
@@ -200,7 +213,7 @@ def run_prompt(
     Args:
         session, argv, programs, policy, environment: as for ``acp_agent``.
         text: the prompt.
-        timeout: real seconds until the prompt is cancelled and the agent killed; None for none.
+        timeout: real seconds from the agent's start until the prompt is cancelled and the agent killed; None for none.
 
     Raises:
         TimeoutError: the time was over.
@@ -208,9 +221,13 @@ def run_prompt(
     """
 
     async def whole() -> Prompted:
-        async with acp_agent(session, argv, programs=programs, policy=policy, environment=environment) as agent:
-            async with asyncio.timeout(timeout):
-                return await agent.prompt(text)
+        async with (
+            asyncio.timeout(timeout) as limit,
+            acp_agent(session, argv, programs=programs, policy=policy, environment=environment) as agent,
+        ):
+            answer = await agent.prompt(text)
+            limit.reschedule(None)  # it has answered, and may take its time to end
+        return answer
 
     return asyncio.run(whole())
 
@@ -276,7 +293,7 @@ class _Client:
         self._policy = policy
         self._running = running
         self._turn = asyncio.Lock()
-        self._terminals: dict[str, Running] = {}
+        self._terminals: dict[str, asyncio.Future[Running]] = {}  # also those that are starting
         self._numbers = itertools.count(1)
         self._errors = bytearray()
         self._reading = asyncio.create_task(self._read_errors())
@@ -295,8 +312,8 @@ class _Client:
             return await asyncio.to_thread(call, *arguments)
 
     async def close(self) -> None:
-        for running in [*self._terminals.values()]:
-            await asyncio.to_thread(running.kill)
+        for starting in [*self._terminals.values()]:
+            await _ended(starting, Running.kill)
         self._terminals.clear()
         self._reading.cancel()
 
@@ -326,7 +343,7 @@ class _Client:
             text = (await asyncio.to_thread(self._session.read, self._inside(path))).decode("utf-8")
         if line is not None or limit is not None:
             first = max(line or 1, 1) - 1
-            text = "".join(text.splitlines(keepends=True)[first : None if limit is None else first + limit])
+            text = "".join(itertools.islice(io.StringIO(text), first, None if limit is None else first + max(limit, 0)))
         return ReadTextFileResponse(content=text)
 
     async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> Any:  # noqa: ARG002
@@ -353,9 +370,15 @@ class _Client:
             )
 
         with _refusals(command):
-            running = await asyncio.to_thread(start)
-        name = f"term-{next(self._numbers)}"
-        self._terminals[name] = running
+            if len(self._terminals) >= _MOST_TERMINALS:
+                raise CapabilityMissing(f"There are {_MOST_TERMINALS} terminals, which is the most.", fix="Release one before.")
+            name = f"term-{next(self._numbers)}"
+            starting = self._terminals[name] = asyncio.ensure_future(asyncio.to_thread(start))
+            try:
+                await asyncio.shield(starting)
+            except Exception:
+                del self._terminals[name]
+                raise
         return CreateTerminalResponse(terminal_id=name)
 
     async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
@@ -382,13 +405,30 @@ class _Client:
         return ReleaseTerminalResponse()
 
     def _terminal(self, name: str) -> Running:
-        if name not in self._terminals:
+        starting = self._terminals.get(name)
+        if starting is None or not starting.done():
             raise RequestError.resource_not_found(name)
-        return self._terminals[name]
+        return starting.result()
 
     def _inside(self, path: str) -> str:
         """A path as the session takes it: the agent names the workspace as programs see it."""
         return os.path.relpath(path, self.programs.workspace) if path.startswith(f"{self.programs.workspace}/") else path
+
+
+async def _made(make: Callable[[], T], end: Callable[[Any], object]) -> T:
+    """Make something in a thread. If the task is cancelled meanwhile, what was made is ended."""
+    making = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await asyncio.shield(_ended(making, end))
+        raise
+
+
+async def _ended(making: asyncio.Future[Any], end: Callable[[Any], object]) -> None:
+    """End what is being made, as soon as it is there."""
+    with suppress(Exception):  # it could not be made
+        await asyncio.to_thread(end, await making)
 
 
 @contextmanager
@@ -410,4 +450,9 @@ def _json(model: Any) -> dict[str, Any]:
 
 
 def _exit_fields(ended: Finished) -> dict[str, Any]:
-    return {"exit_code": ended.code, "signal": None if ended.signal is None else signal.Signals(ended.signal).name}
+    return {"exit_code": ended.code, "signal": None if ended.signal is None else _signal_name(ended.signal)}
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal; the number itself for one between the real-time signals, which have no names."""
+    return signal.Signals(number).name if number in {*signal.Signals} else str(number)

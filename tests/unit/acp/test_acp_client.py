@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from support.acp_program import AGENT
 from support.confined import available
 
 from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt
+from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.running import Running
+from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing
 from pytest_gittrix.os_level.proc import open_descriptors
 from pytest_gittrix.testing import World
 
@@ -256,3 +260,82 @@ def test_what_an_agent_says_of_its_failure_cannot_steer_a_terminal(session: User
         prompted(session, "sys.stderr.write('\\x1b]52;c;aGk=\\x07'); sys.stderr.flush(); os._exit(4)")
 
     assert caught.value.why == "Its last errors: \\x1b]52;c;aGk=\\x07"
+
+
+def test_the_time_of_a_prompt_also_runs_while_the_agent_says_nothing(session: UserSession) -> None:
+    with pytest.raises(TimeoutError):
+        run_prompt(session.for_agent(), ["sleep", "5"], "hello", timeout=0.2)
+
+
+class Gate:
+    """Programs of which one is started only when the test lets it."""
+
+    def __init__(self, programs: Programs, word: str) -> None:
+        self.workspace = programs.workspace
+        self.asked, self.open = threading.Event(), threading.Event()
+        self.passed: list[Running] = []
+        self._programs, self._word = programs, word
+
+    def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any) -> Running:
+        if self._word not in argv:
+            return self._programs.start(argv, environment=environment, **options)
+        self.asked.set()
+        self.open.wait(60)
+        self.passed.append(self._programs.start(argv, environment=environment, **options))
+        return self.passed[0]
+
+
+@pytest.mark.parametrize("word", [AGENT, "600"], ids=["agent", "terminal"])
+def test_a_program_that_starts_while_everything_is_cancelled_is_killed(session: UserSession, word: str) -> None:
+    async def work(gate: Gate) -> None:
+        async with acp_agent(session.for_agent(), ARGV, programs=gate) as agent:
+            await agent.prompt('ask("terminal/create", command="sleep", args=["600"])')
+
+    async def cancelled(gate: Gate) -> None:
+        working = asyncio.create_task(work(gate))
+        await asyncio.to_thread(gate.asked.wait, 60)
+        working.cancel()
+        asyncio.get_running_loop().call_later(0.05, gate.open.set)
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    with session.for_agent().programs(confine="auto") as programs:
+        gate = Gate(programs, word)
+        asyncio.run(cancelled(gate))
+        [running] = gate.passed
+        ended = running.poll()
+        running.kill()
+
+    assert ended is not None
+    assert ended.timed_out
+
+
+def test_an_agent_has_so_many_terminals_and_no_more(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MOST_TERMINALS", 1)
+    work = """
+none = ask("terminal/create", command="a\\0b")  # it does not count
+made = ask("terminal/create", command="sh", args=["-c", "kill -40 $$"])
+refused = ask("terminal/create", command="true")
+ended = ask("terminal/wait_for_exit", terminalId=made["terminalId"])
+ask("terminal/release", terminalId=made["terminalId"])
+again = ask("terminal/create", command="true")
+say(json.dumps([none, refused, ended.get("signal"), "terminalId" in again]))
+"""
+    [done] = prompted(session, work, confine="off")
+
+    assert json.loads(done.text) == [-32602, -32602, "40", True]
+
+
+def test_lines_end_at_newlines_alone(session: UserSession) -> None:
+    session.write("page.txt", "a\fb\u2028c\x85d\re\nsecond\nthird\n".encode())
+
+    [done] = prompted(session, 'say(ask("fs/read_text_file", path=cwd + "/page.txt", line=2, limit=1)["content"])')
+
+    assert done.text == "second\n"
+
+
+def test_in_an_overlay_no_agent_of_the_protocol_works(tmp_path: Path) -> None:
+    if why := missing_layers(str(tmp_path)):
+        pytest.skip(why)
+    with World.open(workspace="overlay") as world, pytest.raises(CapabilityMissing, match="workspace is an overlay"):
+        run_prompt(world.start().for_agent(), ARGV, "say('hello')", timeout=60)

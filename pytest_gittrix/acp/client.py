@@ -260,7 +260,10 @@ class _Lines:
             except (ValueError, RecursionError):  # a program that also prints
                 continue
             if isinstance(message, dict):
-                return message
+                if isinstance(message.get("error") or {}, dict):
+                    return message
+                self.problem = "It answered with an error that is no object"  # the connection would wait for another answer for ever
+                break
         return None
 
     async def _read(self) -> bool:

@@ -242,6 +242,11 @@ def test_a_message_has_a_longest_line(session: UserSession, monkeypatch: pytest.
         prompted(session, "os.write(1, b'x' * (1 << 17)); receive()")
 
 
+def test_an_error_that_is_none_of_the_protocol_is_an_answer_too(session: UserSession) -> None:
+    with pytest.raises(AdapterUnavailable, match="an error that is no object"):
+        prompted(session, 'send(id=message["id"], error="no"); receive()')
+
+
 def test_an_agent_that_hears_nothing_any_more_says_so(session: UserSession) -> None:
     deaf = 'os.close(0); send(id=message["id"], result={"stopReason": "end_turn"}); time.sleep(600)'
 

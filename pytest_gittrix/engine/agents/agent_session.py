@@ -123,9 +123,7 @@ class AgentSession:
         """
         name = self._name(path)
         with self._recorder.working("read", self._actor) as state:
-            deleted = self._deleted(state)
-            place = followed(self._workspace, name, deleted) if follow else name
-            return read_file(self._workspace, place, deleted, self._limits.max_file)
+            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file, follow=follow)
 
     def write(self, path: str, data: bytes | str, *, follow: bool = True) -> None:
         """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.

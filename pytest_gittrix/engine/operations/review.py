@@ -60,17 +60,20 @@ def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
     return entry is not None and entry.mode == FILE and resource_name(snapshot.blobs[entry.id]) == resource
 
 
-def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:
+def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int, *, follow: bool = False) -> bytes:
     """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace holds nothing there.
 
-    A symlink gives its target, as git stores it; it is not followed. ``followed`` says where one leads.
+    A symlink gives its target, as git stores it, or with ``follow`` what ``followed`` says that it leads to.
 
     Raises:
         PathNotFound: there is no file there, or it was deleted.
         PathIsDirectory: it is a directory.
-        WriteRejected: it is a device, or over the limit.
+        WriteRejected: it is a device, or over the limit; or ``followed`` raises it.
     """
     status = workspace.files.lstat(path)
+    if follow and (status is None or stat.S_ISLNK(status.st_mode)):
+        path = followed(workspace, path, deleted)
+        status = workspace.files.lstat(path)
     if stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted):
         raise PathIsDirectory(
             f"{path!r} is a directory.",
@@ -134,26 +137,59 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
     Raises:
         WriteRejected: it leads out of the workspace, into a git directory, or nowhere, as a circle of links does.
     """
-    root = os.path.realpath(workspace.path)
-    rest, place, links = path.split("/"), "", 0
+    status = workspace.files.lstat(path)
+    if status is not None and not stat.S_ISLNK(status.st_mode):
+        return path  # no component is a link, or nothing would have been found
+    place: list[str] = []
+    rest, links = path.split("/"), 0
     while rest:
-        name = os.path.normpath(os.path.join(place, rest.pop(0)))
-        target = None if name == "." else _target_of(workspace, name, deleted)
+        component = rest.pop(0)
+        if component in ("", ".", ".."):
+            here = "/".join(place)
+            if place and not _is_directory(workspace, here, deleted):
+                raise _leads_nowhere(path, f"{here!r} is no directory, which {component or '/'!r} after it needs")
+            if component == ".." and not place:
+                raise _leads_nowhere(path, "it goes above the root")
+            place = place[:-1] if component == ".." else place
+            continue
+        name = "/".join([*place, component])
+        target = _target_of(workspace, name, deleted)
         if target is None:
-            place = "" if name == "." else name
-        else:
-            links += 1
-            here = os.path.join(root, os.path.dirname(name))
-            inside = os.path.relpath(os.path.join(here, os.fsdecode(target)), root)
-            if links > _MOST_LINKS or inside.split("/")[0] == "..":
-                raise WriteRejected(
-                    f"{path!r} leads out of the workspace, or in a circle: {name!r} is a link to {os.fsdecode(target)!r}.",
-                    why="What is outside belongs to others.",
-                    fix="Name a file of the workspace.",
-                    opt_out=Advice("With follow=False the link itself is meant.", ""),
-                )
-            rest, place = [*inside.split("/"), *rest], ""
-    return check_path(place) if links else path
+            place.append(component)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise _leads_nowhere(path, f"there are more than {_MOST_LINKS} links on the way")
+        text = os.fsdecode(target)
+        if text.startswith("/"):
+            below = _below_root(workspace, text)
+            if below is None:
+                raise _leads_nowhere(path, f"{name!r} is a link to {text!r}")
+            place, text = [], below
+        rest = [*text.split("/"), *rest]
+    return check_path("/".join(place)) if links else path
+
+
+def _below_root(workspace: Workspace, path: str) -> str | None:
+    """What an absolute path has after the workspace's root; None if it does not begin with it."""
+    for root in (str(workspace.path), os.path.realpath(workspace.path)):
+        if path == root or path.startswith(f"{root}/"):
+            return path[len(root) + 1 :] or "."
+    return None
+
+
+def _leads_nowhere(path: str, reason: str) -> WriteRejected:
+    return WriteRejected(
+        f"{path!r} leads out of the workspace, in a circle or nowhere: {reason}.",
+        why="What is outside belongs to others.",
+        fix="Name a file of the workspace.",
+        opt_out=Advice("With follow=False the link itself is meant.", ""),
+    )
+
+
+def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
+    status = workspace.files.lstat(path)
+    return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
 
 
 def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:

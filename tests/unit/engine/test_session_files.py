@@ -314,6 +314,30 @@ def test_links_are_followed_as_programs_follow_them(site: Site) -> None:
             session.write(wrong, "x")
 
 
+def test_two_dots_after_a_link_lead_above_the_place_behind_it(site: Site) -> None:
+    session = site.start()
+    shell(session, "mkdir -p d/e && echo right > d/x && echo wrong > x && ln -s d/e dl && ln -s dl/../x l")
+    shell(session, "ln -s nothing/../x through-nothing; ln -s x/ slash; ln -s x/../x through-a-file; ln -s dl/../../../x out")
+    assert session.read("l") == b"right\n"
+    session.write("l", "new\n")
+    assert (session.read("d/x"), session.read("x")) == (b"new\n", b"wrong\n")
+    for wrong in ("through-nothing", "slash", "through-a-file", "out"):
+        with pytest.raises(WriteRejected, match="leads out of the workspace, in a circle or nowhere"):
+            session.read(wrong)
+
+
+def test_a_path_without_links_is_found_at_the_first_look(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_arguments: object) -> None:
+        raise AssertionError("the path was walked")
+
+    session.write("src/util.py", "new\n")  # a lazy workspace has it on the disk from now on
+    monkeypatch.setattr("pytest_gittrix.engine.operations.review._target_of", walk)
+    assert session.read("src/util.py") == b"new\n"
+    session.write("src/util.py", "newer\n")
+    with pytest.raises(AssertionError, match="walked"):
+        session.read("link")
+
+
 @pytest.mark.parametrize("target", ["/etc", "..", "../../durable"])
 def test_a_link_out_of_the_workspace_is_not_followed(site: Site, target: str) -> None:
     session = site.start()

@@ -10,20 +10,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
+import io
 import json
 import os
+import re
+import socket
 import stat
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 from urllib.parse import quote, urlsplit
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
+from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, WriteRejected
+from pytest_gittrix.git.path_rules import check_path
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, parents
 from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
@@ -34,16 +41,66 @@ _NOTE: Final = "remote.json"
 _ANSWERS: Final = frozenset({200, 201, 204, 304})
 _ONLY_FILES: Final = Capabilities(git=False, shell=False, isolated=True)
 
+_Stamp = tuple[str, int, int, int, int]
+_LARGEST_LIST: Final = 64 << 20
+_LARGEST_OTHER: Final = 1 << 20
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_PASSING: Final = frozenset({408, 429})
+
 Listing = Mapping[str, tuple[int, str]]
 """Mode and SHA-256 of each file, by path."""
 
 
 class _Answer(NamedTuple):
-    """What the server said: its status, the tag of all files, and the body."""
+    """What the server said: its status, the tag of all files, and the body, or None for one that is too large."""
 
     status: int
     tag: str
-    body: bytes
+    body: bytes | None
+
+
+class _Refused(AdapterUnavailable):
+    """The server answered that it does not do what it was asked.
+
+    Attributes:
+        status: its answer.
+    """
+
+    status = 200
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may be done later."""
+        return self.status >= 500 or self.status in _PASSING
+
+
+class _UntilDeadline(io.RawIOBase):
+    """What a socket receives until a deadline."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = connection, deadline
+        self._raw = connection.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """As of every raw stream. Raises TimeoutError at the deadline."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """The stream itself, as ``http.client`` asks a socket for it."""
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._raw.close()
+        super().close()
 
 
 @dataclass(frozen=True)
@@ -53,32 +110,93 @@ class _Place:
     url: str
     token: str | None = field(repr=False)
     timeout: float
+    _mine: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
-    def request(self, method: str, below: str = "", body: bytes | None = None, headers: Mapping[str, str] | None = None) -> _Answer:
-        """Ask the server once. Raises AuthFailed, or AdapterUnavailable for whatever else is not done."""
+    @contextmanager
+    def connected(self) -> Iterator[http.client.HTTPConnection]:
+        """One connection for all that this thread asks in a block."""
+        held: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
+        if held is not None:
+            yield held
+            return
         parts = urlsplit(self.url)
-        sent = {**({"Authorization": f"Bearer {self.token}"} if self.token is not None else {}), **(headers or {})}
         make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        try:
-            with closing(make(parts.netloc, timeout=self.timeout)) as connection:
-                connection.request(method, f"{parts.path}{below}", body, sent)
-                response = connection.getresponse()
-                answer = _Answer(response.status, response.headers.get("ETag", ""), response.read())
-        except (OSError, http.client.HTTPException) as problem:
-            raise AdapterUnavailable(
-                f"{self.url} cannot be reached: {problem or type(problem).__name__}.",
-                why="The files of the session are there; what it did not confirm may not be stored.",
-                fix="Try again when the server answers. Nothing that it confirmed is lost.",
-            ) from problem
+        with closing(make(parts.netloc, timeout=self.timeout)) as connection:
+            self._mine.connection = connection
+            try:
+                yield connection
+            finally:
+                self._mine.connection = None
+
+    def request(
+        self,
+        method: str,
+        below: str = "",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        most: int = _LARGEST_OTHER,
+    ) -> _Answer:
+        """Ask the server, and read at most ``most`` bytes of its answer.
+
+        Raises:
+            AuthFailed: it wants another token.
+            AdapterUnavailable: it cannot be reached, or did not do what it was asked.
+        """
+        with self.connected() as connection:
+            is_used = connection.sock is not None
+            try:
+                try:
+                    answer = self._exchange(connection, method, below, body, headers, most)
+                except (ConnectionError, http.client.RemoteDisconnected):
+                    if not is_used:
+                        raise
+                    connection.close()  # the server closed it since the last request; to repeat this one does no harm
+                    answer = self._exchange(connection, method, below, body, headers, most)
+            except (OSError, http.client.HTTPException) as problem:
+                connection.close()
+                raise AdapterUnavailable(
+                    f"{self.url} cannot be reached: {problem or type(problem).__name__}.",
+                    why="The files of the session are there; what it did not confirm may not be stored.",
+                    fix="Try again when the server answers. Nothing that it confirmed is lost.",
+                ) from problem
         if answer.status in (401, 403):
             raise AuthFailed(f"{self.url} wants another token.", fix="Give RemoteEphemeral(token=...) the server's token.")
         if answer.status not in _ANSWERS:
-            raise AdapterUnavailable(
-                f"{self.url} answered {method} with status {answer.status}: {answer.body[:200].decode(errors='replace')!r}.",
+            refused = _Refused(
+                f"{self.url} answered {method} with status {answer.status}: {(answer.body or b'')[:200].decode(errors='replace')!r}.",
                 why="The files of the session are there, and the server did not do what it was asked.",
                 fix="Mend the server, then try again.",
             )
+            refused.status = answer.status
+            raise refused
         return answer
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        below: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        most: int,
+    ) -> _Answer:
+        sent = {**({"Authorization": f"Bearer {self.token}"} if self.token is not None else {}), **(headers or {})}
+        if connection.sock is not None:
+            connection.sock.settimeout(self.timeout)
+        connection.request(method, f"{urlsplit(self.url).path}{below}", body, sent)
+        deadline = time.monotonic() + self.timeout
+
+        def in_time(received: Any, **options: Any) -> http.client.HTTPResponse:
+            return http.client.HTTPResponse(cast("socket.socket", _UntilDeadline(received, deadline)), **options)
+
+        connection.response_class = cast("type[http.client.HTTPResponse]", in_time)
+        with connection.getresponse() as response:
+            data = response.read(most + 1)
+            if len(data) <= most:
+                return _Answer(response.status, response.headers.get("ETag", ""), data)
+        connection.close()  # the rest of the answer is still on its way
+        return _Answer(response.status, response.headers.get("ETag", ""), None)
 
     def file(self, path: str) -> str:
         """The address of a file, below that of the workspace."""
@@ -120,24 +238,52 @@ class RemoteWorkspace(Workspace):
     Args:
         copy: the copy.
         place: where its files are.
+        largest: most bytes that a file there may have.
+        is_made: whether the server confirmed that it made the workspace.
     """
 
-    def __init__(self, copy: Workspace, place: _Place) -> None:
+    def __init__(self, copy: Workspace, place: _Place, largest: int, *, is_made: bool) -> None:
         super().__init__(KIND, copy.path, copy.seed, copy.created, None)
         self._place = place
+        self._largest = largest
+        self._is_made = is_made
         self._tag = ""
         self._held: SafeDir | None = None
+        self._hashes: dict[_Stamp, str] = {}
         self._is_leaving = False
+        self._is_gone = False
+        self._operations = threading.local()
 
     @property
     def capabilities(self) -> Capabilities:
         """No git and no programs: the files are elsewhere."""
         return _ONLY_FILES
 
+    @contextmanager
+    def operation(self) -> Iterator[None]:
+        """A block in which the files are those of its beginning, but for what it changes itself; it has one connection."""
+        if self._is_current():
+            yield
+            return
+        with self._place.connected():
+            self.pull()
+            self._operations.under_way = True
+            try:
+                yield
+            finally:
+                self._operations.under_way = False
+
+    def _is_current(self) -> bool:
+        return self._is_leaving or getattr(self._operations, "under_way", False)
+
     @property
     def files(self) -> SafeDir:
-        """Its files as they are at the server now. Raises AdapterUnavailable if they cannot be had."""
-        if not self._is_leaving:
+        """Its files as they are at the server now, or were at the beginning of the ``operation``.
+
+        Raises:
+            AdapterUnavailable: they cannot be had.
+        """
+        if not self._is_current():
             self.pull()
         return self._copy
 
@@ -149,43 +295,108 @@ class RemoteWorkspace(Workspace):
         return held
 
     def snapshot(self, **options: Any) -> Snapshot:
-        """As of every workspace, of the files as they are at the server now."""
-        if not self._is_leaving:
+        """As of every workspace, of the same files as ``files`` gives."""
+        if not self._is_current():
             self.pull()
         return super().snapshot(**options)
 
     def pull(self) -> None:
         """Bring the copy up to date. Raises AdapterUnavailable or AuthFailed; then the copy is as before, or on its way."""
-        answer = self._place.request("GET", headers={"If-None-Match": self._tag} if self._tag else None)
-        if answer.status == 304:
-            return
-        there = _listing(self._place.url, answer.body)
+        with self._place.connected():
+            self._update(may_miss=False)
+
+    def _update(self, *, may_miss: bool) -> Mapping[str, str]:
+        """As ``pull``. With ``may_miss`` it returns by path why something is missing in the copy, where that is for what the files are."""
+        asked = {"If-None-Match": self._tag} if self._tag else None
+        answer = self._place.request("GET", headers=asked, most=_LARGEST_LIST)
+        if answer.status == 304 and asked:
+            return {}
+        if answer.status != 200 or not answer.tag or answer.tag.startswith("W/"):
+            raise AdapterUnavailable(
+                f"{self._place.url} answered GET with status {answer.status} and the tag {answer.tag!r}.",
+                why="Without a list and its strong tag, what is added later could be removed unseen.",
+                fix="See that the server is one of workspaces (docs/reference/http.md).",
+            )
+        os.makedirs(self.path, exist_ok=True)
+        if answer.body is None:
+            there, missing = None, {".": f"its list has more than {_LARGEST_LIST} bytes"}
+        else:
+            there, missing = _listing(self._place.url, answer.body, self.seed.entries)
+        if missing and not may_miss:
+            raise self._unfit(*next(iter(missing.items())))
+        if there is not None:
+            missing = self._take(there, missing, may_miss=may_miss)
+        self._tag = answer.tag
+        return missing
+
+    def _take(self, there: Listing, unfit: Mapping[str, str], *, may_miss: bool) -> dict[str, str]:
+        """Make the copy what is there, but leave it as it is at unfit paths; returns those and what else is missing, with the reasons."""
+        missing = dict(unfit)
         with SafeDir.open(self.path) as copy:
-            here = _contents(copy)
-            for path in here.keys() - there.keys():
+            here = self._contents(copy)
+            for path in here.keys() - there.keys() - missing.keys():
                 copy.delete(path)
             for path, what in there.items():
-                if here.get(path) != what:
+                if here.get(path) == what:
+                    continue
+                try:
                     _put(copy, path, what, self._fetch(path, what[1]))
-        self._tag = answer.tag
+                except (_Refused, WriteRejected) as problem:
+                    if problem.is_passing if isinstance(problem, _Refused) else system_refused(problem):
+                        raise
+                    if not may_miss:
+                        raise self._unfit(path, problem.fact.rstrip(".")) from problem
+                    missing[path] = problem.fact.rstrip(".")
+        return missing
+
+    def _unfit(self, path: str, reason: str) -> AdapterUnavailable:
+        return AdapterUnavailable(
+            f"{self._place.url} has {path!r}, which the session cannot take: {reason}.",
+            why="The copy would not be what is there.",
+            fix="Mend or remove it at the server, then try again. A discard ends the session all the same, and keeps the rest.",
+        )
+
+    def _contents(self, files: SafeDir) -> Listing:
+        """What is in the copy. A file whose status is that of the last time is not read again."""
+        known, self._hashes = self._hashes, {}
+        contents: dict[str, tuple[int, str]] = {}
+        for found in files.scan():
+            mode = _mode(found.stat.st_mode)
+            if mode is None:
+                continue
+            stamp = (found.path, found.stat.st_ino, found.stat.st_size, found.stat.st_mtime_ns, found.stat.st_ctime_ns)
+            digest = known.get(stamp)
+            if digest is None:
+                data = files.read_link(found.path) if mode == SYMLINK else files.read(found.path)[0]
+                digest = hashlib.sha256(data).hexdigest()
+            self._hashes[stamp] = digest
+            contents[found.path] = (mode, digest)
+        return contents
 
     def _fetch(self, path: str, digest: str) -> bytes:
-        data = self._place.request("GET", self._place.file(path)).body
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise AdapterUnavailable(
-                f"{path!r} was changed at {self._place.url} while it was fetched.",
-                why="The copy would hold files of two times.",
-                fix="Try again.",
-            )
+        data = self._place.request("GET", self._place.file(path), most=self._largest).body
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            fault = "it was changed while it was fetched" if data is not None else f"it has more than {self._largest} bytes"
+            raise _Refused(f"{path!r} was not fetched from {self._place.url}: {fault}.")
         return data
 
     def send(self, path: str, mode: int, data: bytes | None) -> None:
         """Change a file at the server; None deletes it. Raises as ``pull``; the next use then starts from what the server has."""
         self._tag = ""
         if data is None:
-            self._place.request("DELETE", self._place.file(path))
+            try:
+                self._place.request("DELETE", self._place.file(path))
+            except _Refused as problem:
+                if problem.status != 404:
+                    raise
         else:
             self._place.request("PUT", f"{self._place.file(path)}?mode={mode:o}", data)
+
+    def make(self, files: Mapping[str, Any]) -> None:
+        """Have the server make the workspace. Raises AdapterUnavailable or AuthFailed, as one of that name there is."""
+        headers = {"Content-Type": "application/json", "If-None-Match": "*"}
+        self._place.request("PUT", body=json.dumps(files).encode(), headers=headers)
+        self._is_made = True
 
     def close(self) -> None:
         """Release the descriptor of the copy."""
@@ -194,9 +405,22 @@ class RemoteWorkspace(Workspace):
             held.close()
 
     def move_aside(self, path: str) -> None:
-        """Move the copy, and bring it up to date for the last time; ``remove`` sees that nothing is added at the server afterwards."""
+        """Move the copy, and bring it up to date for the last time; ``remove`` sees that nothing is added at the server afterwards.
+
+        What cannot be taken does not keep the session from ending: ``left_out`` names it. A workspace that is gone at the server was
+        removed there by an end whose answer was lost; then the copy is as it was.
+        """
         super().move_aside(path)
-        self.pull()
+        try:
+            with self._place.connected():
+                missing = self._update(may_miss=True)
+        except _Refused as problem:
+            if problem.status != 404:
+                raise
+            self._is_gone, missing = True, {}
+        if missing:
+            first, reason = next(iter(missing.items()))
+            self.left_out = f"{len(missing)} of its files at {self._place.url} could not be taken, such as {first[:200]!r}: {reason}"
         self._is_leaving = True
 
     def remove(self, trash: Trash) -> None:
@@ -205,8 +429,31 @@ class RemoteWorkspace(Workspace):
         Raises:
             AdapterUnavailable: the server cannot be reached, or its files were changed since they were archived; both stay.
         """
-        self._place.request("DELETE", headers={"If-Match": self._tag} if self._tag else None)
+        if not self._is_gone:
+            self.withdraw()
         super().remove(trash)
+
+    def withdraw(self) -> None:
+        """Remove the workspace at the server: as it was at the last look, or where none was taken, as the session began.
+
+        One that the server did not confirm to have made may be another's. It is removed only if it holds exactly the baseline.
+
+        Raises:
+            AdapterUnavailable: the server cannot be reached, or its files were changed since.
+        """
+        tag = self._tag
+        if not tag and not self._is_made:
+            try:
+                answer = self._place.request("GET", most=_LARGEST_LIST)
+            except _Refused as problem:
+                if problem.status != 404:
+                    raise
+                return
+            with SafeDir.open(self.path) as copy:
+                if answer.body is None or _listing(self._place.url, answer.body, self.seed.entries) != (self._contents(copy), {}):
+                    return
+            tag = answer.tag
+        self._place.request("DELETE", headers={"If-Match": tag} if tag else None)
 
 
 class RemoteEphemeral(Ephemeral):
@@ -217,11 +464,11 @@ class RemoteEphemeral(Ephemeral):
     Args:
         address: the server's address, below which each session has its workspace.
         token: what the server wants as a bearer token; in no record and no message.
-        timeout: seconds that the server may take to answer.
+        timeout: seconds that the server may take for the whole of an answer.
         limits: how large a session's changes may be.
 
     Raises:
-        InvalidInput: the address is not one of ``http`` or ``https``.
+        InvalidInput: the address is not one of ``http`` or ``https``, or the token has a character that no header can have.
     """
 
     def __init__(self, address: str, token: str | None = None, *, timeout: float = 30.0, limits: Limits | None = None) -> None:
@@ -232,6 +479,8 @@ class RemoteEphemeral(Ephemeral):
                 why="It is in the records of sessions, so it holds no password.",
                 fix="Give http://host:port/path or https://..., and the token as token=.",
             )
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise InvalidInput("The token holds a character that no header can.", fix="Give it as the server shows it, without line ends.")
         self._address = address.rstrip("/")
         self._token, self._timeout = token, timeout
         self._limits = limits or Limits()
@@ -254,51 +503,52 @@ class RemoteEphemeral(Ephemeral):
         """How large a session's changes may be."""
         return self._limits
 
-    def _place(self, name: str) -> _Place:
-        return _Place(f"{self._address}/{quote(name)}", self._token, self._timeout)
-
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> RemoteWorkspace:
         """Send the baseline to the server. Raises AdapterUnavailable or AuthFailed."""
         copy = LocalEphemeral("copy").create(path, state_dir, seed, branch=branch, durable_objects=durable_objects, name=name)
-        write_file(os.path.join(state_dir, _NOTE), json.dumps({"name": name}).encode())
+        note = os.path.join(state_dir, _NOTE)
+        write_file(note, json.dumps({"name": name, "made": False}).encode())
         sent = {
             os.fsencode(path).decode("latin-1"): [f"{entry.mode:o}", base64.b64encode(seed.blob(entry.id)).decode()]
             for path, entry in seed.entries.items()
             if entry.mode != SUBMODULE
         }
-        place = self._place(name)
-        place.request("PUT", body=json.dumps({"files": sent}).encode(), headers={"Content-Type": "application/json", "If-None-Match": "*"})
-        return RemoteWorkspace(copy, place)
+        made = self._workspace(copy, name, is_made=False)
+        try:
+            made.make({"files": sent})
+            write_file(note, json.dumps({"name": name, "made": True}).encode())
+        except BaseException as problem:
+            if not isinstance(problem, _Refused):  # the server may have made it all the same
+                with suppress(GittrixError, OSError):
+                    made.withdraw()
+            raise
+        return made
+
+    def _workspace(self, copy: Workspace, name: str, *, is_made: bool) -> RemoteWorkspace:
+        place = _Place(f"{self._address}/{quote(name)}", self._token, self._timeout)
+        return RemoteWorkspace(copy, place, self._limits.max_total, is_made=is_made)
 
     def open(self, path: str, state_dir: str, seeds: str | None = None) -> RemoteWorkspace:
         """Open a workspace; the server is not asked before its files are. Raises AdapterUnavailable if the engine's note is gone."""
         copy = LocalEphemeral("copy").open(path, state_dir, seeds)
         try:
             with open(os.path.join(state_dir, _NOTE), "rb") as file:
-                name = json.load(file)["name"]
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+                note = json.load(file)
+            name, is_made = note["name"], note.get("made", True)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise AdapterUnavailable(
                 f"What the engine noted about the workspace {path} cannot be read: {problem}.", fix="Discard the session."
             ) from problem
-        return RemoteWorkspace(copy, self._place(name))
+        return self._workspace(copy, name, is_made=is_made)
 
 
-def _modes(files: SafeDir) -> dict[str, int]:
-    modes: dict[str, int] = {}
-    for found in files.scan():
-        if stat.S_ISLNK(found.stat.st_mode):
-            modes[found.path] = SYMLINK
-        elif stat.S_ISREG(found.stat.st_mode):
-            modes[found.path] = EXECUTABLE if found.stat.st_mode & stat.S_IXUSR else FILE
-    return modes
-
-
-def _read(files: SafeDir, path: str, mode: int) -> bytes:
-    return files.read_link(path) if mode == SYMLINK else files.read(path)[0]
-
-
-def _contents(files: SafeDir) -> Listing:
-    return {path: (mode, hashlib.sha256(_read(files, path, mode)).hexdigest()) for path, mode in _modes(files).items()}
+def _mode(mode: int) -> int | None:
+    """The mode in a list for one of the disk; None for what no commit can hold."""
+    if stat.S_ISLNK(mode):
+        return SYMLINK
+    if stat.S_ISREG(mode):
+        return EXECUTABLE if mode & stat.S_IXUSR else FILE
+    return None
 
 
 def _put(files: SafeDir, path: str, what: tuple[int, str], data: bytes) -> None:
@@ -308,22 +558,39 @@ def _put(files: SafeDir, path: str, what: tuple[int, str], data: bytes) -> None:
         files.write(path, data, executable=what[0] == EXECUTABLE)
 
 
-def _listing(url: str, body: bytes) -> Listing:
-    """The files that a server lists. Raises AdapterUnavailable for what is no list of files."""
+def _listing(url: str, body: bytes, known: Collection[str]) -> tuple[Listing, dict[str, str]]:
+    """The files that a server lists, and by path why others cannot be taken. Raises AdapterUnavailable for what is no list of files.
+
+    Args:
+        url: of the workspace.
+        body: what the server answered.
+        known: paths that may be there in any case, since the baseline has them.
+    """
     try:
         files = json.loads(body)["files"].items()
-        listed = {os.fsdecode(path.encode("latin-1")): (int(mode, 8), str(digest)) for path, (mode, digest) in files}
-        strange = [path for path, (mode, _) in listed.items() if mode not in (FILE, EXECUTABLE, SYMLINK) or ".git" in path.split("/")]
-    except (ValueError, KeyError, TypeError, AttributeError, UnicodeError) as problem:
+        listed = {_decoded(path): (int(mode, 8), str(digest)) for path, (mode, digest) in files}
+    except (ValueError, KeyError, TypeError, AttributeError, UnicodeError, RecursionError) as problem:
         raise AdapterUnavailable(
             f"{url} gave no list of files: {problem}.",
             why="Nobody can say what the session holds.",
             fix="See that the server is one of workspaces.",
         ) from problem
-    if strange:
-        raise AdapterUnavailable(
-            f"{url} lists {strange[0]!r}, which is in a repository, or whose mode is none of 100644, 100755 and 120000.",
-            why="No commit of files can hold it.",
-            fix="Keep repositories out of the workspace, and see that the server lists files and symlinks only.",
-        )
-    return listed
+    faults = {path: _fault(path, mode, listed, known) for path, (mode, _) in listed.items()}
+    return {path: what for path, what in listed.items() if not faults[path]}, {path: fault for path, fault in faults.items() if fault}
+
+
+def _decoded(path: str) -> str:
+    return os.fsdecode(path.encode("latin-1"))
+
+
+def _fault(path: str, mode: int, listed: Collection[str], known: Collection[str]) -> str:
+    """Why a session cannot take a file that a server lists; empty if it can."""
+    if mode not in (FILE, EXECUTABLE, SYMLINK):
+        return "its mode is none of 100644, 100755 and 120000"
+    above = next((parent for parent in parents(path) if parent in listed), None)
+    if above is not None:
+        return f"{above!r} is listed as a file"
+    try:
+        return "" if path in known or check_path(path) == path else "it is not canonical"
+    except WriteRejected as problem:
+        return problem.fact

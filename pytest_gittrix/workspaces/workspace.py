@@ -15,6 +15,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
@@ -122,9 +123,11 @@ class Workspace:
         seed: its baseline.
         created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
+        left_out: why some of its files are not in the directory, where they are at another place and could not be had; else empty.
     """
 
     confine: str = "auto"
+    left_out: str = ""
 
     def __init__(self, kind: str, path: str, seed: Seed, created: CreationState, admin: str | None, state_dir: str | None = None) -> None:
         self.kind = kind
@@ -173,6 +176,14 @@ class Workspace:
             except (PathNotFound, WriteRejected) as error:
                 raise workspace_gone(self.path, error.fact) from error
         return files
+
+    def operation(self) -> AbstractContextManager[None]:
+        """A block of uses of the files. Files that are at another place are brought here once, at its beginning.
+
+        Raises:
+            AdapterUnavailable: they cannot be had.
+        """
+        return contextlib.nullcontext()
 
     def snapshot(
         self,

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,9 +52,21 @@ def tag_of(files: Files) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
+def trouble_of(root: Path) -> Path:
+    """The file beside a server's directory that says what it is to do wrongly."""
+    return root.with_name(f"{root.name}.trouble")
+
+
+def requests_of(root: Path) -> Path:
+    """The file beside a server's directory with a line for each request: its connection and its method."""
+    return root.with_name(f"{root.name}.requests")
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers for one directory."""
 
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     root: Path
     token: str
 
@@ -63,6 +76,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         """Answer one request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with requests_of(self.root).open("a") as log:
+            log.write(f"{self.client_address[1]} {self.command}\n")
         parts = urlsplit(self.path)
         _, name, *below = parts.path.split("/", 3)
         if self.headers.get("Authorization") != f"Bearer {self.token}":
@@ -107,7 +122,18 @@ class Handler(BaseHTTPRequestHandler):
         return self.send(204)
 
     def send(self, status: int, body: bytes = b"", tag: str = "") -> None:
-        """Send an answer."""
+        """Send an answer, or what the trouble is to be."""
+        trouble = trouble_of(self.root).read_text() if trouble_of(self.root).exists() else ""
+        if trouble == f"lost answer to {self.command}":
+            trouble_of(self.root).unlink()
+            self.close_connection = True
+            return
+        if tag and status == 200 and trouble.startswith("list "):
+            body = trouble.removeprefix("list ").encode()
+        if tag and trouble == "no tag":
+            tag = ""
+        if tag and trouble == "304":
+            status = 304
         self.send_response(status)
         if tag:
             self.send_header("ETag", tag)
@@ -115,7 +141,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if status not in (204, 304):
-            self.wfile.write(body)
+            for at in range(len(body) if trouble == "drip" else 1):
+                self.wfile.write(body[at : at + 1] if trouble == "drip" else body)
+                time.sleep(0.05 if trouble == "drip" else 0)
 
 
 @dataclass
@@ -132,6 +160,19 @@ class WorkspaceServer:
     token: str = "hush-workspaces"
     port: int = 0
     _process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def trouble(self, what: str) -> Iterator[None]:
+        """In a block, the server fails: ``lost answer to METHOD`` (once), ``no tag``, ``304``, ``drip``, or ``list`` and what it lists."""
+        trouble_of(self.root).write_text(what)
+        try:
+            yield
+        finally:
+            trouble_of(self.root).unlink(missing_ok=True)
+
+    def requests(self) -> list[str]:
+        """The connection and the method of each request so far."""
+        return requests_of(self.root).read_text().splitlines()
 
     @property
     def address(self) -> str:

@@ -80,9 +80,9 @@ class AgentSession:
 
     @property
     def workspace_path(self) -> Path | None:
-        """The workspace's root, fit as a working directory; None where no directory here has all its files (as for ``lazy``)."""
-        found = self._workspace
-        return Path(found.path) if found.created.complete and found.capabilities.shell else None
+        """The workspace's root, fit as a working directory; None where no directory is that (``lazy``, ``overlay``, ``remote``)."""
+        workspace = self._workspace
+        return Path(workspace.path) if workspace.created.complete and workspace.capabilities.shell else None
 
     @property
     def workspace_mount(self) -> tuple[Path, Layers | None] | None:
@@ -96,10 +96,16 @@ class AgentSession:
         return self._info(marks=True)
 
     def _info(self, *, marks: bool) -> SessionInfo:
-        with self._recorder.working("info", self._actor, marks=marks) as state:
+        with self._recorder.working("info", self._actor, marks=marks) as state, self._workspace.operation():
             self._recorder.derive()
             snapshot = self._snapshot(state)
             return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
+
+    @contextmanager
+    def _working(self, op: str) -> Iterator[SessionState]:
+        """An operation on the session's files; see ``Recorder.working``."""
+        with self._recorder.working(op, self._actor) as state, self._workspace.operation():
+            yield state
 
     def _name(self, path: str) -> str:
         """A path from the workspace's root, checked."""
@@ -122,7 +128,7 @@ class AgentSession:
             WriteRejected: the path leaves the workspace, also by a link, or is no file.
         """
         name = self._name(path)
-        with self._recorder.working("read", self._actor) as state:
+        with self._working("read") as state:
             return read_file(self._workspace, name, self._deleted(state), self._limits.max_file, follow=follow)
 
     def write(self, path: str, data: bytes | str, *, follow: bool = True) -> None:
@@ -139,7 +145,7 @@ class AgentSession:
                 limit.
         """
         name, contents = self._name(path), check_file(path, data, self._limits.max_file)
-        with self._recorder.working("write", self._actor) as state:
+        with self._working("write") as state:
             self._write(state, followed(self._workspace, name, self._deleted(state)) if follow else name, contents)
 
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
@@ -155,7 +161,7 @@ class AgentSession:
             WriteRejected: the path is not allowed, or is a directory.
         """
         name = self._name(path)
-        with self._recorder.working("delete", self._actor) as state:
+        with self._working("delete") as state:
             deleted = self._deleted(state)
             require_no_directory(self._workspace, name, deleted)
             below = baseline_entry(self._workspace, name, deleted)
@@ -169,13 +175,13 @@ class AgentSession:
             PathNotFound: there is no such directory.
         """
         name = "." if path in ("", ".", "./", str(self._workspace.path)) else self._name(path)
-        with self._recorder.working("list", self._actor) as state:
+        with self._working("list") as state:
             return list_files(self._workspace, name, self._deleted(state))
 
     def exists(self, path: str) -> bool:
         """Whether a file (or symlink) is at a path."""
         name = self._name(path)
-        with self._recorder.working("exists", self._actor) as state:
+        with self._working("exists") as state:
             return file_exists(self._workspace, name, self._deleted(state))
 
     def _deleted(self, state: SessionState) -> frozenset[str]:
@@ -190,7 +196,7 @@ class AgentSession:
 
         Files that are too large to be promoted are among them.
         """
-        with self._recorder.working("touched", self._actor) as state:
+        with self._working("touched") as state:
             return self._snapshot(state).touched
 
     def diff(self, paths: Iterable[str] | None = None) -> str:
@@ -199,7 +205,7 @@ class AgentSession:
         A line before it names each file that is too large for it; where there is nothing else, git apply finds no patch in it.
         """
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
-        with self._recorder.working("diff", self._actor) as state:
+        with self._working("diff") as state:
             return patch_of(self._snapshot(state), names)
 
     def commit(self, message: str) -> str:
@@ -211,7 +217,7 @@ class AgentSession:
             InvalidInput: the message is empty, or no text.
         """
         check_message(message)
-        with self._recorder.working("commit", self._actor) as state:
+        with self._working("commit") as state:
             return self._commit(state, message)
 
     def _commit(self, state: SessionState, message: str) -> str:
@@ -287,7 +293,7 @@ class AgentSession:
 
         The engine does so itself where turns begin and end, at commits, and before a user's messages.
         """
-        with self._recorder.working("checkpoint", self._actor) as state:
+        with self._working("checkpoint") as state:
             snapshot = self._snapshot(state)
             save_checkpoint(self._recorder, state, snapshot)
             return snapshot.tree

@@ -107,7 +107,8 @@ class Fork:
         share(self.parent.directory, child.directory, sync=child.store.durability == "full")
         points.reached("fork:said")
         files = self.take()
-        write_files(workspace, files)
+        with workspace.operation():
+            write_files(workspace, files)
         for path, entry in files.changes.items():
             child.append("session.write", {**path_fields(path), "op": "write" if entry is not None else "delete"}, actor="agent")
         points.reached("fork:filled")

@@ -29,6 +29,7 @@ from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.listing import ID, LOG, is_temporary
 from pytest_gittrix.record.store.store import LOCK, Problem, Store
 from pytest_gittrix.workspaces.spares import CLAIMED
+from pytest_gittrix.workspaces.workspace import KINDS
 
 _STILLBORN: Final = (LOCK, LOG)
 _SPARE: Final = f"workspace{CLAIMED}"
@@ -119,6 +120,7 @@ class Recovery:
             elif not state.ended and not state.workspace_present:
                 if state.lineage is not None and state.lineage.relation == "crash":
                     Succession(self.recorder_of(state.lineage.parent)).undo(id_)
+                self._withdraw(recorder, state)
                 # First of all, so that a kill in between leaves a session that the next recovery looks at.
                 made = [str(recorder.directory / name) for name in (_SPARE, "engine")]
                 for path in [*made, state.workspace] if state.workspace is not None else made:
@@ -127,6 +129,16 @@ class Recovery:
                 self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
             recorder.derive()
+
+    def _withdraw(self, recorder: Recorder, state: SessionState) -> None:
+        """Remove what a start that never finished made where only its adapter reaches."""
+        if state.workspace_kind in KINDS or not (recorder.directory / "engine" / "workspace.json").exists():
+            return
+        try:
+            workspace = self.evictor.open_workspace(state)
+        except AdapterUnavailable:
+            return  # it was killed before its adapter noted where that is
+        workspace.remove(self.evictor.trash)
 
     def _mend_parent(self, state: SessionState) -> None:
         """Finish the handoff of the parent first, if this session waits for the parent's workspace."""

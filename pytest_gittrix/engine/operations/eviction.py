@@ -360,6 +360,8 @@ class Evictor:
 
 def _require_archivable(workspace: Workspace, snapshot: Snapshot) -> None:
     """See that the archive can hold all of a workspace. Raises AdapterUnavailable, which says what it cannot hold."""
+    if workspace.left_out:
+        raise AdapterUnavailable(f"{workspace.left_out}.")
     for path, reason in snapshot.refused.items():
         if path not in snapshot.large:
             raise AdapterUnavailable(f"{path!r} is not archived: {reason}.")

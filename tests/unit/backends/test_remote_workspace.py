@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site, at_point, kill_at, open_site
 from support.workspace_server import WorkspaceServer, workspace_server
 
 from pytest_gittrix.backends import Ephemeral, LocalEphemeral, RemoteEphemeral, Workspace
+from pytest_gittrix.engine.operations.archive import WHOLE
 from pytest_gittrix.engine.operations.ids import random_id
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.snapshot import Limits
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +172,6 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         {"files": []},
         {"files": {"a": ["100644"]}},
         {"files": {"a": ["40000", "0"]}},
-        {"files": {"../a": ["100644", "0"]}},
         {"files": {".git/config": ["100644", "0"]}},
     ],
 )
@@ -246,8 +248,6 @@ def test_a_server_that_is_killed_loses_nothing(site: Site, tmp_path: Path) -> No
 
 
 def test_what_is_added_while_a_session_ends_is_not_removed(site: Site, server: WorkspaceServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from support.engine import at_point
-
     session = site.start()
     late = there(server, session) / "late.txt"
     with at_point("evict:apart", lambda: late.write_text("late\n")), pytest.raises(AdapterUnavailable, match="412"):
@@ -257,3 +257,142 @@ def test_what_is_added_while_a_session_ends_is_not_removed(site: Site, server: W
     site.engine.recover()
     assert not late.exists()
     assert b"+late" in (site.store / session.id / "archive.patch").read_bytes()
+
+
+HASH = "0" * 64
+HOSTILE = ("../x", "/etc/x", "a\0b", ".GIT/config", "sub/.git/HEAD", "a//b", "n" * 300, "app.py/below")
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_listed_path_that_no_workspace_may_have_is_refused_before_anything_is_put(site: Site, server: WorkspaceServer, path: str) -> None:
+    session = site.start()
+    listed = {"files": {"app.py": ["100644", HASH], path: ["100644", HASH]}}
+    with server.trouble(f"list {json.dumps(listed)}"), pytest.raises(AdapterUnavailable, match="which the session cannot take") as caught:
+        session.read("app.py")
+    assert server.address in str(caught.value)
+    assert (site.store / session.id / "workspace/app.py").read_text() == "print('v1')\n"
+
+
+@pytest.mark.parametrize("trouble", ["list " + "[" * 200_000, "list {}", "no tag", "304"])
+def test_an_answer_that_is_none_is_refused_and_removes_nothing(site: Site, server: WorkspaceServer, trouble: str) -> None:
+    session = site.start()
+    (there(server, session) / "late.txt").write_text("late\n")
+    with server.trouble(trouble):
+        with pytest.raises(AdapterUnavailable):
+            session.read("app.py")
+        with pytest.raises(AdapterUnavailable):
+            session.discard()
+    assert (there(server, session) / "late.txt").exists()
+
+    site.engine.recover()
+    assert not there(server, session).exists()
+
+
+def test_what_cannot_be_taken_does_not_keep_a_session_from_ending(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    root = there(server, session)
+    (root / "app.py").write_text("there\n")
+    (root / "sub/.git").mkdir(parents=True)
+    (root / "sub/.git/HEAD").write_text("ref: refs/heads/main\n")
+    with pytest.raises(AdapterUnavailable, match=r"sub/\.git/HEAD"):
+        session.read("app.py")
+    session.discard()
+
+    assert not root.exists()
+    record = site.store / session.id
+    assert b"+there" in (record / "archive.patch").read_bytes()
+    assert (record / WHOLE / "app.py").read_text() == "there\n"
+    assert "sub/.git/HEAD" in (record / "events.jsonl").read_text()
+
+
+def test_a_removal_whose_answer_was_lost_is_finished(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    (there(server, session) / "app.py").write_text("there\n")
+    with server.trouble("lost answer to DELETE"), pytest.raises(AdapterUnavailable, match="cannot be reached"):
+        session.discard()
+    assert not there(server, session).exists()
+    record = site.store / session.id
+    assert (record / "leaving").exists()
+
+    site.engine.recover()
+    assert not (record / "leaving").exists()
+    assert b"+there" in (record / "archive.patch").read_bytes()
+
+
+def test_a_start_whose_answer_was_lost_leaves_nothing_at_the_server(site: Site, server: WorkspaceServer) -> None:
+    with server.trouble("lost answer to PUT"), pytest.raises(AdapterUnavailable, match="cannot be reached"):
+        site.start(id="lost-start")
+    assert not (server.root / "lost-start").exists()
+
+
+def test_a_start_that_was_killed_leaves_nothing_at_the_server_after_a_recovery(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.write("app.py", "v2\n")
+    before = {*server.root.iterdir()}
+    kill_at("start:filled", session.fork)
+    (made,) = {*server.root.iterdir()} - before
+
+    assert site.engine.recover().removed == [made.name]
+    assert {*server.root.iterdir()} == before
+    assert session.read("app.py") == b"v2\n"
+
+
+@pytest.mark.parametrize("is_baseline", [True, False])
+def test_a_workspace_that_may_be_another_s_is_removed_only_if_it_is_the_baseline(
+    site: Site, server: WorkspaceServer, is_baseline: bool
+) -> None:
+    session = site.start()
+    note = site.store / session.id / "engine/remote.json"
+    note.write_text(json.dumps({"name": session.id, "made": False}))
+    if not is_baseline:
+        (there(server, session) / "app.py").write_text("another's\n")
+    opened = site.engine.ephemeral.open(str(site.store / session.id / "workspace"), str(note.parent))
+    opened.withdraw()  # type: ignore[attr-defined]
+    assert there(server, session).exists() is not is_baseline
+
+
+def test_an_operation_asks_once_over_one_connection(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.read("app.py")
+    for operation, methods in ((lambda: session.read("link"), ["GET"]), (lambda: session.write("app.py", "v2\n"), ["GET", "PUT"])):
+        before = len(server.requests())
+        operation()
+        connections, asked = zip(*(line.split() for line in server.requests()[before:]), strict=True)
+        assert ([*asked], len({*connections})) == (methods, 1)
+
+
+def test_a_file_that_was_not_changed_is_not_read_again(site: Site, server: WorkspaceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.start()
+    session.write("app.py", "v2\n")
+    session.read("app.py")
+    session.write("app.py", "v3\n")
+    read: list[str] = []
+    monkeypatch.setattr(SafeDir, "read", lambda files, path, **options: (read.append(path), real(files, path, **options))[1])
+    assert session.list()
+    assert read == ["app.py"]
+
+
+real = SafeDir.read
+
+
+def test_an_answer_has_to_be_whole_in_time_and_not_too_large(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with workspace_server(tmp_path / "workspaces") as server:
+        slow = RemoteEphemeral(server.address, server.token, timeout=0.3, limits=Limits(max_total=100))
+        with site.another(ephemeral=slow) as engine:
+            session = engine.start_session("x")
+            with server.trouble("drip"), pytest.raises(AdapterUnavailable, match="timed out"):
+                session.read("app.py")
+            (server.root / session.id / "app.py").write_text("x" * 101)
+            with pytest.raises(AdapterUnavailable, match="more than 100 bytes"):
+                session.read("app.py")
+            monkeypatch.setattr("pytest_gittrix.backends.remote_workspace._LARGEST_LIST", 20)
+            with pytest.raises(AdapterUnavailable, match="more than 20 bytes"):
+                session.read("app.py")
+            session.discard()
+            assert not (server.root / session.id).exists()
+
+
+def test_a_token_that_no_header_can_have_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidInput, match="no header can") as caught:
+        RemoteEphemeral("http://host", "hush\nword")
+    assert "hush" not in str(caught.value)

@@ -305,6 +305,19 @@ def test_what_cannot_be_taken_does_not_keep_a_session_from_ending(site: Site, se
     assert "sub/.git/HEAD" in (record / "events.jsonl").read_text()
 
 
+def test_a_hostile_list_does_not_keep_a_session_from_ending(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.write("kept.txt", "kept\n")
+    listed = {"files": {key: ["100644", HASH] for key in ("app.py", "kept.txt", *HOSTILE)}}
+    with server.trouble(f"list {json.dumps(listed)}"):
+        session.discard()
+
+    assert not there(server, session).exists()
+    record = site.store / session.id
+    assert (record / WHOLE / "kept.txt").read_text() == "kept\n"
+    assert f"{len(HOSTILE) + 2} of its files" in (record / "events.jsonl").read_text()
+
+
 def test_a_removal_whose_answer_was_lost_is_finished(site: Site, server: WorkspaceServer) -> None:
     session = site.start()
     (there(server, session) / "app.py").write_text("there\n")

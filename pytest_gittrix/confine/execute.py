@@ -183,7 +183,7 @@ def _opened(
     if confinement.by == "bwrap":
         jailed = _InBubblewrap(held, with_terminal(argv) if terminal else argv, laid, confinement, streams, environment, cwd)
         return Opening(jailed, jailed.conclude, _meter(confinement, laid, jailed.pid))
-    log = held.enter_context(_passing_home()) / "network.jsonl" if isinstance(confinement.network, Reachable) else None
+    log = held.enter_context(_passing_home()).with_name("network.jsonl") if isinstance(confinement.network, Reachable) else None
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
     program = ZygoteProgram({**wanted.spec, "terminal": terminal}, wanted.command, wanted.environment, streams)
 
@@ -198,7 +198,9 @@ def _opened(
 @contextmanager
 def _passing_home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as path:
-        yield Path(path)
+        home = Path(path, "home")
+        home.mkdir()
+        yield home
 
 
 class _Pipe:

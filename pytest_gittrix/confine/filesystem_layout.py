@@ -6,8 +6,10 @@ The functions are pure: they say what is to be mounted or allowed. ``namespace_j
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
@@ -54,7 +56,7 @@ ETC: Final = (
 HOME: Final = "/home/agent"
 TEMPORARY: Final = "/tmp"
 
-_TEMPORARY_NAME: Final = ".tmp"
+_TEMPORARY_NAME: Final = "tmp"
 _TAKEN: Final = ("/", "/dev", "/etc", "/home", "/proc", "/sys", "/tmp", HOME)
 _TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *BESIDE, "/dev", "/etc", "/proc", "/sys")
 
@@ -78,11 +80,12 @@ class Place:
 
     Attributes:
         workspace: the directory that it works in and may change.
-        home: its private home directory, with the one for temporary files in it; made and removed by whoever gives it. None for one that
-            is there for one command.
+        home: its private home directory. The one for temporary files is made beside it, where no program can replace it: ``<home>.tmp``.
+            Whoever gives a home removes both. None for one that is there for one command.
         readable: what else it may read and execute, such as ``toolchain()``; what is not there is passed over.
         at: where a jail shows the workspace, so that it has the same path every time; None for its own path. Below it nothing is changed.
-        beside: more directories that it may change, in a jail only: where each is, and where it is shown.
+        beside: more directories that it may change, in a jail only: where each is, and where it is shown. None is in another that it may
+            change; see ``directory_beside``.
         layers: what the workspace lies above; None for a directory by itself. Only a jail by namespaces can show the two as one.
         sockets: Unix sockets that it reaches, in a jail only: where each is, and where it is shown.
 
@@ -184,7 +187,7 @@ class Layout:
     @property
     def writable(self) -> list[str]:
         """The directories that the program may write, on the machine; none of them below another."""
-        found = dict.fromkeys([self.workspace, self.home, *(path for path, _ in self.beside)])
+        found = dict.fromkeys([self.workspace, self.home, self.temporary, *(path for path, _ in self.beside)])
         return [path for path in found if not any(path != other and _is_below(path, other) for other in found)]
 
     @cached_property
@@ -193,7 +196,7 @@ class Layout:
         system = [SYSTEM, *BESIDE, *_etc(), *self.readable]
         return {
             "readable": [*dict.fromkeys(os.path.realpath(path) for path in system), "/proc"],
-            "writable": [self.workspace, self.home],
+            "writable": [self.workspace, self.home, self.temporary],
             "devices": [f"/dev/{name}" for name in DEVICES],
         }
 
@@ -233,14 +236,14 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
         jailed: whether it sees a root of its own; else everything has the path that it has on the machine.
 
     Raises:
-        InvalidInput: the workspace or the home is no directory.
+        InvalidInput: the workspace or the home is no directory, or a directory for programs is below another one that they may change.
     """
     for path, what in ((place.workspace, "workspace"), (home, "home directory")):
         if not path.is_dir():
             raise InvalidInput(f"There is no {what} {path}.", why="The program would have nowhere to work.", fix="Make it first.")
     workspace, settled = os.path.realpath(place.workspace), os.path.realpath(home)
-    temporary = os.path.join(settled, _TEMPORARY_NAME)
-    os.makedirs(temporary, mode=0o700, exist_ok=True)
+    _check_apart([place.workspace, home], [place.workspace, home, *(path for path, _ in place.beside)])
+    temporary = str(directory_beside(Path(settled), _TEMPORARY_NAME))
     shown = (place.at or os.path.abspath(place.workspace), HOME, TEMPORARY) if jailed else (workspace, settled, temporary)
     named = dict.fromkeys(os.path.abspath(path) for path in place.readable if os.path.exists(path))
     readable = tuple(path for path in named if not any(path != other and _is_below(path, other) for other in named))
@@ -251,6 +254,46 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
     layers = None if place.layers is None else (os.path.realpath(place.layers.lower), os.path.realpath(place.layers.work))
     sockets = tuple((os.path.realpath(path), where) for path, where in place.sockets) if jailed else ()
     return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside, layers, sockets)
+
+
+def directory_beside(home: Path, name: str) -> Path:
+    """The directory ``<home>.<name>``, made if it is missing: programs find it there with the home, but cannot put a link in its place.
+
+    Earlier versions had it in the home, as ``.<name>``. It is moved from there, unless it is no directory.
+
+    Raises:
+        InvalidInput: somebody else put something in its place.
+    """
+    path = home.with_name(f"{home.name}.{name}")
+    if not os.path.lexists(path):
+        with suppress(OSError):
+            os.rename(home / f".{name}", path)
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise InvalidInput(
+            f"{path} is no directory of this user.",
+            why="Programs would write wherever it leads to.",
+            fix="Remove it, or give a home in a directory that nobody else may write.",
+        )
+    return path
+
+
+def _check_apart(writable: Iterable[Path], checked: Iterable[Path]) -> None:
+    """See that programs cannot replace a directory, or one above it, by a link to somewhere else."""
+    roots = {os.path.realpath(path) for path in writable}
+    for path in checked:
+        for above in Path(os.path.abspath(path)).parents:
+            inside = next((root for root in roots if _is_below(os.path.realpath(above), root)), None)
+            if inside is not None:
+                raise InvalidInput(
+                    f"{path} is in {inside}, which programs may change.",
+                    why="A program could put a link in its place, and the next one would be given what the link leads to.",
+                    fix="Give a directory outside of the workspace and the home.",
+                )
 
 
 def toolchain() -> tuple[Path, ...]:

@@ -95,9 +95,8 @@ class Agents:
         return layers_of(self.board.engine.services.resources.open_workspace(observed.state))
 
     def clear(self, observed: ObservedSession) -> None:
-        """Remove the private home of a session's agents, if there is one."""
-        home = self.board.engine.store.directory(observed.id) / _HOME
-        if home.is_dir():
+        """Remove the private home of a session's agents and what is beside it, if there is one."""
+        for home in self.board.engine.store.directory(observed.id).glob(f"{_HOME}*"):
             with convert_os_errors():
                 self.board.engine.services.resources.trash.discard(str(home))
 

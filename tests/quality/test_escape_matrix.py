@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,10 @@ from support import escapes
 from support.engine import open_site
 from support.escapes import CONFINEMENTS, EXPECTED, LEVELS, Target, open_host
 
-from pytest_gittrix.confine.choose import lets_signals_out, missing
+from pytest_gittrix.confine.choose import Confinement, Place, lets_signals_out, missing, run, toolchain, wrapped
+from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.launch import AgentSettings
+from pytest_gittrix.evals.runs.launch import Launcher
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/confinement.md"
@@ -61,6 +66,65 @@ def test_a_level_lets_out_what_is_promised_and_nothing_else(name: str, stays: bo
             found = {escape: host.attempt(escape, confinement, stays=stays) for escape in EXPECTED}
 
     assert found == expected(name, as_root=os.geteuid() == 0)
+
+
+PLANTED = """
+cd; for name in .tmp .beside-0 ../agent.tmp ../agent.beside-0 "$TMPDIR" /beside
+do [ "$name" = /tmp ] || mv "$name" moved; rmdir "$name"; ln -sn "$1" "$name"; done
+echo kept > "$TMPDIR/kept"
+"""
+FOLLOWED = (
+    """for directory in /tmp "$TMPDIR" /beside; do cat "$directory/secret"; echo out > "$directory/written"; done; cat "$TMPDIR/kept" """
+)
+
+
+def launchers(root: Path, session: AgentSession, confinement: Confinement) -> Iterator[tuple[str, Callable[[list[str]], bytes]]]:
+    """All that run one program after another in a home that stays, and give what a program wrote."""
+    workspace, path = session.workspace_path or root, {"PATH": os.environ["PATH"]}
+    (root / "home").mkdir()
+    place = Place(workspace, root / "home", toolchain())
+    yield "run", lambda argv: run(argv, place, confinement, environment=path, timeout=60).stdout
+
+    def wait(argv: list[str]) -> bytes:
+        launch = wrapped(argv, place, confinement, environment=path)
+        done = subprocess.run(launch.argv, cwd=launch.directory, env=launch.environment, capture_output=True, timeout=60, check=False)
+        return done.stdout
+
+    yield "wrapped", wait
+    beside = ["/beside"] if confinement.level == "jail" else []
+    with session.programs(confine=confinement.level, beside=beside) as programs:
+        yield "programs of a session", lambda argv: programs.run(argv, timeout=60).stdout
+    launcher = Launcher(workspace, root / "eval", confinement)
+    (root / "eval").mkdir()
+    yield "sample of an eval", lambda argv: launcher(argv, environment=path, timeout=60, most_output=1000).stdout
+    settings, count = AgentSettings(confinement.level), itertools.count()
+
+    def agent(argv: list[str]) -> bytes:
+        files = root / f"agent-{next(count)}"
+        started = settings.start(
+            argv, directory=files, workspace=workspace, home=root / "private", environment=path, confirm=lambda *_: None, mark="ab" * 8
+        )
+        started.wait(60)
+        return (files / "output").read_bytes()
+
+    yield "agents of an orchestrator", agent
+
+
+@pytest.mark.parametrize("name", [name for name in CONFINEMENTS if name != "off"])
+def test_a_link_in_a_home_that_stays_leads_the_next_program_nowhere(name: str, tmp_path: Path) -> None:
+    confinement = CONFINEMENTS[name]
+    if why := missing(confinement.by):
+        pytest.skip(f"{name}: {why}")
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "secret").write_text("of the host")
+    with open_site(tmp_path, {"app.py": "v1\n"}) as site:
+        for launcher, program in launchers(tmp_path, site.start().for_agent(), confinement):
+            program(["sh", "-c", PLANTED, "sh", str(victim)])
+            said = program(["sh", "-c", FOLLOWED])
+
+            assert (b"of the host" in said, os.listdir(victim)) == (False, ["secret"]), launcher
+            assert said.endswith(b"kept\n"), (launcher, said)
 
 
 def test_everything_gets_out_of_no_confinement_so_that_each_attempt_is_known_to_work() -> None:
@@ -112,10 +176,10 @@ def test_the_table_of_the_reference_is_the_one_that_is_tested() -> None:
 
 def test_the_launcher_is_the_python_that_runs_this() -> None:
     """What is tried above is what users get: nothing of a launcher is taken from the search path."""
-    from pytest_gittrix.confine.choose import Place
-    from pytest_gittrix.confine.command import Confinement, wrapped
-
     with tempfile.TemporaryDirectory() as root:
-        argv = wrapped(["true"], Place(Path(root), Path(root)), Confinement("guard", "landlock"), environment={"PATH": root}).argv
+        workspace, home = Path(root, "workspace"), Path(root, "home")
+        workspace.mkdir()
+        home.mkdir()
+        argv = wrapped(["true"], Place(workspace, home), Confinement("guard", "landlock"), environment={"PATH": root}).argv
 
     assert argv[:3] == [sys.executable, "-I", "-S"]

@@ -263,9 +263,10 @@ class Host:
             "store": str(self.target.store),
             "other": str(self.target.other),
         }
-        with tempfile.TemporaryDirectory(prefix="gx-home-") as home:
-            place = Place(self.target.workspace, Path(home), toolchain())
-            told = hermetic_env(Path(home), base={"PATH": os.environ["PATH"]})
+        with tempfile.TemporaryDirectory(prefix="gx-home-") as apart:
+            home = Path(apart, "home")
+            told = hermetic_env(home, base={"PATH": os.environ["PATH"]})
+            place = Place(self.target.workspace, home, toolchain())
             argv = [sys.executable, "-I", "-c", AGENT, escape]
             if stays:
                 launch = wrapped(argv, place, confinement, environment=told)

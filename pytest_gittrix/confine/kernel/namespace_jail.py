@@ -11,6 +11,7 @@ import _socket
 import errno
 import fcntl
 import os
+import stat
 import struct
 import time
 from contextlib import suppress
@@ -120,8 +121,28 @@ def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None
         return _put_devices(target, limits.get("memory"))
     if kind == "overlay":
         return _put_overlay(target, *source.split("\0"))
-    _bind(source, target, linux.NO_SUID | linux.NO_DEV | (linux.READ_ONLY if kind == "ro" else 0))
-    return None
+    if kind == "ro":
+        return _bind(_OLD + source, target, linux.NO_SUID | linux.NO_DEV | linux.READ_ONLY)
+    held = _open_without_links(_OLD + source)
+    try:
+        return _bind(f"{_OLD}/proc/self/fd/{held}", target, linux.NO_SUID | linux.NO_DEV)
+    finally:
+        os.close(held)
+
+
+def _open_without_links(path: str) -> int:
+    """Open what programs may change, by its real path. OSError if a link was put into that since: what it leads to is not theirs."""
+    held = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split("/")[1:]:
+        above = held
+        try:
+            held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        finally:
+            os.close(above)
+    if stat.S_ISLNK(os.fstat(held).st_mode):
+        os.close(held)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return held
 
 
 def _put_devices(target: str, most_memory: int | None) -> None:
@@ -130,7 +151,7 @@ def _put_devices(target: str, most_memory: int | None) -> None:
     linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
     for name in DEVICES:
         if os.path.exists(f"{_OLD}/dev/{name}"):
-            _bind(f"/dev/{name}", f"{target}/{name}", linux.NO_SUID)
+            _bind(f"{_OLD}/dev/{name}", f"{target}/{name}", linux.NO_SUID)
     for name, leads in _LINKS.items():
         os.symlink(leads, f"{target}/{name}")
     for name in ("shm", "pts"):
@@ -141,14 +162,13 @@ def _put_devices(target: str, most_memory: int | None) -> None:
 
 
 def _bind(source: str, target: str, flags: int) -> None:
-    real = _OLD + source
-    if os.path.isdir(real):
+    if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    linux.mount(real, target, None, linux.MS_BIND | linux.MS_REC)
+    linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
     linux.set_mount(target, flags, below=True)
 
 

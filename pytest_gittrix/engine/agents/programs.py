@@ -20,6 +20,7 @@ from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain
 from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.execute import SIZE, run, start
+from pytest_gittrix.confine.filesystem_layout import directory_beside
 from pytest_gittrix.confine.running import Finished, Keep, Running
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
@@ -97,7 +98,7 @@ class Programs:
             beside: absolute paths of further directories in a jail, empty at first; they exist as long as the home.
             sockets: Unix sockets of this machine that programs in a jail reach, by the absolute paths at which the jail shows them.
             directory: the directory in which the home is made; the one for temporary files by default.
-            home: the home itself, made if it is missing, and kept when this is closed.
+            home: the home itself, made if it is missing, and kept when this is closed, with what is beside it.
 
         Raises:
             CapabilityMissing: the workspace is no directory (``lazy``), or this machine cannot confine at that level or with that network,
@@ -119,12 +120,14 @@ class Programs:
         jailed = self.confinement.level == "jail"
         self.workspace = (at or str(workspace)) if jailed else os.path.realpath(workspace)
         self._clock = clock
-        self._passing = home is None
-        self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory))) if home is None else home.absolute()
+        self._passing: Path | None = None
+        if home is None:
+            self._passing = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory)))
+            home = self._passing / "home"
+        self.home = Path(os.path.abspath(home))
         try:
-            mounts = [(self.home / f".beside-{number}", path) for number, path in enumerate(beside)]
-            for made in (self.home, *(made for made, _ in mounts)):
-                made.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(parents=True, exist_ok=True)
+            mounts = [(directory_beside(self.home, f"beside-{number}"), path) for number, path in enumerate(beside)]
             self.place = Place(
                 workspace=workspace,
                 home=self.home,
@@ -146,8 +149,8 @@ class Programs:
 
     def close(self) -> None:
         """Remove the home directory, unless it was given; no program can run afterwards. Closing twice does nothing."""
-        if self._passing:
-            shutil.rmtree(self.home, ignore_errors=True)
+        if self._passing is not None:
+            shutil.rmtree(self._passing, ignore_errors=True)
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -344,6 +345,33 @@ def test_a_program_starts_in_the_workspace(confined: Confined, cwd: str) -> None
 def test_a_workspace_is_shown_where_nothing_else_has_to_be(tmp_path: Path, at: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be shown"):
         Place(tmp_path, at=at)
+
+
+def test_no_directory_of_a_program_is_where_a_program_can_replace_it(tmp_path: Path) -> None:
+    confined = Confined.make(tmp_path, CONFINEMENTS["off"])
+    for path in (inside := confined.root / "h" / "inside", confined.workspace / "inside"):
+        path.mkdir()
+    (tmp_path / "link").symlink_to(inside)
+    wrong = ({"home": confined.workspace / "inside"}, {"workspace": inside}, {"beside": ((tmp_path / "link" / "x", "/x"),)})
+
+    for other in wrong:
+        with pytest.raises(InvalidInput, match="which programs may change"):
+            confined.run("true", place=confined.place(**other))
+
+
+def test_what_is_beside_a_home_is_a_directory_of_this_user(tmp_path: Path) -> None:
+    confined = Confined.make(tmp_path, CONFINEMENTS["off"])
+    confined.root.joinpath("h", ".tmp").mkdir()  # as earlier versions made it
+    confined.root.joinpath("h", ".tmp", "old").touch()
+    assert confined.told("ls $TMPDIR") == "old\n"
+
+    shutil.rmtree(confined.root / "h.tmp")
+    (confined.root / "h" / ".tmp").symlink_to(tmp_path)
+    assert confined.told("ls $TMPDIR") == ""
+    (confined.root / "h.tmp").rmdir()
+    (confined.root / "h.tmp").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput, match="no directory of this user"):
+        confined.run("true")
 
 
 def test_places_are_whole_paths(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, get_args
 from pytest_gittrix.confine.command import Confinement, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.meter import Meter
-from pytest_gittrix.confine.kernel.namespace_jail import jail_filter
+from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filter
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
 from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.running import Finished, Keep, NeverStarted, Opening, Running, check_size
@@ -304,6 +304,13 @@ def _end_first(pid: int | None, namespace: int | None) -> None:
 
 
 def _not_confined(said: bytes) -> AdapterUnavailable:
+    if said == OVERLAY_BUSY.encode():
+        return AdapterUnavailable(
+            "The program was not started: another program is at work in this overlay workspace.",
+            why="The kernel mounts the layers for one program at a time.",
+            fix="Wait until the other program has ended.",
+            opt_out="Start the session with the workspace 'clone', where several can work at once.",
+        )
     return AdapterUnavailable(
         f"The program could not be confined: {said.decode('utf-8', 'replace').strip() or 'nothing was said about it'}.",
         why="It was not started, since it would have run with less confinement than was asked for.",

@@ -330,11 +330,19 @@ def _put_whiteout_over_directory(parent: int, name: str, temporary: str) -> None
     _exchange(parent, temporary, name)
     descriptor = os.open(temporary, open_below.LIST, dir_fd=parent)
     try:
-        for hidden in os.listdir(descriptor):
-            os.unlink(hidden, dir_fd=descriptor)
+        found = os.listdir(descriptor)
+        hidden = [one for one in found if is_whiteout(os.stat(one, dir_fd=descriptor, follow_symlinks=False))]
+        for one in hidden:
+            os.unlink(one, dir_fd=descriptor)
+        try:
+            os.rmdir(temporary, dir_fd=parent)
+        except OSError:  # somebody made a file in it just now, which has to show
+            for one in hidden:
+                _make_whiteout(descriptor, one)
+            _exchange(parent, temporary, name)
+            os.unlink(temporary, dir_fd=parent)
     finally:
         os.close(descriptor)
-    os.rmdir(temporary, dir_fd=parent)
 
 
 def _exchange(parent: int, one: str, other: str) -> None:

@@ -203,12 +203,12 @@ class Workspace:
             files.close()
 
     def name_branch(self, branch: str) -> None:
-        """Name the branch that a new ``clone`` is on. Other kinds have no branch of their own, and nothing happens.
+        """Name the branch that a new workspace with a git of its own is on. Other kinds have no branch of their own, and nothing happens.
 
         Raises:
             OSError: the disk refused.
         """
-        if self.kind == "clone":
+        if self.kind in WITH_OWN_GIT:
             _write_branch(os.path.join(self.path, ".git"), self.seed.commit, branch, write_file)
 
     def move_aside(self, path: str) -> None:
@@ -494,9 +494,9 @@ def write_git_directory(git_dir: str, seed: Seed, branch: str, *, above: bool = 
 
 def _write_branch(git_dir: str, commit: str, branch: str, write: Callable[[str, bytes], object]) -> None:
     """Write the only branch of a repository, at a commit, and the HEAD that is on it."""
-    write(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
     packed = f"# pack-refs with: peeled fully-peeled sorted \n{commit} refs/heads/{branch}\n"
     write(os.path.join(git_dir, "packed-refs"), packed.encode())
+    write(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
 
 
 def _write_packs(directory: str, seed: Seed) -> None:

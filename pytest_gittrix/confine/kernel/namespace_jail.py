@@ -35,6 +35,7 @@ _BASE = "/tmp"
 _OLD, _NEW, _LOWER, _ABOVE = "/old", "/new", "/lower", "/above"
 # How long a program waits for the last one to let go of an overlay, and how often it looks, in seconds.
 _TURN, _NAP = 1.0, 0.01
+OVERLAY_BUSY = "another program is at work in this overlay workspace, and only one can be"
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
 
 
@@ -197,7 +198,7 @@ def _lock(directory: int) -> None:
             return fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "another program is at work in this overlay workspace, and only one can be") from None
+                raise OSError(errno.EBUSY, OVERLAY_BUSY) from None
             time.sleep(_NAP)
 
 

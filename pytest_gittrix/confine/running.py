@@ -12,7 +12,6 @@ import os
 import selectors
 import threading
 import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -103,8 +102,7 @@ class Output:
         self._running = running
         self._limit = limit
         self._keep = keep
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
+        self._kept = bytearray()
         self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -136,14 +134,13 @@ class Output:
     def peek(self) -> bytes:
         """What is kept, without taking it."""
         with self._running.changed:
-            return b"".join(self._pieces)
+            return bytes(self._kept)
 
     def _taken(self) -> bytes | None:
-        if not self._pieces:
+        if not self._kept:
             return b"" if self._ended else None
-        data, was_full = b"".join(self._pieces), self.full
-        self._pieces.clear()
-        self._size = 0
+        data, was_full = bytes(self._kept), self.full
+        self._kept.clear()
         if was_full:
             self._running.wake()
         return data
@@ -151,25 +148,19 @@ class Output:
     @property
     def full(self) -> bool:
         """Whether the program has to wait until somebody reads."""
-        return self._keep == "unread" and self._size >= self._limit
+        return self._keep == "unread" and len(self._kept) >= self._limit
 
     def add(self, data: bytes) -> None:
         """Keep what came, as far as there is room."""
         self.beginning += data[: _BEGINNING - len(self.beginning)]
         if self._keep == "first":
-            room = self._limit - self._size
+            room = self._limit - len(self._kept)
             self.truncated = self.truncated or len(data) > room
             data = data[:room]
-        if data:
-            self._pieces.append(data)
-            self._size += len(data)
-        while self._keep == "last" and self._size > self._limit:
+        self._kept += data
+        if self._keep == "last" and len(self._kept) > self._limit:
             self.truncated = True
-            first = self._pieces.popleft()
-            rest = first[self._size - self._limit :]
-            self._size -= len(first) - len(rest)
-            if rest:
-                self._pieces.appendleft(rest)
+            del self._kept[: len(self._kept) - self._limit]
 
     @property
     def at_end(self) -> bool:
@@ -210,9 +201,11 @@ class Running:
         self._stop = stop
         self._terminal = terminal
         self._unsent = bytearray(stdin or b"")
+        self._last_input = self._unsent[-1:]
         self._input_ends = stdin is not None and not terminal
+        self._nobody_reads = False
         if stdin is not None and terminal:
-            self._unsent += _END_OF_INPUT
+            self._end_terminal_input()
         self._killed = False
         self._started: Started | None = None
         self._was_started = False
@@ -242,7 +235,10 @@ class Running:
     # What the program's user asks for.
 
     def write(self, data: bytes) -> None:
-        """Put bytes on its standard input; they wait here until it reads.
+        """Put bytes on its standard input; they wait here until it reads, however many they are. Once it cannot read, they are dropped.
+
+        A terminal acts on control bytes, such as Ctrl-C (``b"\\x03"``), instead of passing them on. Until a program switches that off, it
+        passes on whole lines, and cuts off what of a line is beyond 4095 bytes.
 
         Raises:
             InvalidInput: its input was closed before.
@@ -252,17 +248,24 @@ class Running:
                 raise InvalidInput(
                     "The standard input of the program is closed.", fix="Write before close_stdin(), and start without stdin=."
                 )
-            self._unsent += data
+            if data and not self._nobody_reads:
+                self._unsent += data
+                self._last_input = bytearray(data[-1:])
         self.wake()
 
     def close_stdin(self) -> None:
         """End its standard input, behind what was written; on a terminal as Ctrl-D does, so that more can be written later."""
         with self.changed:
             if self._terminal:
-                self._unsent += _END_OF_INPUT
+                self._end_terminal_input()
             else:
                 self._input_ends = True
         self.wake()
+
+    def _end_terminal_input(self) -> None:
+        # At the beginning of a line the byte ends the input; elsewhere it only passes on what there is of the line.
+        self._unsent += _END_OF_INPUT if self._last_input in (b"", b"\n", b"\r", _END_OF_INPUT) else _END_OF_INPUT * 2
+        self._last_input = bytearray(_END_OF_INPUT)
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of its terminal; programs on it hear of that by SIGWINCH.
@@ -501,7 +504,7 @@ class Running:
 
     def _watch_streams(self, watch: selectors.BaseSelector, outputs: dict[int, Output]) -> None:
         """Watch what there is something to do for; an input that has all it will get is closed."""
-        if self._input is not None and self._input_ends and not self._unsent:
+        if self._input is not None and (self._input_ends or self._nobody_reads) and not self._unsent:
             _watched(watch, self._input, 0)
             os.close(self._input)
             self._input = None
@@ -520,7 +523,7 @@ class Running:
                 return
             except OSError:  # nobody reads any more
                 self._unsent.clear()
-                self._input_ends = True
+                self._nobody_reads = True
 
     def _read(self, fd: int, outputs: dict[int, Output]) -> bool:
         """Take in what is there of a stream; whether there was something."""

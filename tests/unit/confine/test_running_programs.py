@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.confined import JAILS, LONG, PATH, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine import Finished, Running, start
+from pytest_gittrix.confine.running import Output
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import open_descriptors
 
@@ -112,9 +114,33 @@ def test_a_terminal_has_a_size_and_ctrl_c(confined: Confined) -> None:
 
 
 def test_a_terminal_ends_the_input_as_ctrl_d_does(confined: Confined) -> None:
-    ended = started(confined, "sh", "-c", "stty -echo; cat; echo end >&2", stdin=b"words\n", pty=True).wait(LONG)
+    for text in (b"words\n", b"words"):
+        ended = started(confined, "sh", "-c", "stty -echo; cat; echo end >&2", stdin=text, pty=True).wait(LONG)
 
-    assert ended.stdout.replace(b"\r\n", b"\n").endswith(b"words\nend\n")
+        assert ended.stdout.replace(b"\r\n", b"\n").endswith(text + b"end\n")
+
+
+def test_what_is_written_to_a_program_that_closed_its_input_is_dropped(confined: Confined) -> None:
+    with started(confined, "sh", "-c", "exec < /dev/null; echo closed; while :; do sleep 0.02; done") as running:
+        until(running, b"closed")
+        for _ in range(3):
+            running.write(b"x" * (1 << 17))
+        running.close_stdin()
+
+        with pytest.raises(InvalidInput, match="standard input of the program is closed"):
+            running.write(b"more")
+
+
+def test_output_in_many_small_pieces_takes_no_more_room_than_its_bytes() -> None:
+    output = Output(None, 20_000, "unread")  # type: ignore[arg-type]
+    tracemalloc.start()
+    for number in range(20_000):
+        output.add(b"%d" % (number % 10))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert held < 60_000
+    assert output.full
 
 
 def test_a_program_that_is_not_there_ends_as_in_a_shell(confined: Confined) -> None:

@@ -63,6 +63,12 @@ def shows(*beginnings: str) -> Callable[[Example], Example]:
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "A program that stays ends with its session": (
+        "unit/engine/test_session_programs.py::test_a_program_that_stays_ends_with_its_programs_or_its_session",
+    ),
+    "One that another process started goes on": (
+        "unit/engine/test_session_programs.py::test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends",
+    ),
     "There is no `flock`": ("unit/os_level/test_lease.py::test_a_file_system_without_locks_is_named",),
     "`overlay` needs Linux": ("unit/workspaces/test_overlay_workspace.py::test_where_no_overlay_can_be_mounted_a_start_says_why",),
     "Programs outside of a jail": (

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
@@ -25,7 +26,7 @@ from pytest_gittrix.confine.running import Finished, Keep, Running
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.command import check_command
-from pytest_gittrix.workspaces.workspace import Workspace
+from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
 
 WORKSPACE: Final = "/workspace"
 """The path of the workspace for programs in a jail; it is the same in every sample of every run."""
@@ -58,7 +59,9 @@ class InWorkspace(Protocol):
 
 
 class Programs:
-    """Runs programs in the workspace of one session. As a context manager it removes their home directory at the end.
+    """Runs programs in the workspace of one session. As a context manager it ends them and removes their home directory at the end.
+
+    Programs that were started also end with the session, if that ends in this process.
 
     ``AgentSession.programs`` makes one with the session's own level and clock.
 
@@ -120,6 +123,7 @@ class Programs:
         jailed = self.confinement.level == "jail"
         self.workspace = (at or str(workspace)) if jailed else os.path.realpath(workspace)
         self._clock = clock
+        self._started: WeakSet[Running] = WeakSet()
         self._passing: Path | None = None
         if home is None:
             self._passing = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory)))
@@ -148,7 +152,9 @@ class Programs:
         self.close()
 
     def close(self) -> None:
-        """Remove the home directory, unless it was given; no program can run afterwards. Closing twice does nothing."""
+        """End the programs that were started and stay, and remove the home directory, unless it was given. Closing twice does nothing."""
+        for running in [*self._started]:
+            running.kill()
         if self._passing is not None:
             shutil.rmtree(self._passing, ignore_errors=True)
 
@@ -221,7 +227,7 @@ class Programs:
         Raises:
             InvalidInput, GittrixError: as for ``run``. ``Running.wait`` raises what is noticed later.
         """
-        return start(
+        running = start(
             self._command(argv, cwd, timeout),
             self.place,
             self.confinement,
@@ -234,6 +240,9 @@ class Programs:
             pty=pty,
             size=size,
         )
+        self._started.add(running)
+        end_with_workspace(running, str(self.place.workspace))
+        return running
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment variables of a program: hermetic git, the session's clock and id, no caches of Python's, and ``more``.

@@ -132,7 +132,7 @@ def test_what_is_written_to_a_program_that_closed_its_input_is_dropped(confined:
 
 
 def test_output_in_many_small_pieces_takes_no_more_room_than_its_bytes() -> None:
-    output = Output(None, 20_000, "unread")  # type: ignore[arg-type]
+    output = Output(None, 20_000, "unread")
     tracemalloc.start()
     for number in range(20_000):
         output.add(b"%d" % (number % 10))
@@ -195,7 +195,7 @@ def test_tasks_read_and_wait_and_a_cancelled_one_leaves_the_program(off: Confine
 def test_arguments_that_are_none_are_refused_before_anything_starts(off: Confined) -> None:
     for wrong in ({"keep": "all"}, {"size": (0, 0)}, {"most_output": -1}, {"timeout": float("nan")}, {"cwd": "nowhere"}):
         with pytest.raises(InvalidInput):
-            started(off, "true", **wrong)  # type: ignore[arg-type]
+            started(off, "true", **wrong)
     with pytest.raises(InvalidInput, match="3 cannot be given"):
         off.shell("true", environment={"NUMBER": 3})  # type: ignore[dict-item]
     with pytest.raises(InvalidInput, match="no terminal"):

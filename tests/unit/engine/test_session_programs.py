@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.testing import World
 
@@ -56,6 +61,33 @@ def test_a_program_that_stays_works_in_the_workspace(world: World) -> None:
         assert shell.stdout.read(60) == b"done\n"
 
     assert agent.touched_files() == ["lib/new.py"]
+
+
+def test_a_program_that_stays_ends_with_its_programs_or_its_session(world: World) -> None:
+    ends: list[Callable[[UserSession, Programs], object]] = [
+        lambda _, programs: programs.close(),
+        lambda session, _: session.discard(),
+        lambda session, _: session.promote(),
+    ]
+    for end in ends:
+        session = world.start()
+        session.write("app.py", f"{len(world.gittrix.list_sessions())}\n")
+        programs = session.for_agent().programs(confine="off")
+        shell = programs.start(["sh", "-c", "while :; do sleep 0.02; done"])
+        assert shell.poll() is None
+
+        end(session, programs)
+
+        assert shell.poll() is not None
+
+
+def test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends(world: World) -> None:
+    session = world.start()
+    ending = f"from pytest_gittrix import GitTrix; GitTrix(None, home={str(world.gittrix.home)!r}).get_session({session.id!r}).discard()"
+    with session.for_agent().programs(confine="off") as programs, programs.start(["sh", "-c", "while :; do sleep 0.02; done"]) as shell:
+        subprocess.run([sys.executable, "-c", ending], check=True, env={**os.environ, **world.clock.environment()})
+
+        assert shell.poll() is None
 
 
 def test_a_session_that_has_ended_runs_no_programs(world: World) -> None:

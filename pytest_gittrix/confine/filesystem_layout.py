@@ -1,6 +1,7 @@
 """Says what a confined program sees of the file system: its workspace, a private home, and as little of the machine as it can run on.
 
-The functions are pure: they say what is to be mounted or allowed. ``namespace_jail``, ``landlock_guard`` and bubblewrap do it.
+It says what is to be mounted or allowed, and makes nothing but directories beside a home. ``namespace_jail``, ``landlock_guard`` and
+bubblewrap do it.
 """
 
 from __future__ import annotations

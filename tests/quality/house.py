@@ -77,6 +77,7 @@ _PROGRAM = "a program of its own, which runs without the package's imports"
 SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     LOCK: {"confine.kernel.namespace_jail": _PROGRAM},
     MOVE: {
+        "confine.filesystem_layout": "moves a directory of earlier versions out of a home, as it is",
         "engine.lineage.handoff": "moves the parts of a session, as they are, to its successor",
         "engine.lineage.member_recovery": "moves a workspace out of its place to see that it can be removed, and back",
         "engine.operations.eviction": "moves a workspace that cannot be archived into the record, as it is",

@@ -120,6 +120,8 @@ def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None
         return linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     if kind == "dev":
         return _put_devices(target, limits.get("memory"))
+    if not os.path.realpath(target).startswith(f"{_NEW}/"):  # an earlier program put a link into its temporary directory or its home
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), target)
     if kind == "overlay":
         return _put_overlay(target, *source.split("\0"))
     if kind == "ro":

@@ -16,7 +16,7 @@ from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine.choose import Place, run, wrapped
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
@@ -372,6 +372,16 @@ def test_what_is_beside_a_home_is_a_directory_of_this_user(tmp_path: Path) -> No
     (confined.root / "h.tmp").symlink_to(tmp_path)
     with pytest.raises(InvalidInput, match="no directory of this user"):
         confined.run("true")
+
+
+def test_a_link_above_a_directory_that_is_shown_makes_nothing_outside(jailed: Confined) -> None:
+    (extra := jailed.root / "extra").mkdir()
+    (victim := jailed.root / "victim").mkdir()
+    jailed.told(f"ln -s /old{victim} /tmp/deep")
+
+    with pytest.raises(AdapterUnavailable):
+        jailed.run("true", place=jailed.place(beside=((extra, "/tmp/deep/er"),)))
+    assert os.listdir(victim) == []
 
 
 def test_places_are_whole_paths(tmp_path: Path) -> None:

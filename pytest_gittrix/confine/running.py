@@ -201,7 +201,7 @@ class Running:
         self._stop = stop
         self._terminal = terminal
         self._unsent = bytearray(stdin or b"")
-        self._last_input = self._unsent[-1:]
+        self._last_input = bytes(self._unsent[-1:])
         self._input_ends = stdin is not None and not terminal
         self._nobody_reads = False
         if stdin is not None and terminal:
@@ -250,7 +250,7 @@ class Running:
                 )
             if data and not self._nobody_reads:
                 self._unsent += data
-                self._last_input = bytearray(data[-1:])
+                self._last_input = bytes(data[-1:])
         self.wake()
 
     def close_stdin(self) -> None:
@@ -265,7 +265,7 @@ class Running:
     def _end_terminal_input(self) -> None:
         # At the beginning of a line the byte ends the input; elsewhere it only passes on what there is of the line.
         self._unsent += _END_OF_INPUT if self._last_input in (b"", b"\n", b"\r", _END_OF_INPUT) else _END_OF_INPUT * 2
-        self._last_input = bytearray(_END_OF_INPUT)
+        self._last_input = _END_OF_INPUT
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of its terminal; programs on it hear of that by SIGWINCH.

@@ -39,6 +39,7 @@ from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.monotonic import OutOfTime, interrupt_after, real_seconds
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
@@ -211,8 +212,7 @@ class Sample:
         def variables() -> Mapping[str, str]:
             file = home / ".task"
             home.mkdir(exist_ok=True)
-            file.write_text(case.task, encoding="utf-8", errors="surrogatepass")
-            file.chmod(0o444)
+            write_file(file, case.task.encode("utf-8", "surrogatepass"), mode=0o444)  # in place of a link that the agent left there
             about_sample = {
                 "GITTRIX_CASE": case.id,
                 "GITTRIX_EPOCH": str(spec.epoch),

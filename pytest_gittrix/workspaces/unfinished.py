@@ -186,8 +186,10 @@ class _Look:
                 if name.startswith("refs/") and self._commits([name]):
                     return name
             raise InvalidInput(f"There is no branch {wanted!r}.", fix="Name the branch that finished work is on.")
+        own = f"refs/heads/{self.branch}"
         names = ["refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"]
-        return next((name for name in names if name != f"refs/heads/{self.branch}" and self._commits([name])), "")
+        # A worktree of main, where nothing else is to compare with, is on the base itself.
+        return next((name for name in names if name != own and self._commits([name])), own if own in names else "")
 
     def _commits(self, names: Iterable[str]) -> list[pygit2.Commit]:
         """The commits that references lead to, those of tags included; a reference that leads to none is left out."""

@@ -170,6 +170,12 @@ def test_without_a_base_what_no_other_reference_has_is_named(world: ToolWorld) -
     assert unfinished_work(path).unmerged == ()
 
 
+def test_main_itself_is_not_compared_with_nothing(world: ToolWorld) -> None:
+    world.sh("git remote remove origin 2>/dev/null; true")
+    work = unfinished_work(world.repo)
+    assert (work.base, work.unmerged) == ("refs/heads/main", ())
+
+
 def test_a_commit_that_only_a_reference_of_the_worktree_has_is_named(world: ToolWorld) -> None:
     path = commits(world, 1)
     world.sh("git update-ref refs/worktree/saved HEAD; git reset -q --hard main", path)

@@ -24,7 +24,7 @@ from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
-from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, PathNotFound
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, PathNotFound
 from pytest_gittrix.extras import needs
 from pytest_gittrix.visible import visible, visible_line
 
@@ -247,10 +247,9 @@ class _Lines:
         self._begun = bytearray()  # the line whose end did not come yet
 
     async def send(self, message: dict[str, Any]) -> None:
-        try:
-            self._running.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        except InvalidInput as closed:
-            raise ConnectionError("It has closed its standard input") from closed
+        self._running.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        if self._running.reads_no_more:
+            raise ConnectionError("It has closed its standard input")
 
     async def receive(self) -> dict[str, Any] | None:
         while self._lines or await self._read():

@@ -234,6 +234,11 @@ class Running:
 
     # What the program's user asks for.
 
+    @property
+    def reads_no_more(self) -> bool:
+        """Whether it has closed its standard input, so that what is written is dropped. It shows once something was written."""
+        return self._nobody_reads
+
     def write(self, data: bytes) -> None:
         """Put bytes on its standard input; they wait here until it reads, however many they are. Once it cannot read, they are dropped.
 

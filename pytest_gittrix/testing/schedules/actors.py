@@ -6,12 +6,14 @@ holder of the lock can go on.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Final, Self
 
 from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput
@@ -186,7 +188,7 @@ class Actors:
 
     def _stuck(self, stuck: _Actor) -> Deadlock:
         everyone = "; ".join(f"{actor.name} {actor.where}" for actor in self._actors.values())
-        frame = sys._current_frames().get(stuck.thread.ident or 0) if stuck.thread else None
+        frame = _frame_of(stuck.thread) if stuck.thread else None
         inside = traceback.extract_stack(frame)[-1] if frame else None
         return Deadlock(
             f"{stuck.name} did not go on within {self._timeout:g} s: {everyone}.",
@@ -194,3 +196,14 @@ class Actors:
             fix=f"Let the holder go on first.{f' {stuck.name} is in {inside.name} ({inside.filename}:{inside.lineno}).' if inside else ''}",
             opt_out="An actor that is only slow needs a longer timeout: Race(..., timeout=).",
         )
+
+
+def _frame_of(thread: threading.Thread) -> FrameType | None:
+    """What a thread is at; None if it has ended."""
+    collects = gc.isenabled()
+    gc.disable()  # a finalizer that runs while the interpreter lists its threads can make it wait for itself
+    try:
+        return sys._current_frames().get(thread.ident or 0)
+    finally:
+        if collects:
+            gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -162,9 +163,9 @@ class Ephemeral(Protocol):
         return None
 
     @property
+    @abstractmethod
     def kind(self) -> str:
         """The kind of workspaces it makes, such as ``remote``; records hold it."""
-        raise NotImplementedError
 
     @property
     def history(self) -> History:
@@ -191,6 +192,7 @@ class Ephemeral(Protocol):
             fix="Leave the kind out, or make an engine with LocalEphemeral.",
         )
 
+    @abstractmethod
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.
 
@@ -202,11 +204,10 @@ class Ephemeral(Protocol):
             durable_objects: durable's object directory; None if it is not on this machine.
             name: the id of the session.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
         """Open an existing workspace; ``seeds`` is where seeds are now, if they may have moved."""
-        raise NotImplementedError
 
 
 def check_ephemeral(adapter: Ephemeral) -> Ephemeral:

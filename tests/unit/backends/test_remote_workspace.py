@@ -201,6 +201,14 @@ class Elsewhere(Ephemeral):
         return LocalEphemeral("copy").open(path, state_dir, seeds)
 
 
+def test_an_adapter_without_a_way_to_make_or_open_workspaces_cannot_be_made() -> None:
+    class Unfinished(Ephemeral):
+        kind = "elsewhere"
+
+    with pytest.raises(TypeError, match="abstract methods create, open|abstract methods 'create', 'open'"):
+        Unfinished()  # type: ignore[abstract]
+
+
 def test_an_adapter_of_somebody_else_s_works(tmp_path: Path) -> None:
     adapter = Elsewhere()
     with open_site(tmp_path, ephemeral=adapter) as site:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.description import fill
-from pytest_gittrix.conformance.worktrees.base.world import PromiseBroken, ToolWorld, token
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, token
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,20 @@ def finish_by_hand(world: ToolWorld, name: str = "demo", *, text: str = "done") 
     path = world.path_of(name)
     world.sh(f"echo {text} > {name}.txt; git add -A; git commit -qm 'add {name}.txt'", path)
     world.sh(f'git merge -q --no-ff --no-edit "$(git -C "{path}" rev-parse HEAD)"')
+
+
+def removes_finished_work(world: ToolWorld, verb: str) -> None:
+    """See that a command removes a clean worktree whose branch is merged: the control of its family.
+
+    Raises:
+        NoVerdict: it removed nothing.
+    """
+    path = world.create()
+    finish_by_hand(world)
+    head = world.worktrees().get(path, "")
+    ran = world.command(verb)
+    if not world.gone(path, head):
+        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.output.strip()[-200:]}")
 
 
 def judge_form(world: ToolWorld, form: Form, text: str, name: str = "demo") -> None:

@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
-from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant
-from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
+from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant, removes_finished_work
+from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, token
 
 _KEEPING: Final = re.compile(r"keep|kept|skip|not |n't|unmerged|refus|active|ahead|retain|dirty|warn", re.IGNORECASE)
 _HEX: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
@@ -23,12 +23,7 @@ def _commit(world: ToolWorld, what: str) -> str:
 @clause("WMRG-01", "clean and merged work is removed", "the other clauses would judge a command that does nothing", "clean")
 def merged_is_cleaned(world: ToolWorld, _case: str) -> None:
     """A clean worktree whose branch is merged into the base is removed: the control of the family."""
-    path = world.create()
-    finish_by_hand(world)
-    head = world.worktrees().get(path, "")
-    ran = world.command("clean")
-    if not world.gone(path, head):
-        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.output.strip()[-200:]}")
+    removes_finished_work(world, "clean")
 
 
 @clause("WMRG-02", "commits after the merge count as unfinished", "the second half of the work goes with the first", "clean")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
-from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant
+from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant, removes_finished_work
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 _PROMISES: Final = (
@@ -106,9 +106,4 @@ _STATE_OF_BOTH: Final = 'git status -uall; git diff HEAD; cd "$R/app"; git statu
 
 def merged_is_removed(world: ToolWorld, _case: str) -> None:
     """The control of ``delete``: a clean worktree whose branch is merged is removed."""
-    path = world.create()
-    finish_by_hand(world)
-    head = world.worktrees().get(path, "")
-    ran = world.command("delete")
-    if not world.gone(path, head):
-        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.output.strip()[-200:]}")
+    removes_finished_work(world, "delete")

@@ -121,8 +121,11 @@ def _worktree(options: Namespace) -> CommandResult:
         "seconds": round(report.seconds, 1),
         "offline": report.offline,
     }
-    if baseline is None:
-        return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if report.broken else 0)
+    if not report.judged:
+        notes = (*notes, "No clause could be judged, so this run says nothing about the tool. See that its commands run by hand.")
+    if baseline is None or not report.judged:
+        failed = report.broken or not report.judged
+        return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if failed else 0)
     return _compared(baseline, data)
 
 

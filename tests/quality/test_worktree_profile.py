@@ -95,6 +95,19 @@ def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, caps
     assert (tmp_path / "badge.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
+def test_a_tool_that_does_not_run_fails_the_run_and_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    description = tmp_path / "tool.toml"
+    broken = "echo first; echo ModuleNotFoundError: no click; false"
+    description.write_text(f'[worktree]\ncreate = "{broken}"\nversion = "{broken}"\n', encoding="utf-8")
+
+    assert main(["conform", "--worktree", str(description), "--clause", "WNEW-07"]) == 1
+
+    shown = capsys.readouterr()
+    assert "made no worktree: ModuleNotFoundError: no click\n" in shown.out
+    assert "first" not in shown.out.splitlines()[-1]
+    assert "No clause could be judged" in shown.err
+
+
 @pytest.mark.parametrize(("create", "said"), [("sleep 60", "took more than 0.5 seconds"), ("kill -9 $PPID", "killed by signal 9")])
 def test_a_run_that_does_not_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: str, said: str) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

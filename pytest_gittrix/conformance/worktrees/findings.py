@@ -95,6 +95,11 @@ class WorktreeReport:
         """The findings that fail the run."""
         return tuple(one for one in self.findings if one.verdict == "broken")
 
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict about any clause. A tool that is not installed, or does not run here, has none."""
+        return any(one.verdict not in ("not claimed", "no verdict") for one in self.findings)
+
     def count(self, verdict: Verdict) -> int:
         """How many clauses have a verdict."""
         return sum(one.verdict == verdict for one in self.findings)

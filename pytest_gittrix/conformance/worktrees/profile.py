@@ -99,7 +99,7 @@ def _run(
     each = len(work) // len(rows)
     return WorktreeReport(
         tool.title,
-        _first_line(stage.output(tool, tool.version)),
+        _first_line(stage.output(tool, tool.version, must_succeed=True)),
         _first_line(stage.output(PLAIN_GIT, PLAIN_GIT.version)),
         real_seconds() - begun,
         tuple(_finding(stage, one, tool, controls, played[-each:], played[:each]) for one in chosen),

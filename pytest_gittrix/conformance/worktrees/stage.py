@@ -25,7 +25,7 @@ def _runs(command: str) -> Judge:
         world.create()
         ran = world.command(command)
         if not ran.done:
-            raise NoVerdict(f"`{ran.line}` ended with {ran.status} where nothing was in the way: {ran.output.strip()[-200:]}")
+            raise NoVerdict(f"`{ran.line}` ended with {ran.status} where nothing was in the way: {ran.last_line}")
 
     return judge
 
@@ -102,12 +102,13 @@ class CellStage:
             return printable(str(reason))
         return ""
 
-    def output(self, tool: WorktreeTool, line: str) -> str:
-        """What a line prints in a world of the tool, as a person reads it; empty if there is no line, or the world cannot be made."""
+    def output(self, tool: WorktreeTool, line: str, *, must_succeed: bool = False) -> str:
+        """What a line prints in a world of the tool, as a person reads it; empty without a line or a world, or if it failed and must not."""
         with suppress(NoVerdict):
             if line:
                 with opened_world(tool, self.template, self.scratch) as world:
-                    return printable(world.typed(line, world.repo).output)
+                    ran = world.typed(line, world.repo)
+                    return printable(ran.output) if ran.done or not must_succeed else ""
         return ""
 
     def reproduces(self, script: str, tool: WorktreeTool) -> bool:

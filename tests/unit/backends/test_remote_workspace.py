@@ -205,7 +205,7 @@ def test_an_adapter_without_a_way_to_make_or_open_workspaces_cannot_be_made() ->
     class Unfinished(Ephemeral):
         kind = "elsewhere"
 
-    with pytest.raises(TypeError, match="abstract methods create, open|abstract methods 'create', 'open'"):
+    with pytest.raises(TypeError, match=r"abstract methods create, open|abstract methods 'create', 'open'"):
         Unfinished()  # type: ignore[abstract]
 
 

@@ -125,7 +125,7 @@ def removes_finished_work(world: ToolWorld, verb: str) -> None:
     head = world.worktrees().get(path, "")
     ran = world.command(verb)
     if not world.gone(path, head):
-        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.output.strip()[-200:]}")
+        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.last_line}")
 
 
 def judge_form(world: ToolWorld, form: Form, text: str, name: str = "demo") -> None:

@@ -53,6 +53,7 @@ _MARK: Final = "GITTRIX_WORLD"
 _PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _NAMED: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
 _MOST_OUTPUT: Final = 1 << 20
+_MOST_OF_A_LINE: Final = 300
 
 
 class PromiseBroken(Exception):
@@ -85,6 +86,11 @@ class RanLine:
     line: str
     status: int | None
     output: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output, where programs say why they failed."""
+        return next(iter(self.output.rstrip().splitlines()[-1:]), "no output")[:_MOST_OF_A_LINE]
 
     @property
     def done(self) -> bool:
@@ -141,7 +147,7 @@ class ToolWorld:
         self.lines.append(f'cd "{self._place(where)}"; {self.portable(line)}')
         ran = self._run(line, where)
         if not ran.done:
-            raise NoVerdict(f"the scenario could not be set up: `{line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+            raise NoVerdict(f"the scenario could not be set up: `{line}` ended with {ran.status}: {ran.last_line}")
         return ran.output
 
     def look(self, line: str, at: Path | None = None) -> str:
@@ -167,7 +173,7 @@ class ToolWorld:
         ran = self._run(typed, where, stdin=stdin, limit=self.tool.timeout, most=_MOST_OUTPUT)
         self._outputs.append(ran.output)
         if ran.status is None:
-            raise NoVerdict(f"`{line}` did not end within {self.tool.timeout:g} seconds: {ran.output.strip()[-200:]}")
+            raise NoVerdict(f"`{line}` did not end within {self.tool.timeout:g} seconds: {ran.last_line}")
         return ran
 
     def prepared(self, command: str, name: str = "demo") -> tuple[str, Path]:
@@ -233,7 +239,7 @@ class ToolWorld:
         ran = self.command("create", name)
         path = self.found_new(before)
         if path is None:
-            raise NoVerdict(f"`{ran.line}` ended with {ran.status} and made no worktree: {ran.output.strip()[-300:]}")
+            raise NoVerdict(f"`{ran.line}` ended with {ran.status} and made no worktree: {ran.last_line}")
         self.enter(name, path)
         return path
 
@@ -338,7 +344,7 @@ class ToolWorld:
         listed = f"{{ {roots}; }} 2>/dev/null | {git} rev-list --objects --no-object-names --all --indexed-objects --stdin 2>/dev/null"
         ran = self._run(f"{listed} | {git} cat-file --batch --buffer 2>/dev/null | grep -qaF {shlex.quote(text)}", self.repo)
         if ran.status not in (0, 1):
-            raise NoVerdict(f"what git stores in {self.portable(repository)} could not be searched: {ran.output.strip()[-200:]}")
+            raise NoVerdict(f"what git stores in {self.portable(repository)} could not be searched: {ran.last_line}")
         return ran.done
 
     # --- the end
@@ -451,7 +457,7 @@ def opened_world(tool: WorktreeTool, template: Path, scratch: Path, *, remote: b
         for line in tool.setup:
             ran = world.typed(fill(line, {"repo": str(world.repo), "world": str(root), "base": tool.base}), world.repo)
             if not ran.done:
-                raise NoVerdict(f"the setup `{line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+                raise NoVerdict(f"the setup `{line}` ended with {ran.status}: {ran.last_line}")
         yield world
     finally:
         world.close()

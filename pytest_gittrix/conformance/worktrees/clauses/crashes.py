@@ -125,7 +125,7 @@ def again_after_a_kill(world: ToolWorld, case: str) -> None:
         again, where = world.prepared(case)
         ran = world.typed(again, where)
         if not _is_done(world, case, text):
-            raise PromiseBroken(f"{case} was killed at {call}, and the same command again does not finish: {ran.output.strip()[-200:]}")
+            raise PromiseBroken(f"{case} was killed at {call}, and the same command again does not finish: {ran.last_line}")
 
 
 @clause(

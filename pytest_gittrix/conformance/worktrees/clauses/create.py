@@ -118,7 +118,7 @@ def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
     before = world.worktrees()
     ran = world.command("create")
     if not ran.done:
-        raise NoVerdict(f"`{ran.line}` ended with {ran.status}: {ran.output.strip()[-300:]}")
+        raise NoVerdict(f"`{ran.line}` ended with {ran.status}: {ran.last_line}")
     path = world.found_new(before)
     world.require(path is not None, "the command exits with 0, and there is no worktree", "git worktree list | grep -q demo")
     assert path is not None

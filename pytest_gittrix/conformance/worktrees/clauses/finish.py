@@ -27,7 +27,7 @@ def _is_landed(world: ToolWorld, text: str) -> str:
 def _hindered(ran: RanLine, what: str) -> None:
     """Say that there is no verdict where the tool refused without the hindrance that the clause is about."""
     if not ran.done:
-        raise NoVerdict(f"{what}: {ran.output.strip()[-200:]}")
+        raise NoVerdict(f"{what}: {ran.last_line}")
 
 
 @clause("WFIN-01", "what was committed is on the base after exit 0", "work counts as merged and is not", "finish", controls=("create",))

@@ -103,7 +103,7 @@ class CellStage:
         return ""
 
     def output(self, tool: WorktreeTool, line: str, *, must_succeed: bool = False) -> str:
-        """What a line prints in a world of the tool, as a person reads it; empty without a line or a world, or if it failed and must not."""
+        """What a line prints in a world of the tool, for people; empty without a line or a world, or if it failed and must not."""
         with suppress(NoVerdict):
             if line:
                 with opened_world(tool, self.template, self.scratch) as world:

@@ -66,6 +66,7 @@ _EXAMPLES = {
         'gittrix promote sess_V1St --files app.py,README.md -m "Fix the bug"',
         'gittrix promote sess_V1St --hunks "app.py:1,3" --on-overlap merge',
         "gittrix promote sess_V1St --strategy patch > work.patch",
+        "gittrix promote sess_V1St --files app.py --keep",
         "gittrix promote sess_V1St --refuse-secrets --allow-secret tests/key.pem",
         'gittrix promote sess_V1St --strategy pr --forge-repo acme/app --title "Fix the bug" --draft',
     ],
@@ -371,6 +372,7 @@ def _promote(verb: Parser) -> None:
     verb.add_argument(
         "--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"
     )
+    verb.add_argument("--keep", action="store_true", help="go on with the session, from the promoted commit")
     verb.add_argument("--refuse-secrets", action="store_true", help="promote nothing if a file or a new line looks like credentials")
     verb.add_argument(
         "--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"

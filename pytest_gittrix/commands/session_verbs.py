@@ -198,6 +198,7 @@ def promote(options: Namespace) -> CommandResult:
             draft=options.draft,
             refuse_secrets=options.refuse_secrets,
             allow_secrets=options.allow_secret,
+            keep=options.keep,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
     notes = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}

@@ -201,13 +201,16 @@ class Records:
     def baselines(self) -> set[str]:
         """The baselines of sessions that are active or have a workspace, which may be needed again. As of the last ``sync``."""
         rows = [*self.index.rows(state="active"), *self.index.rows(workspace_present=True)]
-        return {row.metadata["baselineSha"] for row in rows}
+        return {baseline for row in rows for baseline in _baselines(row)}
 
     def promoted(self) -> set[str]:
         """The commits that promotions made."""
         self.index.sync()
-        results = (row.metadata["promote"]["result"] for row in self.index.each(state="promoted"))
-        return {result["sha"] for result in results if result}
+        promoted: set[str] = set()
+        for row in self.index.each():
+            result = row.metadata["promote"]["result"]
+            promoted.update(_baselines(row)[1:], [result["sha"]] if result else [])
+        return promoted
 
     def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
         known: Any = row.metadata
@@ -225,6 +228,11 @@ class Records:
         children = [self._node(child, above | {row.id}, depth - 1) for child in below]
         children += [Node(successor, "handoff" if known.get("outcome") == "handoff" else "crash", mark="missing")] * lost
         return replace(node, children=tuple(children))
+
+
+def _baselines(row: Row) -> list[str]:
+    """Every baseline that a session has had, oldest first: all but the first are commits of its promotions."""
+    return [*row.metadata.get("earlierBaselines", ()), row.metadata["baselineSha"]]
 
 
 def _chain_of(row: Row) -> str:

@@ -100,7 +100,8 @@ class EngineServices:
 
     def recovery(self) -> Recovery:
         """A recovery of the store."""
-        return Recovery(self.store, self.recorder, self.resources.durable_of, self.evictor, pull_requests=self.promoter.pull_requests)
+        resources, pull_requests = self.resources, self.promoter.pull_requests
+        return Recovery(self.store, self.recorder, resources.durable_of, resources.prepare_baseline, self.evictor, pull_requests)
 
     def settle_promotion(self, commit: str) -> bool:
         """Mend the promotion of this store that a commit is of, if its process is gone.

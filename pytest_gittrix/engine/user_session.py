@@ -62,7 +62,7 @@ class UserSession(AgentSession):
         """
         from pytest_gittrix.engine.promotion.selection import select
 
-        with self._recorder.working("review", self._actor) as state:
+        with self._working("review") as state:
             snapshot = self._snapshot(state)
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
             return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot))
@@ -82,6 +82,7 @@ class UserSession(AgentSession):
         draft: bool = False,
         refuse_secrets: bool = False,
         allow_secrets: Iterable[str] = (),
+        keep: bool = False,
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
 
@@ -103,9 +104,12 @@ class UserSession(AgentSession):
             refuse_secrets: promote nothing if a selected file looks like credentials, or gained lines that do. Without it the result tells
                 of them, in ``.secrets``.
             allow_secrets: paths of files that may look so.
+            keep: go on with the session: the commit is its baseline then, and what was not promoted stays touched. With ``branch`` and
+                ``pr`` the new branch is the session's too, so that the next promotion adds to it.
 
         Raises:
-            BaselineConflict: durable drifted over the selection; the session stays active.
+            BaselineConflict: durable drifted over the selection, or with ``keep`` over work that is not promoted; the session stays
+                active.
             PromoteFailed: nothing is selected, a path was not touched, a checkout is in the way (``WorktreeDirty``), names collide
                 (``PathCollision``), durable is locked (``DurableLocked``), or there are secrets to be refused (``SecretsFound``).
             InvalidInput: an argument has a value that is not allowed.
@@ -117,7 +121,9 @@ class UserSession(AgentSession):
         require_person(self._services.store.root, "promote")
         pull_request = PrRequest(base, title, body, draft)
         allowed = frozenset(check_paths(allow_secrets, "allow_secrets"))
-        request = PromoteRequest(what, files, check_hunks(hunks), strategy, message, on_overlap, pull_request, refuse_secrets, allowed)
+        request = PromoteRequest(
+            what, files, check_hunks(hunks), strategy, message, on_overlap, pull_request, refuse_secrets, allowed, keep
+        )
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
         services.tidy()

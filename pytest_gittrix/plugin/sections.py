@@ -204,7 +204,7 @@ def _promoted(scene: Scene) -> dict[str, str]:
         event.data["commit"]: id_
         for id_ in store.ids()
         for event in store.log(id_).salvage().events
-        if event.type == "promote.done" and event.data.get("branch") == scene.branch and event.data.get("commit")
+        if event.type in ("promote.done", "promote.kept") and event.data.get("branch") == scene.branch and event.data.get("commit")
     }
 
 

@@ -43,6 +43,7 @@ _EVENT_TITLES: Final[Mapping[str, str]] = {
     "promote.intent": "The promotion began",
     "promote.conflict": "The promotion met a conflict",
     "promote.done": "The work was promoted",
+    "promote.kept": "The work was promoted, and the session went on",
     "promote.aborted": "The promotion was given up",
     "workspace.removed": "The workspace was removed",
     "worktree.updated": "Durable's checkout was brought forward",
@@ -56,6 +57,7 @@ _EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "workspace.removed": (),
     "promote.intent": ("count", "branch"),
     "promote.done": ("commit", "branch"),
+    "promote.kept": ("commit", "branch"),
     "check.done": ("kind", "detail"),
 }
 _COLUMNS: Final = (

@@ -175,13 +175,13 @@ class LayeredDir(SafeDir):
 
     # Changing --------------------------------------------------------------------------------------------------------------------
 
-    def _unmounted(self, path: str) -> AbstractContextManager[int]:
-        """A block in which no program mounts the layers."""
+    def unmounted(self, path: str) -> AbstractContextManager[int]:
+        """A block in which no program mounts the layers. Raises WriteRejected, which names the path, if one does."""
         return locked_file(self._work, shared=True, wait=0, refusal=lambda: _mounted(path))
 
     def write(self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False) -> os.stat_result:
         """As ``SafeDir.write``."""
-        with self._unmounted(path):
+        with self.unmounted(path):
             below = self._make_way(path)
             if executable is None and below is not None and stat.S_ISREG(below.st_mode):
                 executable = bool(below.st_mode & stat.S_IXUSR)
@@ -189,7 +189,7 @@ class LayeredDir(SafeDir):
 
     def make_link(self, path: str, target: bytes) -> None:
         """As ``SafeDir.make_link``."""
-        with self._unmounted(path):
+        with self.unmounted(path):
             self._make_way(path)
             super().make_link(path, target)
 
@@ -198,12 +198,12 @@ class LayeredDir(SafeDir):
         if self._is_below(path):
             self.write(path, self.read(path)[0], executable=executable)
             return
-        with self._unmounted(path):
+        with self.unmounted(path):
             super().chmod(path, executable)
 
     def delete(self, path: str) -> bool:
         """As ``SafeDir.delete``."""
-        with self._unmounted(path):
+        with self.unmounted(path):
             try:
                 own, below = self._look(path)
             except PathNotFound:
@@ -223,7 +223,7 @@ class LayeredDir(SafeDir):
 
     def prune(self, path: str) -> None:
         """As ``SafeDir.prune``."""
-        with self._unmounted(path):
+        with self.unmounted(path):
             self._prune([*parents(path), path])
 
     def stand_alone(self, top: str = ".") -> None:
@@ -235,7 +235,7 @@ class LayeredDir(SafeDir):
         Raises:
             WriteRejected, OSError: the disk refused, or a program has the layers mounted.
         """
-        with self._unmounted(top):
+        with self.unmounted(top):
             for found in [*self.scan(top, skip=lambda _path: False)]:
                 if not self._is_below(found.path):
                     continue

@@ -24,7 +24,7 @@ from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, flatten, parents
+from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, changed_directories, changed_entries, flatten, parents
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
@@ -142,6 +142,11 @@ class Seed:
                 return []
         prefix = f"{directory}/" if directory else ""
         return [prefix + path for path in flatten(self.trees.read, tree)]
+
+    def differences(self, newer: Seed) -> dict[str, tuple[Entry | None, Entry | None]]:
+        """Every path whose entry differs in another baseline, with its entry here and there. The cost grows with what differs."""
+        found = changed_directories(self.trees.read, self.root, newer.root, read_new=newer.trees.read)
+        return {path: entries for change in found for path, entries in changed_entries(change)}
 
     @cached_property
     def has_submodules(self) -> bool:

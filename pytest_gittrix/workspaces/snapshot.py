@@ -142,6 +142,16 @@ class Snapshot:
         blobs = {id_: data for id_, data in self.blobs.items() if id_ in needed}
         return replace(self, changes=changes, blobs=blobs, given={path: self.changes[path] for path in paths})
 
+    def since(self, seed: Seed) -> Snapshot:
+        """The same files as their difference from another baseline, which the session had earlier."""
+        if seed.commit == self.seed.commit:
+            return self
+        between = {path: new for path, (_, new) in seed.differences(self.seed).items() if path not in self.given}
+        changes = {path: entry for path, entry in {**between, **self.changes}.items() if entry != seed.entries.get(path)}
+        new = {entry.id for entry in changes.values() if entry is not None and entry.mode != SUBMODULE}
+        blobs = {id_: self.blobs[id_] if id_ in self.blobs else self.seed.blob(id_) for id_ in new}
+        return replace(self, seed=seed, changes=dict(sorted(changes.items())), blobs=blobs)
+
     @cached_property
     def _written(self) -> tuple[str, dict[str, bytes]]:
         return write_trees(self.seed.trees.read, self.seed.root, self.changes, self.seed.format.hash_object)

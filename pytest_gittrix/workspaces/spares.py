@@ -18,7 +18,7 @@ from functools import cache
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.tree import changed_directories, changed_entries, parents
+from pytest_gittrix.git.tree import parents
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, is_older, names_in, private_directory, sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.workspaces.seed import Seed
@@ -285,8 +285,7 @@ def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str)
 
 def _bring_files_forward(root: str, directories: dict[str, int], old: Seed, seed: Seed) -> None:
     """Turn the files of one baseline into those of another; ``directories``, the inode of each directory, is kept up."""
-    differing = changed_directories(old.trees.read, old.root, seed.root, read_new=seed.trees.read)
-    changes = {path: after for change in differing for path, (_, after) in changed_entries(change)}
+    changes = {path: after for path, (_, after) in old.differences(seed).items()}
     for path in sorted(changes, reverse=True):
         entry = old.entries.get(path)
         if entry is not None:

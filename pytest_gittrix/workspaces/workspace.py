@@ -16,12 +16,12 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 from weakref import WeakKeyDictionary
 
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
 from pytest_gittrix.os_level.files import (
@@ -37,7 +37,7 @@ from pytest_gittrix.os_level.files import (
 )
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir
-from pytest_gittrix.workspaces.seed import Seed, open_seed
+from pytest_gittrix.workspaces.seed import History, Seed, open_seed
 from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, built_once
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
@@ -49,6 +49,7 @@ _INCOMPLETE: Final[tuple[WorkspaceKind, ...]] = ("lazy", "overlay")
 """The kinds that do not have every file of the baseline in their directory."""
 
 _WORK: Final = "work"
+_NOTE: Final = "workspace.json"
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEP: Final = 100
@@ -122,6 +123,8 @@ class Workspace:
         kind: its kind.
         path: its root directory.
         seed: its baseline.
+        began: the baseline that it was made from. It is another one than ``seed`` once a promotion kept the session. Its own repository
+            and the lower layer of an ``overlay`` stay as they were made.
         created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
         left_out: why some of its files are not in the directory, where they are at another place and could not be had; else empty.
@@ -130,10 +133,20 @@ class Workspace:
     confine: str = "auto"
     left_out: str = ""
 
-    def __init__(self, kind: str, path: str, seed: Seed, created: CreationState, admin: str | None, state_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        seed: Seed,
+        created: CreationState,
+        admin: str | None,
+        state_dir: str | None = None,
+        began: Seed | None = None,
+    ) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
+        self.began = seed if began is None else began
         self.created = created
         self._admin = admin
         self._state_dir = state_dir
@@ -154,7 +167,7 @@ class Workspace:
         """The lower layer of an ``overlay``, and the directory that the kernel works in while it is mounted; None for the other kinds."""
         if self.kind != "overlay" or self._state_dir is None:
             return None
-        return lower_layer(self.seed), os.path.join(self._state_dir, _WORK)
+        return lower_layer(self.began), os.path.join(self._state_dir, _WORK)
 
     def stand_alone(self, top: str = ".") -> None:
         """See that a directory has all its files itself, unlike that of an ``overlay``; ``LayeredDir.stand_alone`` says what is raised."""
@@ -195,7 +208,49 @@ class Workspace:
         on_step: Callable[[], object] = lambda: None,
     ) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
-        return take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted, on_step=on_step)
+        taken = take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted, on_step=on_step)
+        if not self.created.layered or self.seed is self.began:
+            return taken
+        # The lower layer lacks what the baseline got since: if the upper one lacks it too, it was deleted.
+        newer = (path for path, (_, new) in self.began.differences(self.seed).items() if new is not None and path not in taken.touched)
+        gone = [path for path in newer if self.files.lstat(path) is None]
+        return replace(taken, changes=dict(sorted({**taken.changes, **dict.fromkeys(gone)}.items())))
+
+    @property
+    def state_dir(self) -> str | None:
+        """Where the engine keeps what it has to know about it; None for one that another system made."""
+        return self._state_dir
+
+    def seed_of(self, commit: str) -> Seed:
+        """The seed of another baseline of its session. Raises AdapterUnavailable if it is gone."""
+        return _seed_in([os.path.dirname(self.seed.directory)], commit, self.seed.history, self.seed.format.name)
+
+    def reread_baseline(self) -> None:
+        """Take over the baseline that another object of this workspace has stored. Raises AdapterUnavailable if it cannot be read."""
+        if self._state_dir is not None:
+            commit = _note_in(self._state_dir, self.path)["commit"]
+            self.seed = self.seed if commit == self.seed.commit else self.seed_of(commit)
+
+    def store_baseline(self, seed: Seed) -> None:
+        """Store that the workspace has another baseline from now on.
+
+        Raises:
+            OSError: the disk refused.
+            AdapterUnavailable: what was noted about it cannot be read.
+        """
+        if self._state_dir is not None:
+            note = {**_note_in(self._state_dir, self.path), "commit": seed.commit, "began": self.began.commit}
+            write_file(os.path.join(self._state_dir, _NOTE), json.dumps(note).encode(), sync=seed.sync)
+        self.seed = seed
+
+    def unmounted(self) -> AbstractContextManager[object]:
+        """A block in which the engine may change its files; for an ``overlay``, no program has its layers mounted meanwhile.
+
+        Raises:
+            WriteRejected: a program has.
+        """
+        files = self.files
+        return files.unmounted(".") if isinstance(files, LayeredDir) else contextlib.nullcontext()
 
     def close(self) -> None:
         """Release its descriptor."""
@@ -210,7 +265,7 @@ class Workspace:
             OSError: the disk refused.
         """
         if self.kind in WITH_OWN_GIT:
-            _write_branch(os.path.join(self.path, ".git"), self.seed.commit, branch, write_file)
+            _write_branch(os.path.join(self.path, ".git"), self.began.commit, branch, write_file)
 
     def move_aside(self, path: str) -> None:
         """Move the workspace to ``path`` in the same directory, out of the agent's reach. A workspace that was moved before is found there.
@@ -354,8 +409,35 @@ def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[st
         "boot": created.boot,
         "directories": {json_name(name): inode for name, inode in directories.items()},
     }
-    write_file(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
+    write_file(os.path.join(state_dir, _NOTE), json.dumps(state).encode())
     return created
+
+
+def _note_in(state_dir: str, path: str) -> dict[str, Any]:
+    """What ``note_creation`` stored. Raises AdapterUnavailable if it cannot be read."""
+    try:
+        with open(os.path.join(state_dir, _NOTE), "rb") as file:
+            note: dict[str, Any] = json.load(file)
+            return {**note, "commit": note["commit"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable_note(path, error) from error
+
+
+def _unreadable_note(path: str, error: Exception) -> AdapterUnavailable:
+    return AdapterUnavailable(f"What the engine noted about the workspace {path} cannot be read: {error}.", fix="Discard the session.")
+
+
+def _seed_in(places: Collection[str], commit: str, history: History, format_name: str) -> Seed:
+    """The seed of a commit, in the first of some directories that has it. Raises AdapterUnavailable if none has."""
+    found = (open_seed(place, commit, history, format_name) for place in places)
+    seed = next((one for one in found if one is not None), None)
+    if seed is None:
+        raise AdapterUnavailable(
+            f"The seed of {commit} is gone from {' and '.join(places)}.",
+            why="Without the baseline nobody can say what the agent changed.",
+            fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
+        )
+    return seed
 
 
 def json_name(name: str) -> str:
@@ -374,29 +456,21 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
     Raises:
         AdapterUnavailable: its state or its seed is gone or damaged, or it is a copy of a linked work tree; the message says which.
     """
+    note = _note_in(state_dir, path)
     try:
-        with open(os.path.join(state_dir, "workspace.json"), "rb") as file:
-            state = json.load(file)
-        kind, history = check_kind(state["kind"]), state["history"]
-        directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
-        created = CreationState(state["stamp"], state["boot"], directories, kind not in _INCOMPLETE, kind == "overlay")
-        places = dict.fromkeys(place for place in (seeds, state["seeds"]) if place is not None)
-        found = (open_seed(place, state["commit"], history, state["format"]) for place in places)
-        seed = next((one for one in found if one is not None), None)
-        admin = state["admin"]
+        kind, history, format_name, admin = check_kind(note["kind"]), note["history"], note["format"], note["admin"]
+        directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in note["directories"].items()}
+        created = CreationState(note["stamp"], note["boot"], directories, kind not in _INCOMPLETE, kind == "overlay")
+        places = dict.fromkeys(place for place in (seeds, note["seeds"]) if place is not None)
+        seed = _seed_in(places, note["commit"], history, format_name)
+        began = seed if note.get("began", seed.commit) == seed.commit else _seed_in(places, note["began"], history, format_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AdapterUnavailable(
-            f"What the engine noted about the workspace {path} cannot be read: {error}.", fix="Discard the session."
-        ) from error
-    if seed is None:
-        raise AdapterUnavailable(
-            f"The seed of {state['commit']} is gone from {' and '.join(places)}.",
-            why="Without the baseline nobody can say what the agent changed.",
-            fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
-        )
+        if isinstance(error, GittrixError):
+            raise  # some of ours are OSErrors too
+        raise _unreadable_note(path, error) from error
     if admin is not None:
         _settle_worktree(admin, path)
-    return Workspace(kind, path, seed, created, admin, state_dir)
+    return Workspace(kind, path, seed, created, admin, state_dir, began)
 
 
 def _settle_worktree(admin: str, path: str) -> None:

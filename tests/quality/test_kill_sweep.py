@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 from support.fault_sweep import sweep_scenes
-from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
+from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -49,6 +49,8 @@ class Operation:
 
 
 GIVEN = {"given.txt": "given\n"}
+KEPT = ("app.py", "src/b/two.txt")
+"""The part of the work that a promotion takes after which the session goes on: a change, and a deletion that empties a directory."""
 FIRST, SECOND, THIRD = "session-0", "session-1", "session-2"
 
 
@@ -64,6 +66,12 @@ def promote(scene: Scene, session: str = FIRST) -> None:
             print(f"promoted {engine.get_session(session).promote().sha}")
     except GittrixError as refusal:
         print(f"refused {refusal.code}")
+
+
+def promote_and_keep(scene: Scene) -> None:
+    """Promote a part, after which the session goes on, and print what the caller was told."""
+    with scene.engine(init=False) as engine:
+        print(f"kept {engine.get_session(FIRST).promote(files=[*KEPT], keep=True).sha}")
 
 
 def evict(scene: Scene) -> None:
@@ -125,6 +133,17 @@ def drifted(scene: Scene) -> None:
     scene.git("commit", "-qam", "drift")
 
 
+def with_a_rival(scene: Scene) -> None:
+    """A session, and a person's commit at paths that the agent did not touch."""
+    one_session(scene)
+    (scene.durable / "README.md").write_text("# By the person\n")
+    (scene.durable / "run.sh").unlink()
+    (scene.durable / "rival").mkdir()
+    (scene.durable / "rival/new.txt").write_text("new\n")
+    scene.git("add", "--all")
+    scene.git("commit", "-qm", "rival")
+
+
 def overdue(scene: Scene) -> None:
     assert (scene.session(), scene.session()) == (FIRST, SECOND)
     scene.clock.advance(2 * TTL)
@@ -142,6 +161,26 @@ def judge_promote(scene: Scene, run: SupervisedRun) -> str:
         pass
     scene.judge_repository()
     return scene.judge_session(FIRST)
+
+
+def judge_keep(scene: Scene, run: SupervisedRun) -> str:
+    """The session goes on, before its promotion or after it; the rest can be promoted, and the person's commit is not undone."""
+    assert run.killed or run.stdout, run.stderr.decode()[-600:]
+    rival = scene.git("rev-parse", "main:README.md")
+    with scene.engine() as engine:
+        session = engine.get_session(FIRST)
+        kept = sum(event.type == "promote.kept" for event in session.history())
+        assert scene.promoted() == kept <= 1
+        assert not run.stdout or kept
+        left = {path: data for path, data in WORK.items() if not (kept and path in KEPT)}
+        assert did(session) == left
+        assert not kept or (session.read("README.md") == b"# By the person\n" and not session.exists("run.sh"))
+        assert session.promote().warnings == ()
+    assert scene.promoted() == kept + 1
+    assert scene.git("rev-parse", "main:README.md") == rival
+    assert scene.git("ls-tree", "--name-only", "main", "run.sh", "rival/new.txt") == "rival/new.txt"
+    scene.judge_repository()
+    return "kept" if kept else "active"
 
 
 def judge_start(scene: Scene, _run: SupervisedRun) -> str:
@@ -241,6 +280,7 @@ OPERATIONS = {
     "start": Operation(lambda _: None, start, judge_start),
     "promote": Operation(one_session, promote, judge_promote),
     "promote-conflict": Operation(drifted, promote, judge_conflict),
+    "promote-keep": Operation(with_a_rival, promote_and_keep, judge_keep),
     "evict": Operation(one_session, evict, judge_evict),
     "evict-side-work": Operation(with_a_side_branch, evict, judge_evict_with_a_side_branch),
     "evict-staged-work": Operation(with_staged_work, evict, judge_evict_with_staged_work),

@@ -23,6 +23,8 @@ from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,
+    catch_up,
+    current_snapshot,
     file_exists,
     followed,
     is_executable_below,
@@ -31,7 +33,6 @@ from pytest_gittrix.engine.operations.review import (
     read_file,
     require_no_directory,
     require_place,
-    snapshot_of,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
 from pytest_gittrix.errors import GittrixError, SessionExpired
@@ -96,15 +97,16 @@ class AgentSession:
         return self._info(marks=True)
 
     def _info(self, *, marks: bool) -> SessionInfo:
-        with self._recorder.working("info", self._actor, marks=marks) as state, self._workspace.operation():
+        with self._working("info", marks=marks) as state:
             self._recorder.derive()
             snapshot = self._snapshot(state)
             return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
 
     @contextmanager
-    def _working(self, op: str) -> Iterator[SessionState]:
-        """An operation on the session's files; see ``Recorder.working``."""
-        with self._recorder.working(op, self._actor) as state, self._workspace.operation():
+    def _working(self, op: str, *, marks: bool = True) -> Iterator[SessionState]:
+        """An operation on the session's files, which have its baseline; see ``Recorder.working``."""
+        with self._recorder.working(op, self._actor, marks=marks) as state, self._workspace.operation():
+            catch_up(self._workspace, state)
             yield state
 
     def _name(self, path: str) -> str:
@@ -189,7 +191,7 @@ class AgentSession:
         return state.api_deleted if self._workspace.kind == "lazy" else frozenset()
 
     def _snapshot(self, state: SessionState) -> Snapshot:
-        return snapshot_of(state, self._workspace, self._limits)
+        return current_snapshot(state, self._workspace, self._limits)
 
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).
@@ -231,7 +233,7 @@ class AgentSession:
         """What the agent's own git holds that is in no touched file, a line each."""
         try:
             nested = nested_repositories(self._workspace.path, snapshot.nested)
-            work = self._commits(state).beside(snapshot.files, promoted=True)
+            work = self._commits(state).beside(snapshot, promoted=True)
         except GittrixError as problem:
             return (f"The agent's repository cannot be read: {problem.fact}",)
         return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))

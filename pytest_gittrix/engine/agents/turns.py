@@ -26,7 +26,7 @@ from pytest_gittrix.engine.agents.context_pressure import Pressure
 from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
 from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.recorder import Listener, Recorder
-from pytest_gittrix.engine.operations.review import snapshot_of
+from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.proc import end_tree, lead
@@ -288,7 +288,7 @@ class Turns:
 def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
     """Save the files for forks. A workspace that cannot be read now prevents no turn from starting or ending."""
     try:
-        return save_checkpoint(recorder, state, snapshot_of(state, parts_of(agent).workspace, parts_of(agent).limits))
+        return save_checkpoint(recorder, state, current_snapshot(state, parts_of(agent).workspace, parts_of(agent).limits))
     except (AdapterUnavailable, WriteRejected, OSError) as problem:
         report_ignored(problem)
         return state

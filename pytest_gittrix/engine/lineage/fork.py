@@ -15,7 +15,7 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.engine.operations.review import snapshot_of
+from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
@@ -114,7 +114,7 @@ class Fork:
         points.reached("fork:filled")
         if files.changes or files.left_out:
             state = child.read()
-            save_checkpoint(child, state, snapshot_of(state, workspace, self.limits), left_out=files.left_out)
+            save_checkpoint(child, state, current_snapshot(state, workspace, self.limits), left_out=files.left_out)
 
     def undo(self, id_: str) -> None:
         """Nothing to undo: only the child's log has the fork."""
@@ -161,7 +161,7 @@ class Source:
 
     def _now(self) -> Files:
         with self.recorder.leased() as state:
-            snapshot = snapshot_of(state, self.workspace(), self.limits)
+            snapshot = current_snapshot(state, self.workspace(), self.limits).since(self.seed())
         return Files(snapshot.changes, snapshot.blobs, snapshot.left_out)
 
     def _set_aside(self, moment: Moment | None) -> Take:

@@ -86,6 +86,15 @@ class Succession:
                 self.parent.append("succession.aborted", {"child": id_, "reason": "its start never finished"}, commit_point=True)
 
 
+def _moved_by_promotions(state: SessionState) -> dict[str, Any]:
+    """The fields of a first event that promotions changed after which the session went on."""
+    if state.kept is None:
+        return {}
+    names = ("baseline", "durable_branch", "durable_ref", "strategy")
+    given = [{**path_fields(path), "resource": name} for path, name in state.seed_files.items()]
+    return {name: getattr(state, name) for name in names} | {"earlier_baselines": [*state.earlier_baselines], "seed_files": given}
+
+
 def _writes(recorder: Recorder) -> list[Event]:
     return [event for event in recorder.log.twin().read() if event.type == "session.write"]
 
@@ -126,7 +135,7 @@ class Handoff:
             )
         id_, lease = claim()
         try:
-            self._begin(recorder, state, self.recorder_of(id_), {**first.data, **changes})
+            self._begin(recorder, state, self.recorder_of(id_), {**first.data, **_moved_by_promotions(state), **changes})
         finally:
             lease.release()
         return id_

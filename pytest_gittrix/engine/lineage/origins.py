@@ -14,6 +14,7 @@ from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity
 from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
+from pytest_gittrix.engine.operations.review import catch_up
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.lease import Lease
@@ -72,6 +73,8 @@ class Origins:
         changes: dict[str, Any] = {} if task is None else {"task": check_text(task, "task")}
         new_identity = check_identity(identity)
         with recorder.working("handoff", "human") as state:
+            if state.kept is not None:
+                catch_up(self.resources.open_workspace(state), state)
             changes["policy"] = (policy or state.policy).to_data()
             changes["identity"] = with_values(
                 {**state.identity, "step_ref": None, **new_identity}
@@ -103,6 +106,7 @@ class Origins:
                 fix="Promote or discard it, and start a new one.",
             )
         then = fold(events[: seq + 1])
+        base = state if which == "now" else then
         durable = self.resources.durable_of(state)
         history = events[0].data.get("history", "none")
         ephemeral = self.resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
@@ -111,7 +115,7 @@ class Origins:
             state,
             events,
             lambda: self.resources.open_workspace(state),
-            lambda: durable.seed(self.resources.seeds(), state.baseline, history),
+            lambda: durable.seed(self.resources.seeds(), base.baseline, history),
             ephemeral.limits,
         )
         left_out = summary_of(events[seq + 1 :]) if summary is True else check_text(summary, "summary") if summary else None
@@ -120,14 +124,14 @@ class Origins:
             Beginning(
                 new_task or then.task,
                 durable,
-                state.durable_branch or durable.branch,
+                base.durable_branch or durable.branch,
                 ephemeral,
                 policy or then.policy,
                 None if then.ended else then.strategy,
                 with_values({**then.identity, **new_identity}),
                 origin,
-                state.baseline,
-                read_seed_files(parent.directory, state.seed_files),
+                base.baseline,
+                read_seed_files(parent.directory, base.seed_files),
             ),
             id_,
         )

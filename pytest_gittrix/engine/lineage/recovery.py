@@ -40,7 +40,7 @@ class RecoveryReport:
     """The result of a recovery.
 
     Attributes:
-        rolled_forward: sessions whose promotion had landed and is now recorded.
+        rolled_forward: sessions whose promotion had landed and is now recorded; they are active if it was to keep them.
         rolled_back: sessions whose promotion had not landed, which are active again.
         removed: sessions whose workspace was still to be removed, or whose start never finished.
         postponed: ended sessions whose work takes longer to archive than one session may take; the next sweep goes on with them.
@@ -62,6 +62,7 @@ class Recovery:
         store: the store.
         recorder_of: makes the recorder of a session.
         durable_of: opens the durable repository of a session.
+        prepare_baseline: makes the seed of the commit that is to be a session's baseline.
         evictor: finishes interrupted evictions.
         pull_requests: opens the pull requests of killed promotions.
         report: the result, filled by ``run``.
@@ -70,6 +71,7 @@ class Recovery:
     store: Store
     recorder_of: Callable[[str], Recorder]
     durable_of: Callable[[SessionState], Durable]
+    prepare_baseline: Callable[[SessionState, Durable, str], None]
     evictor: Evictor
     pull_requests: PullRequests = field(default_factory=PullRequests)
     report: RecoveryReport = field(default_factory=RecoveryReport)
@@ -168,7 +170,10 @@ class Recovery:
         self.report.rolled_forward.append(state.id)
         done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
         pull_request = None if proposal is None else self.pull_requests.find_or_open(durable, branch, proposal, intent.commit)
-        return record_done(recorder, done, pull_request, actor="system")
+        keep = intent.data.get("keep")
+        if keep is not None:
+            self.prepare_baseline(state, durable, intent.commit)
+        return record_done(recorder, done, pull_request, keep, actor="system")
 
     def _finish(self, recorder: Recorder, state: SessionState) -> None:
         """Finish an interrupted eviction, unless the policy of a promoted session keeps its workspace."""

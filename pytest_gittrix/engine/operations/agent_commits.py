@@ -23,7 +23,7 @@ from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.tree import Changes, Entry
+from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
@@ -64,7 +64,7 @@ class AgentCommits:
 
     def __init__(self, workspace: Workspace, directory: Path, recorded: list[str]) -> None:
         self._workspace = workspace
-        self._seed = workspace.seed
+        self._seed = workspace.began  # the agent's repository knows no later baseline
         self._directory = directory
         self._recorded = recorded
 
@@ -99,6 +99,7 @@ class AgentCommits:
             WriteRejected: the agent's repository can be read, but the commit cannot be written to it.
             OSError: the disk refused.
         """
+        snapshot = snapshot.since(self._seed)
         ref, there = self._agent_head()
         parent = there or self.head()
         built = build_commit(
@@ -156,17 +157,18 @@ class AgentCommits:
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
 
-    def beside(self, files: Changes, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | LinkedWork | None:
+    def beside(self, snapshot: Snapshot, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | LinkedWork | None:
         """What the agent's repository holds beside its files; see ``find_side_work``, and ``find_linked_work`` for a linked work tree.
 
         Args:
-            files: what the work tree changed of the baseline.
+            snapshot: the work tree.
             promoted: whether that was promoted, or is to be, so that the commits of the agent's branch have their outcome there.
             on_step: called at each step; may raise to end the search.
 
         Raises:
             UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
         """
+        files = snapshot.since(self._seed).files
         if self._workspace.linked_git_dir is not None:
             return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted, on_step=on_step)
         if self._workspace.kind not in WITH_OWN_GIT:

@@ -17,7 +17,7 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
+from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_directories, changed_entries
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.seed import Seed
@@ -25,8 +25,8 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 CHECKPOINTS: Final = ("engine", "commits.git")
-# After this event the files are not as they were before.
-_CHANGE: Final = "session.write"
+# After these events the files, or the baseline that a fork has, are not as they were before.
+_CHANGES: Final = ("session.write", "promote.kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def moment_at(events: list[Event], seq: int) -> Moment:
     """
     saved = moments(events)
     before = [moment for moment in saved if moment.seq <= seq]
-    if before and not any(event.type == _CHANGE for event in events[before[-1].seq + 1 : seq + 1]):
+    if before and not any(event.type in _CHANGES for event in events[before[-1].seq + 1 : seq + 1]):
         return before[-1]
     possible = sorted({_last_like(events, moment) for moment in saved})
     raise InvalidInput(
@@ -126,7 +126,7 @@ def moment_at(events: list[Event], seq: int) -> Moment:
 
 def _last_like(events: list[Event], moment: Moment) -> int:
     """The last event after which the files were still as at a saved moment."""
-    return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type == _CHANGE), events[-1].seq)
+    return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type in _CHANGES), events[-1].seq)
 
 
 def files_at(repository: Path, seed: Seed, id_: str) -> Files:
@@ -168,7 +168,8 @@ def _reading(repository: Path, seed: Seed) -> Iterator[_Reader]:
 def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
     kind, data = reader.objects.read(id_)
     tree = parse_commit(id_, data).tree if kind == "commit" else id_
-    return {path: new for path, (_, new) in changed_paths(reader.trees.read, seed.root, tree).items()}
+    found = changed_directories(seed.trees.read, seed.root, tree, read_new=reader.trees.read)
+    return {path: new for change in found for path, (_, new) in changed_entries(change)}
 
 
 def write_files(workspace: Workspace, files: Files) -> None:

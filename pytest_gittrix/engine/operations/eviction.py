@@ -21,7 +21,7 @@ from pytest_gittrix.engine.operations.archive import WHOLE, Archive, store_large
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
-from pytest_gittrix.engine.operations.review import snapshot_of
+from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.lease import Lease
@@ -118,7 +118,7 @@ class Evictor:
             AdapterUnavailable: the workspace cannot be read.
             OSError: the archive cannot be written.
         """
-        snapshot = snapshot_of(state, workspace, self.limits)
+        snapshot = current_snapshot(state, workspace, self.limits)
         large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
         return self._archive(recorder, state, snapshot, None, large, TimeLimit(None))
 
@@ -230,7 +230,7 @@ class Evictor:
     ) -> Exception | None:
         """Archive what is in a workspace; returns why the whole of it has to be kept too, or None if everything is archived."""
         try:
-            snapshot = snapshot_of(state, workspace, self.limits, time.check)
+            snapshot = current_snapshot(state, workspace, self.limits, time.check)
         except (GittrixError, OSError) as problem:
             return problem
         large: Mapping[str, Entry] = {}
@@ -257,7 +257,8 @@ class Evictor:
     ) -> Exception | None:
         """Archive what lies beside the files; returns why the whole workspace has to be kept instead, or None if that was done."""
         try:
-            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None, time=time)
+            was_promoted = promoted is not None or state.kept is not None
+            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=was_promoted, time=time)
         except GittrixError as problem:
             return problem
         except OSError as problem:
@@ -281,13 +282,13 @@ class Evictor:
         if kept is not None:
             return kept
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
-        work = commits.beside(snapshot.files, promoted=promoted, on_step=time.check)
+        work = commits.beside(snapshot, promoted=promoted, on_step=time.check)
         if isinstance(work, LinkedWork):
-            return keep_linked_work(recorder.directory, workspace.seed, work, sync=sync, on_step=time.check)
+            return keep_linked_work(recorder.directory, workspace.began, work, sync=sync, on_step=time.check)
         if work is None:
             return None
         workspace.stand_alone(".git")
-        return keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
+        return keep_side_work(root, recorder.directory, workspace.began, work, sync=sync)
 
     def _archive_linked_work(self, recorder: Recorder, workspace: Workspace, promoted: Changes | None, time: TimeLimit) -> str:
         """Archive what only the entry of a linked work tree in durable leads to, where the files are kept whole without it.
@@ -298,7 +299,7 @@ class Evictor:
         Raises:
             OSError: the disk refused; a recovery tries again.
         """
-        git_dir, seed, kept = workspace.linked_git_dir, workspace.seed, recorder.directory / REPOSITORY
+        git_dir, seed, kept = workspace.linked_git_dir, workspace.began, recorder.directory / REPOSITORY
         if git_dir is None:
             return ""
         try:

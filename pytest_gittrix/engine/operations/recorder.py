@@ -32,6 +32,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "session.write": "session.write",
     "session.commit": "session.commit",
     "promote.done": "session.promote",
+    "promote.kept": "session.promote",
     "workspace.removed": "session.evict",
 }
 """The names GitTrix gives its events, by the stored event that stands for each."""

@@ -240,6 +240,10 @@ class Resources:
             ephemeral.spares,
         )
 
+    def prepare_baseline(self, state: SessionState, durable: Durable, commit: str) -> None:
+        """Make the seed of a session's next baseline, from which its workspace follows without durable. Raises as ``Durable.seed``."""
+        durable.seed(self.seeds(), commit, self.open_workspace(state).seed.history)
+
     @property
     def seeds_path(self) -> Path:
         """Where seeds are, made or not."""

@@ -1,6 +1,6 @@
 """A session's files as the agent reads them, and as a person reviews them: reads through to the baseline, diffs, hunks.
 
-These functions only read a workspace, and record nothing.
+These functions record nothing, and but for ``catch_up`` they only read a workspace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
+from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.rebase import rebase
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -45,6 +47,24 @@ class ListEntry:
 
     path: str
     type: ListType
+
+
+def catch_up(workspace: Workspace, state: SessionState) -> None:
+    """See that a workspace has its session's baseline, which a promotion may have moved; the caller holds the lease.
+
+    Raises as ``rebase``.
+    """
+    if state.kept is None or workspace.seed.commit == state.baseline:
+        return
+    merged = {path_of(one): Entry(one["mode"], one["id"]) for one in state.kept.merged}
+    with workspace.operation():
+        rebase(workspace, state.baseline, merged, state.api_deleted)
+
+
+def current_snapshot(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
+    """As ``snapshot_of``, once the workspace has its session's baseline; the caller holds the lease."""
+    catch_up(workspace, state)
+    return snapshot_of(state, workspace, limits, on_step)
 
 
 def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:

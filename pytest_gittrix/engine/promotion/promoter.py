@@ -1,6 +1,6 @@
-"""Promoting a session: selected changes become one commit on durable, and the session ends as its policy says.
+"""Promoting a session: selected changes become one commit on durable, and the session ends as its policy says, or goes on from there.
 
-``promotion`` makes the commit and lands it; ``operations.eviction`` takes the workspace away afterwards.
+``promotion`` makes the commit and lands it; ``operations.eviction`` takes the workspace away afterwards, unless the session is kept.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Final
 from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, snapshot_of, suspects
+from pytest_gittrix.engine.operations.review import Review, catch_up, snapshot_of, suspects
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
+from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
 from pytest_gittrix.engine.promotion.selection import Selection, select
@@ -41,15 +42,26 @@ class PromoteRequest:
     pull_request: PrRequest
     refuse_secrets: bool
     allow_secrets: frozenset[str]
+    keep: bool = False
 
-    def selection(self, session_id: str) -> tuple[Snapshot | None, Iterable[str] | None]:
-        """The snapshot that was reviewed, if one was, and the paths. Raises InvalidInput if they contradict each other."""
+    def selection(self, state: SessionState) -> tuple[Snapshot | None, Iterable[str] | None]:
+        """The snapshot that was reviewed, if one was, and the paths.
+
+        Raises:
+            InvalidInput: they contradict each other, or the review is of another session or of its baseline before the last promotion.
+        """
         if not isinstance(self.what, Review):
             if self.what is not None and self.files is not None:
                 raise InvalidInput("Paths were given twice, as the first argument and as files=.", fix="Give them once.")
             return None, self.files if self.what is None else self.what
-        if self.what.session_id != session_id:
-            raise InvalidInput(f"The review is of session {self.what.session_id}, not {session_id}.", fix="Review this session first.")
+        if self.what.session_id != state.id:
+            raise InvalidInput(f"The review is of session {self.what.session_id}, not {state.id}.", fix="Review this session first.")
+        if self.what.baseline != state.baseline:
+            raise InvalidInput(
+                f"The review is of the changes since {self.what.baseline[:12]}, and the session's baseline is {state.baseline[:12]} now.",
+                why="A promotion moved the baseline, so what was reviewed is no longer what would be promoted.",
+                fix="Review the session again.",
+            )
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
 
     def secrets(self, snapshot: Snapshot, selection: Selection) -> dict[str, tuple[str, ...]]:
@@ -70,6 +82,31 @@ class PromoteRequest:
                 "Let a file through by its path, with allow_secrets=[...].", "Let a file through by its path, with --allow-secret PATH."
             ),
         )
+
+    def check_keep(self, state: SessionState, branch: str, strategy: str) -> None:
+        """Refuse a strategy with which the session cannot go on, or went on with already.
+
+        Raises:
+            InvalidInput: a patch moves no baseline; or the session's branch has a pull request.
+        """
+        if self.keep and strategy == "patch":
+            raise InvalidInput(
+                "A promotion by the strategy 'patch' cannot keep the session.",
+                why="No commit lands from which the session could go on.",
+                fix=Advice("Promote with another strategy, or without keep=True.", "Promote with another strategy, or without --keep."),
+            )
+        kept = state.kept
+        if strategy == "pr" and self.pull_request.base is None and kept is not None and kept.branch == branch and kept.pr_url:
+            raise InvalidInput(
+                f"The session's branch {branch!r} has a pull request: {kept.pr_url}",
+                why="Another one would be merged into that branch.",
+                fix=Advice(
+                    "Promote with strategy='commit', which adds to that pull request.", "Promote with --strategy commit, which adds to it."
+                ),
+                opt_out=Advice(
+                    "Name the branch that another one goes to, with base=.", "Name the branch that another one goes to, with --base."
+                ),
+            )
 
     def commit_message(self, state: SessionState) -> str:
         """The caller's message, or one from the session's task."""
@@ -106,12 +143,14 @@ class Promoter:
         request.pull_request.check()
         on_overlap, requested = check_on_overlap(request.on_overlap), check_strategy(request.strategy)
         with recorder.working("promote", "human") as state:
-            reviewed, files = request.selection(recorder.id)
+            catch_up(workspace, state)
+            reviewed, files = request.selection(state)
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits)
             durable = self.resources.durable_of(state)
             branch = state.durable_branch or durable.branch
             message = request.commit_message(state)
             strategy = self.strategies.choose(durable, branch, requested=requested, of_session=check_strategy(state.strategy))
+            request.check_keep(state, branch, strategy)
             proposal = self.pull_requests.propose(
                 request.pull_request, strategy, durable=durable, branch=branch, session=state.id, task=state.task, message=message
             )
@@ -128,11 +167,22 @@ class Promoter:
                 self.resources,
                 self.pull_requests,
                 self.settle,
+                Keeping(state, workspace) if request.keep else None,
             )
             selection = select(snapshot, files, request.hunks)
             found = request.secrets(snapshot, selection)
             result = promotion.run(selection)
+            if request.keep:
+                return replace(self._go_on(recorder, workspace, result), secrets=found)
             return replace(self._end_session(recorder, workspace, result, selection.changes), secrets=found)
+
+    def _go_on(self, recorder: Recorder, workspace: Workspace, result: PromoteResult) -> PromoteResult:
+        """Give the workspace the promoted commit as its baseline; one that cannot have it yet is a warning of the result."""
+        try:
+            catch_up(workspace, recorder.read())
+        except (GittrixError, OSError) as problem:
+            return replace(result, warnings=(*result.warnings, f"the workspace is not brought forward yet: {problem}"))
+        return result
 
     def _end_session(self, recorder: Recorder, workspace: Workspace, result: PromoteResult, promoted: Changes) -> PromoteResult:
         """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""

@@ -22,6 +22,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, side
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
+from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.engine.promotion.selection import Selection
@@ -116,6 +117,7 @@ class Promotion:
         pull_requests: opens the pull request.
         settle: called with the contents of a lock in the way; mends the promotion that holds it if its process is dead, and returns
             whether it did.
+        keeping: the session and its workspace, if the session goes on; None if the promotion ends it.
         warnings: what failed after the branch had moved.
     """
 
@@ -131,6 +133,7 @@ class Promotion:
     resources: Resources
     pull_requests: PullRequests
     settle: Callable[[str], bool]
+    keeping: Keeping | None = None
     warnings: list[str] = field(default_factory=list)
 
     def run(self, selection: Selection) -> PromoteResult:
@@ -152,23 +155,42 @@ class Promotion:
             if self.strategy == "patch":
                 return self.write_patch(selection)
             for branch in islice(self.target_branches(), _ATTEMPTS):
-                head = self.durable.head(self.branch)
+                head = self.head()
                 fitted = self.fit(selection, head)
                 points.reached("promote:drift-checked")
                 built = self.build(fitted, head)
-                self.log_intent(built, fitted, branch)
+                keep = self.keeping.data(selection, fitted) if self.keeping is not None else None
+                self.log_intent(built, fitted, branch, keep)
                 landing = self.land(built, fitted, branch, head)
                 if landing is None:
                     continue
                 if self.proposal is not None:
                     turn.close()
-                return self.record(landing)
+                return self.record(landing, keep)
             raise PromoteFailed(
                 f"{self.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
                 stage="apply",
                 why="Each time drift had to be judged anew.",
                 fix="Promote again when fewer programs write to it.",
             )
+
+    def head(self) -> str:
+        """The commit that the session's branch is at.
+
+        Raises:
+            InvalidInput: there is no such branch, or no more, since the pull request of an earlier promotion was merged.
+        """
+        try:
+            return self.durable.head(self.branch)
+        except InvalidInput as problem:
+            kept = self.state.kept
+            if kept is None or kept.branch != self.branch:
+                raise
+            raise InvalidInput(
+                f"The session's branch {self.branch!r} is gone from durable.",
+                why="An earlier promotion of the session made it, and whoever merges a pull request may delete its branch.",
+                fix="Start a new session from the branch that has the work now. Discard this one: the rest of its work is archived.",
+            ) from problem
 
     def target_branches(self) -> Iterator[str]:
         """The branch to land on, once for each try. New branches get another name each time: a name that was lost is taken."""
@@ -182,13 +204,17 @@ class Promotion:
         """The selection as it goes onto a head that may have drifted from the baseline.
 
         Raises:
-            BaselineConflict: drift overlaps the selection; the conflict is in the log.
+            BaselineConflict: drift overlaps the selection, or work that stays behind in a session that goes on; the conflict is in the log.
             PromoteFailed: durable already has everything that was selected.
+            WriteRejected: see ``Keeping.require_no_loss``.
         """
         points.reached("promote:head-read")
         drift = self.durable.drift(self.state.baseline, head, self.snapshot.seed)
         try:
-            return reconcile(selection, drift, self.snapshot.seed, self._read_blob, on_overlap=self.on_overlap, head=head)
+            fitted = reconcile(selection, drift, self.snapshot.seed, self._read_blob, on_overlap=self.on_overlap, head=head)
+            if self.keeping is not None:
+                self.keeping.require_no_loss(self.snapshot, selection, fitted, drift, head)
+            return fitted
         except BaselineConflict as conflict:
             paths = conflict.conflicting_files
             self.recorder.append("promote.conflict", {"paths_digest": digest_of(paths), "count": len(paths), "head": head}, actor="human")
@@ -229,7 +255,7 @@ class Promotion:
             )
         return built
 
-    def log_intent(self, built: BuiltCommit, selection: Selection, branch: str) -> None:
+    def log_intent(self, built: BuiltCommit, selection: Selection, branch: str, keep: Mapping[str, Any] | None) -> None:
         """Store what is about to happen, on the disk before anything of it does."""
         intent: dict[str, Any] = {
             "commit": built.id,
@@ -242,6 +268,7 @@ class Promotion:
             "strategy": self.strategy,
             "pack": built.pack.name,
             **(self.proposal.to_data() if self.proposal is not None else {}),
+            **({"keep": keep} if keep is not None else {}),
         }
         self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
         points.reached("promote:intent-logged")
@@ -314,10 +341,14 @@ class Promotion:
         with suppress(AdapterUnavailable):
             self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
 
-    def record(self, landing: Landing) -> PromoteResult:
+    def record(self, landing: Landing, keep: Mapping[str, Any] | None) -> PromoteResult:
         """Open the pull request of a commit that is in, and store the end. Raises nothing: what fails is a warning.
 
         A landing that is not tidied up yet is recorded by the recovery that finds its intent.
+
+        Args:
+            landing: the landing.
+            keep: what ``promote.kept`` has beside that; None where the promotion ends the session.
         """
         built, branch = landing.built, landing.branch
         if landing.landed is None:
@@ -328,9 +359,13 @@ class Promotion:
             self.warnings.append(pull_request.problem)
         done = {"commit": built.id, "ref": branch_ref(branch), "branch": branch, "strategy": self.strategy}
         try:
-            record_done(self.recorder, done, pull_request, actor="human")
-        except GittrixError as error:
-            self.warnings.append(f"the promotion is in, but could not be recorded yet: {error.fact}")
+            if keep is not None:
+                self.resources.prepare_baseline(self.state, self.durable, built.id)
+                points.reached("promote:baseline-made")
+            record_done(self.recorder, done, pull_request, keep, actor="human")
+        except (GittrixError, OSError) as error:
+            reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
+            self.warnings.append(f"the promotion is in, but could not be recorded yet: {reason}")
         points.reached("promote:recorded")
         for path, reason in (landing.landed.stale or {}).items():
             self.warnings.append(f"the checkout {path} was left behind: {reason.partition(chr(10))[0]}")

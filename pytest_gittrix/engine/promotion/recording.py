@@ -14,12 +14,15 @@ from pytest_gittrix.record.eventlog.events import Actor
 from pytest_gittrix.record.state.fold import SessionState
 
 
-def record_done(recorder: Recorder, done: Mapping[str, Any], outcome: PrOutcome | None, *, actor: Actor) -> SessionState:
+def record_done(
+    recorder: Recorder, done: Mapping[str, Any], outcome: PrOutcome | None, keep: Mapping[str, Any] | None, *, actor: Actor
+) -> SessionState:
     """Store the end of a promotion, and the state of its pull request.
 
     Args:
         recorder: of the session; the caller holds its lease.
         done: the data of ``promote.done``, without the pull request.
+        keep: what ``promote.kept`` has beside that; None where the promotion ends the session.
         outcome: whether the pull request was opened; None where the promotion opens none.
         actor: who promoted.
 
@@ -28,7 +31,8 @@ def record_done(recorder: Recorder, done: Mapping[str, Any], outcome: PrOutcome 
             address.
     """
     pull_request = outcome.done_fields() if outcome is not None else {}
-    state = recorder.append("promote.done", {**done, **pull_request}, actor=actor, commit_point=True)
+    type_ = "promote.done" if keep is None else "promote.kept"
+    state = recorder.append(type_, {**done, **pull_request, **(keep or {})}, actor=actor, commit_point=True)
     observation = outcome.observation() if outcome is not None else None
     if observation is not None:
         with suppress(GittrixError):

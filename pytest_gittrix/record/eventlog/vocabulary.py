@@ -26,7 +26,7 @@ _SESSION: Mapping[str, Kind] = {
         "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}, "
         "and each of seed_files is {path, resource}.",
         "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
-        optional="id_seed history strategy identity lineage seed_files",
+        optional="id_seed history strategy identity lineage seed_files earlier_baselines",
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
@@ -40,12 +40,19 @@ _SESSION: Mapping[str, Kind] = {
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
         "commit parent ref tree paths_digest count",
-        optional="branch strategy message pack owner base title body draft",
+        optional="branch strategy message pack owner base title body draft keep",
     ),
     "promote.done": _kind(
         "The selection is on the branch: the session is promoted; pr_failed is why there is no pull request.",
         "commit ref branch strategy",
         optional="pr_url pr_failed patch",
+    ),
+    "promote.kept": _kind(
+        "The selection is on the branch, and the session goes on: commit is its baseline instead of before, and branch its branch. "
+        "Each of merged is {path, mode, id}: what the session had where the commit has a merged text. "
+        "Each of in_durable is {path}, of a file that was given to the session or deleted through it.",
+        "commit ref branch strategy before",
+        optional="pr_url pr_failed merged in_durable",
     ),
     "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
     "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),

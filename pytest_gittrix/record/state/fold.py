@@ -16,7 +16,7 @@ from pytest_gittrix.record.eventlog.events import Event, path_of
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.state.values import ENDED, Intent, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
+from pytest_gittrix.record.state.values import ENDED, Intent, Kept, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
 
 __all__ = [
     "ENDED",
@@ -103,6 +103,7 @@ def _created(event: Event) -> SessionState:
         identity=data.get("identity", {}),
         lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
         seed_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
+        earlier_baselines=tuple(data.get("earlier_baselines", ())),
         seq=event.seq,
     )
 
@@ -206,6 +207,24 @@ def _done(state: SessionState, event: Event) -> None:
     state.state, state.ended_ns = "promoted", event.ts
     state.strategy = data["strategy"]
     state.result = Result(data["commit"], data["branch"], data.get("pr_url"), data.get("patch"))
+
+
+def _kept(state: SessionState, event: Event) -> None:
+    data, last = event.data, state.kept
+    if data["before"] != state.baseline:
+        raise _impossible(state, event, f"its baseline is {state.baseline}, not {data['before']}")
+    _close_intent(state, event)
+    opened = last.pr_url if last is not None and last.branch == data["branch"] else None
+    state.kept = Kept(data["commit"], data["branch"], data.get("pr_url", opened), data.get("merged", []))
+    state.earlier_baselines = (*state.earlier_baselines, state.baseline)
+    state.baseline, state.durable_branch = data["commit"], data["branch"]
+    state.durable_ref = f"{state.durable_ref.partition('#')[0]}#{state.durable_branch}"
+    if data["strategy"] != "commit":
+        state.strategy = "commit"  # what comes next goes onto the same branch
+    in_durable = {path_of(one) for one in data.get("in_durable", ())}
+    state.api_deleted = state.api_deleted - in_durable
+    state.seed_files = {path: name for path, name in state.seed_files.items() if path not in in_durable}
+    state.changed_since_checkpoint = True
 
 
 def _ended(state: SessionState, event: Event) -> None:
@@ -322,6 +341,7 @@ RULES: Mapping[str, Rule] = {
     "session.activity": Rule(_ACTIVE, apply=_activity),
     "promote.intent": Rule(_ACTIVE, apply=_intent),
     "promote.done": Rule(_ACTIVE, use=True, apply=_done),
+    "promote.kept": Rule(_ACTIVE, use=True, apply=_kept),
     "promote.aborted": Rule(_ACTIVE, apply=_close_intent),
     "promote.conflict": Rule(_ACTIVE, use=True),
     "worktree.updated": Rule(_ANY),

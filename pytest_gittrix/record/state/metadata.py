@@ -21,7 +21,7 @@ _RECORD_KEYS = frozenset({
     "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
 })
 # fmt: on
-_ADDITIONS = frozenset({"identity", "lineage", "outcome", "successor", "life"})
+_ADDITIONS = frozenset({"identity", "lineage", "outcome", "successor", "life", "earlierBaselines"})
 
 
 def metadata_of(state: SessionState) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
         "outcome": state.outcome,
         "successor": state.successor,
         "life": _life(state),
+        "earlierBaselines": [*state.earlier_baselines] or None,
     }
     return {**state.extra, **_known(record)}
 

@@ -279,6 +279,10 @@ def _promoted(observations: Observations, event: Event) -> Observations:
     return _moved(known, "idle", "pr_created", event.ts)
 
 
+def _kept(observations: Observations, event: Event) -> Observations:
+    return observations if event.data.get("pr_url") is None else _promoted(observations, event)
+
+
 def _ended(observations: Observations, event: Event) -> Observations:
     state = event.data["state"]
     if observations.session.over or (state == "promoted" and observations.pr.state != "none"):
@@ -354,6 +358,7 @@ _STEPS: Final[Mapping[str, Callable[[Observations, Event], Observations]]] = {
     "life.moved": _lived,
     "workspace.ready": _ready,
     "promote.done": _promoted,
+    "promote.kept": _kept,
     "session.ended": _ended,
     "runtime.observed": _runtime,
     "activity.observed": _activity,

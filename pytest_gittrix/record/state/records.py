@@ -34,6 +34,7 @@ _OPTIONAL = frozenset(
         "outcome",
         "life",
         "successor",
+        "earlierBaselines",
     }
 )
 LONGEST = timedelta(days=36_525)
@@ -67,7 +68,7 @@ class EvictionPolicy(BaseModel):
     Args:
         ttl_idle: since it was last used or its files changed: a timedelta, a text like ``"4h"``, or None for no limit.
         ttl_absolute: since it was created, likewise.
-        until_promote: remove the workspace once the session is promoted.
+        until_promote: remove the workspace once a promotion ends the session; one that keeps it does not.
         manual: never evict on its own, whatever the limits say.
 
     Raises:
@@ -181,6 +182,7 @@ class SessionMetadata(_Record):
     outcome: str | None = None
     successor: str | None = None
     life: dict[str, Any] | None = None
+    earlier_baselines: list[str] | None = None
 
     @classmethod
     def of(cls, state: SessionState) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -78,6 +78,23 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """The last promotion after which the session went on.
+
+    Attributes:
+        commit: what it made, which is the session's baseline since.
+        branch: the branch that the commit is on, which is the session's since.
+        pr_url: the address of the pull request of that branch, if a promotion of this session opened it.
+        merged: as in ``promote.kept``.
+    """
+
+    commit: str
+    branch: str
+    pr_url: str | None = None
+    merged: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """Where a session comes from.
 
@@ -135,6 +152,8 @@ class SessionState:
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
         intent: the promotion that has not ended in the log.
+        kept: the last promotion after which the session went on; None if there was none. It moved ``baseline`` and ``durable_branch``.
+        earlier_baselines: the baselines before that one, oldest first; the workspace was made from the first.
         workspace_present: whether the workspace is complete and not removed.
         checkpoint: the tree that was saved last; see ``workspace.kept``.
         steps: the steps that began and did not end, outermost first.
@@ -179,6 +198,8 @@ class SessionState:
     strategy: str = "auto"
     result: Result | None = None
     intent: Intent | None = None
+    kept: Kept | None = None
+    earlier_baselines: tuple[str, ...] = ()
     workspace_present: bool = False
     checkpoint: str | None = None
     changed_since_checkpoint: bool = False

@@ -17,14 +17,14 @@ from typing import Any, Final
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.record.eventlog.log import Cursor, EventLog, Prefix
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.values import Intent, Lineage, Policy, Result, RunEnd
+from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Result, RunEnd
 
 FILE: Final = "fold.json"
 WORTH: Final = 1000
 """The number of events from which folding them again takes longer than writing a checkpoint."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 """To be raised whenever a rule of ``fold`` changes: states of other versions are not read."""
-_VALUES: Final = {"result": Result, "intent": Intent, "lineage": Lineage, "run": RunEnd, "policy": Policy}
+_VALUES: Final = {"result": Result, "intent": Intent, "kept": Kept, "lineage": Lineage, "run": RunEnd, "policy": Policy}
 _FIELDS: Final = frozenset(field.name for field in fields(SessionState))
 
 
@@ -80,4 +80,5 @@ def to_data(state: SessionState) -> dict[str, Any]:
 def from_data(data: dict[str, Any]) -> SessionState:
     """Read what ``to_data`` gave. Raises KeyError or TypeError for anything else."""
     values = {name: kind(**data[name]) for name, kind in _VALUES.items() if data[name] is not None}
-    return SessionState(**{**data, **values, "api_deleted": frozenset(data["api_deleted"]), "steps": tuple(data["steps"])})
+    tuples = {name: tuple(data[name]) for name in ("steps", "earlier_baselines")}
+    return SessionState(**{**data, **values, **tuples, "api_deleted": frozenset(data["api_deleted"])})

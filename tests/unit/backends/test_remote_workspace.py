@@ -50,6 +50,19 @@ def test_its_files_are_at_the_server_from_the_start(site: Site, server: Workspac
     assert server.token not in json.dumps(record)
 
 
+def test_a_promotion_that_keeps_it_brings_a_rivals_change_to_the_server(site: Site, server: WorkspaceServer) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    site.durable.commit({"README.md": "# By a rival\n", "run.sh": None})
+
+    session.promote(files=["app.py"], keep=True)
+
+    assert (there(server, session) / "README.md").read_text() == "# By a rival\n"
+    assert not (there(server, session) / "run.sh").exists()
+    assert session.touched_files() == site.another().get_session(session.id).touched_files() == ["left.txt"]
+
+
 def test_it_begins_with_files_that_it_is_given(site: Site, server: WorkspaceServer) -> None:
     session = site.start(seed_files={"NOTES.md": "begin here\n"})
     assert (there(server, session) / "NOTES.md").read_text() == "begin here\n"

@@ -1,0 +1,103 @@
+"""A promotion after which its session goes on, with the promoted commit as its baseline (docs/explanation/promotion.md).
+
+What the agent has at a path that durable changed would lose its conflict, since the new baseline has durable's change already. So such a
+promotion is refused, unless it promotes that path too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gittrix.backends.protocol import Drift
+from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.errors import Advice, BaselineConflict, CapabilityMissing
+from pytest_gittrix.git.tree import overlap
+from pytest_gittrix.record.eventlog.events import path_fields
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.rebase import differing
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The session that goes on.
+
+    Attributes:
+        state: its state, read under the lease.
+        workspace: its workspace, which is at its baseline.
+    """
+
+    state: SessionState
+    workspace: Workspace
+
+    def __post_init__(self) -> None:
+        if self.workspace.state_dir is None:
+            raise CapabilityMissing(
+                f"Session {self.state.id} was started by another system, and cannot go on after a promotion.",
+                why="Nobody noted how its workspace was made, so it cannot get another baseline.",
+                fix=Advice("Promote it without keep=True.", "Promote it without --keep."),
+            )
+
+    def require_no_loss(self, snapshot: Snapshot, selected: Selection, fitted: Selection, drift: Drift, head: str) -> None:
+        """Refuse the promotion where the agent has work at a path that durable changed, and that is not promoted.
+
+        Args:
+            snapshot: what is promoted of.
+            selected: the selection.
+            fitted: the same as it goes onto durable's head.
+            drift: what durable changed since the session's baseline.
+            head: the head.
+
+        Raises:
+            BaselineConflict: it would lose a conflict; the error names every such path.
+            WriteRejected: a program has the layers of an ``overlay`` mounted, so that what durable changed cannot be brought there.
+        """
+        between = {path: (old, fitted.changes.get(path, new)) for path, (old, new) in drift.items()}
+        with self.workspace.operation():
+            found = dict(differing(self.workspace, between, _merged(selected, fitted), self.state.api_deleted))
+            unselected = [path for path in snapshot.touched if path not in selected.changes]
+            near = {path for path in overlap(unselected, drift) if path not in drift}
+            lost = sorted(near | {path for path, is_own in found.items() if is_own})
+            if not lost and found:
+                with self.workspace.unmounted():
+                    return
+        if lost:
+            raise _conflict(lost, self.state.baseline, head)
+
+    def data(self, selected: Selection, fitted: Selection) -> dict[str, Any]:
+        """What ``promote.kept`` has beside what every end of a promotion has."""
+        merged = [
+            {**path_fields(path), "mode": entry.mode, "id": entry.id}
+            for path, entry in _merged(selected, fitted).items()
+            if entry is not None
+        ]
+        known = (path for path in selected.changes if path in self.state.api_deleted or path in self.state.seed_files)
+        in_durable = [path_fields(path) for path in known]
+        lists = {"merged": merged, "in_durable": in_durable}
+        return {"before": self.state.baseline, **{name: found for name, found in lists.items() if found}}
+
+
+def _merged(selected: Selection, fitted: Selection) -> dict[str, Any]:
+    """The selected entries of which something else goes onto durable: by path, as they were selected."""
+    return {path: entry for path, entry in selected.changes.items() if path in fitted.changes and fitted.changes[path] != entry}
+
+
+def _conflict(paths: list[str], baseline: str, head: str) -> BaselineConflict:
+    more = f" (and {len(paths) - _SHOWN} more)" if len(paths) > _SHOWN else ""
+    return BaselineConflict(
+        f"Durable changed since the session started, at {len(paths)} path{'s' if len(paths) > 1 else ''} where work stays behind: "
+        f"{', '.join(map(repr, paths[:_SHOWN]))}{more}.",
+        conflicting_files=paths,
+        durable_sha=head,
+        baseline_sha=baseline,
+        kinds=dict.fromkeys(paths, "tree"),
+        why="The session would go on from durable's head, and its next promotion would undo durable's change without a conflict.",
+        fix=Advice(
+            "Promote these paths too, with on_overlap='merge', or promote without keep=True.",
+            "Promote these paths too, with --on-overlap merge, or promote without --keep.",
+        ),
+    )

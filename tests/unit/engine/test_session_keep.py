@@ -1,0 +1,345 @@
+"""``promote(keep=True)``: the session goes on from the promoted commit, and nothing of a rival's is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.engine import KINDS, Site, at_point, edited, kill_at, open_site, shell
+
+from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
+from pytest_gittrix.os_level.file_lock import locked_file
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with open_site(tmp_path) as made:
+        yield made
+
+
+def reopened(site: Site, session: UserSession) -> UserSession:
+    """The same session in another engine, as another process has it."""
+    return site.another().get_session(session.id)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kept_session_goes_on_from_its_commit(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    session.write("new/deep.txt", "new\n")
+    session.delete("README.md")
+    agent = site.another().get_session(session.id).for_agent()
+    assert agent.touched_files() == ["README.md", "app.py", "new/deep.txt"]
+
+    first = session.promote(files=["app.py", "README.md"], keep=True)
+
+    assert first.warnings == ()
+    assert site.durable.head() == first.sha == session.info().baseline_sha
+    assert session.touched_files() == agent.touched_files() == ["new/deep.txt"]
+    assert site.state(session.id).state == "active"
+    assert session.read("app.py") == b"print('v2')\n"
+    assert not session.exists("README.md")
+
+    session.write("app.py", "print('v3')\n")
+    assert reopened(site, session).touched_files() == ["app.py", "new/deep.txt"]
+    second = session.promote()
+
+    assert site.durable.parents(second.sha) == [first.sha]
+    assert site.durable.read("app.py") == b"print('v3')\n"
+    assert sorted(site.durable.changed(second.sha)) == ["app.py", "new/deep.txt"]
+    assert site.state(session.id).state == "promoted"
+    assert site.durable.status() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_rival_changed_elsewhere_comes_into_the_workspace_and_is_not_undone(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    site.durable.commit({"src/util.py": edited(3), "rival/new.txt": "rival\n", "src/deep/er.txt": None, "link": ("120000", "run.sh")})
+
+    session.promote(files=["app.py"], keep=True)
+
+    assert session.touched_files() == ["left.txt"]
+    assert session.read("src/util.py") == edited(3).encode()
+    assert session.read("rival/new.txt") == b"rival\n"
+    assert session.read("link", follow=False) == b"run.sh"
+    assert not session.exists("src/deep/er.txt")
+    assert reopened(site, session).touched_files() == ["left.txt"]
+    done = session.promote()
+    assert list(site.durable.changed(done.sha)) == ["left.txt"]
+    assert site.durable.read("src/util.py") == edited(3).encode()
+
+
+def test_a_conflict_at_work_that_stays_behind_refuses_the_promotion_before_anything_moves(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("src/util.py", edited(3))
+    head = site.durable.commit({"src/util.py": edited(30)})
+
+    with pytest.raises(BaselineConflict) as refused:
+        session.promote(files=["app.py"], keep=True)
+
+    assert refused.value.conflicting_files == ["src/util.py"]
+    assert site.durable.head() == head
+    assert "promote.intent" not in site.types(session.id)
+    assert session.touched_files() == ["app.py", "src/util.py"]
+    session.promote(on_overlap="merge", keep=True)
+    assert session.touched_files() == []
+    assert session.read("src/util.py") == edited(3, 30).encode()
+    session.write("src/util.py", edited(3, 20, 30))
+    site.durable.commit({"src/util.py": edited(3, 30, 35)})
+    with pytest.raises(BaselineConflict):
+        session.promote()
+
+
+def test_merged_text_comes_into_the_workspace_unless_the_agent_went_on_with_it(site: Site) -> None:
+    session = site.start()
+    session.write("src/util.py", edited(3))
+    site.durable.commit({"src/util.py": edited(30)})
+
+    with at_point("promote:recorded", lambda: (Path(str(session.workspace_path)) / "src/util.py").write_text(edited(3, 10))):
+        session.promote(on_overlap="merge", keep=True)
+
+    assert session.read("src/util.py") == edited(3, 10).encode()
+    assert session.touched_files() == ["src/util.py"]
+
+
+def test_hunks_that_were_not_promoted_are_what_is_left(site: Site) -> None:
+    session = site.start()
+    session.write("src/util.py", edited(3, 30))
+
+    session.promote(hunks={"src/util.py": [1]}, keep=True)
+
+    assert site.durable.read("src/util.py") == edited(3).encode()
+    assert session.read("src/util.py") == edited(3, 30).encode()
+    assert [hunk.index for hunk in session.review().hunks["src/util.py"]] == [1]
+    site.durable.commit({"src/util.py": edited(3, 15)})
+    session.write("app.py", "print('v2')\n")
+    with pytest.raises(BaselineConflict):
+        session.promote(files=["app.py"], keep=True)
+    session.promote(on_overlap="merge", keep=True)
+    assert session.touched_files() == []
+    assert session.read("src/util.py") == edited(3, 15, 30).encode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes_links_and_directories_in_place_of_files_are_kept(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.delete("app.py")
+    session.write("app.py/inside.txt", "inside\n")
+    if session.workspace_path is not None:
+        (session.workspace_path / "run.sh").chmod(0o644)
+        (session.workspace_path / "link").unlink()
+        (session.workspace_path / "link").symlink_to("README.md")
+    site.durable.commit({"src/deep/er.txt": None, "src/deep": "a file\n"})
+    promoted = session.touched_files()
+    session.write("left.txt", "left\n")
+
+    session.promote(files=promoted, keep=True)
+
+    assert session.touched_files() == ["left.txt"]
+    assert session.read("src/deep") == b"a file\n"
+    session.delete("app.py/inside.txt")
+    session.write("app.py", "a file again\n")
+    done = session.promote()
+    assert sorted(site.durable.changed(done.sha)) == ["app.py", "app.py/inside.txt", "left.txt"]
+
+
+def test_an_ignored_file_of_the_agents_in_the_way_of_a_rivals_is_a_conflict(site: Site) -> None:
+    site.durable.commit({".gitignore": "*.log\n"})
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    (Path(str(session.workspace_path)) / "run.log").write_text("mine\n")
+    site.durable.commit({"run.log": "theirs\n"})
+
+    with pytest.raises(BaselineConflict, match=r"run\.log"):
+        session.promote(files=["app.py"], keep=True)
+
+
+def test_an_ignored_file_that_was_promoted_is_followed_like_any_other(site: Site) -> None:
+    site.durable.commit({".gitignore": "*.log\n"})
+    session = site.start()
+    session.write("run.log", "first\n")
+    session.promote(keep=True)
+    assert session.touched_files() == []
+    (Path(str(session.workspace_path)) / "run.log").write_text("second\n")
+    assert session.touched_files() == ["run.log"]
+
+
+def test_a_seed_file_that_was_promoted_is_given_no_more(site: Site) -> None:
+    session = site.start(seed_files={"notes.txt": "given\n", "other.txt": "other\n"})
+    session.write("notes.txt", "changed\n")
+    session.promote(keep=True)
+    assert session.touched_files() == []
+    session.write("notes.txt", "given\n")
+    assert session.touched_files() == ["notes.txt"]
+    child = session.handoff()
+    assert child.touched_files() == ["notes.txt"]
+    fork = child.fork(files="baseline")
+    assert fork.read("notes.txt") == b"changed\n"
+    assert (fork.read("other.txt"), fork.touched_files()) == (b"other\n", [])
+
+
+def test_a_review_from_before_is_refused(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    old = session.review()
+    session.promote(files=["app.py"], keep=True)
+    with pytest.raises(InvalidInput, match="Review the session again"):
+        session.promote(old)
+    assert session.promote(session.review()).sha == site.durable.head()
+
+
+def test_a_patch_cannot_keep_a_session(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    with pytest.raises(InvalidInput, match="'patch' cannot keep"):
+        session.promote(strategy="patch", keep=True)
+
+
+def test_after_a_promotion_to_a_branch_the_next_one_adds_to_it(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    main = site.durable.head()
+    first = session.promote(strategy="branch", keep=True)
+    assert session.info().durable_branch == first.branch == "gittrix/fix-the-bug"
+    assert session.info().durable_ref.endswith("#gittrix/fix-the-bug")
+    session.write("src/util.py", edited(1))
+
+    second = session.promote()
+
+    assert (second.branch, site.durable.parents(second.sha)) == (first.branch, [first.sha])
+    assert site.durable.head() == main
+    assert session.id not in site.engine.services.records.promoted()
+    assert site.start("another").moved_refs() == []
+
+
+def test_a_branch_that_was_deleted_after_its_merge_is_an_error_that_says_so(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    branch = session.promote(strategy="branch", keep=True).branch
+    site.durable.git("branch", "-D", branch)
+    session.write("app.py", "print('v3')\n")
+    with pytest.raises(InvalidInput, match=r"gone from durable[\s\S]*Start a new session"):
+        session.promote()
+
+
+def test_no_own_commit_counts_as_a_strangers_move(site: Site) -> None:
+    session, other = site.start(), site.start()
+    session.write("app.py", "print('v2')\n")
+    session.promote(keep=True)
+    assert session.moved_refs() == other.moved_refs() == []
+
+
+@pytest.mark.parametrize("kind", ["clone", "worktree"])
+def test_the_agents_own_repository_stays_as_it_made_it(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    if kind == "clone":
+        shell(session, "git add -A && git -c user.name=a -c user.email=a@b commit -qm mine")
+    site.durable.commit({"src/util.py": edited(3)})
+    session.promote(keep=True)
+
+    session.write("left.txt", "left\n")
+    sha = session.commit("after")
+
+    assert [entry.message for entry in session.log()] == (["after", "mine"] if kind == "clone" else ["after"])
+    assert session.info().beside == ()
+    if kind == "clone":
+        assert shell(session, "git fsck --strict 2>&1; git status --porcelain") == ""
+        assert shell(session, f"git show {sha}:src/util.py") == edited(3)
+    session.discard()
+    archive = site.engine.info(session.id)
+    assert archive.state == "discarded"
+    assert (site.directory(session) / "archive.patch").read_text().count("diff --git") == 1
+    assert not (site.directory(session) / "archive.agent.git").exists()
+
+
+def test_forks_begin_with_the_baseline_of_their_event(site: Site) -> None:
+    session = site.start()
+    began = session.info().baseline_sha
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    session.checkpoint()
+    before = session.history()[-1].seq
+    kept = session.promote(files=["app.py"], keep=True).sha
+    after = session.history()[-1].seq
+    session.write("app.py", "print('v3')\n")
+
+    old = session.fork(before)
+    assert (old.info().baseline_sha, old.touched_files()) == (began, ["app.py", "left.txt"])
+    with pytest.raises(InvalidInput, match="were not kept"):
+        session.fork(after)
+    session.checkpoint()
+    now = session.fork()
+    assert (now.info().baseline_sha, now.touched_files()) == (kept, ["app.py", "left.txt"])
+    assert session.fork(session.history()[-1].seq - 1, files="now").touched_files() == ["app.py", "left.txt"]
+    assert session.fork(after, files="baseline").info().baseline_sha == kept
+
+
+STEPS = ("promote:intent-logged", "promote:swapped", "promote:baseline-made", "promote:recorded", "rebase:written", "rebase:stored")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_a_step_leaves_the_old_state_or_the_new_one(site: Site, step: str) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    site.durable.commit({"src/util.py": edited(3), "README.md": None})
+    head = site.durable.head()
+
+    kill_at(step, lambda: session.promote(files=["app.py"], keep=True))
+
+    again = site.another().init().get_session(session.id)
+    landed = site.durable.head() != head
+    assert landed == (step != "promote:intent-logged")
+    assert again.touched_files() == (["left.txt"] if landed else ["app.py", "left.txt"])
+    assert site.types(session.id).count("promote.kept") == landed
+    done = again.promote()
+    assert site.durable.parents(done.sha) == [site.durable.git("rev-parse", "main^")]
+    assert site.durable.read("src/util.py") == edited(3).encode()
+    assert site.durable.status() == site.durable.leftovers() == []
+
+
+def test_a_session_that_is_discarded_before_its_workspace_followed_archives_what_is_left(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    kill_at("promote:recorded", lambda: session.promote(files=["app.py"], keep=True))
+
+    site.another().evict(session.id, "discarded")
+
+    patch = (site.directory(session) / "archive.patch").read_text()
+    assert ("left.txt" in patch, "app.py" in patch) == (True, False)
+
+
+def test_an_overlay_keeps_the_layer_that_it_was_made_above(site: Site) -> None:
+    session = site.start(workspace="overlay")
+    began = session.info().baseline_sha
+    for path in ("app.py", "new.txt", "left.txt"):
+        session.write(path, "changed\n")
+    session.delete("README.md")
+    layers = parts_of(session).workspace.layers
+    site.durable.commit({"src/util.py": edited(3), "src/deep/er.txt": None})
+    with locked_file(layers[1]), pytest.raises(WriteRejected, match="a program is at work"):  # as while the layers are mounted
+        session.promote(files=["app.py"], keep=True)
+
+    kept = session.promote(files=["app.py", "new.txt", "README.md"], keep=True).sha
+
+    assert session.touched_files() == ["left.txt"]
+    assert session.read("src/util.py") == edited(3).encode()
+    assert not session.exists("src/deep/er.txt")
+    (site.directory(session) / "workspace/new.txt").unlink()  # as the kernel does for a program: below it is nothing to hide
+    assert session.touched_files() == ["left.txt", "new.txt"]
+    assert parts_of(reopened(site, session)).workspace.layers == layers
+    site.engine.services.index.sync()
+    assert site.engine.services.records.baselines() == {began, kept}
+    with locked_file(layers[1]):
+        last = session.promote(files=["new.txt"], keep=True)  # nothing has to be written for it
+    assert last.warnings == ()
+    assert session.touched_files() == ["left.txt"]

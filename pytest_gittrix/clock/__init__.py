@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.clock.clock import EPOCH as EPOCH
+    from pytest_gittrix.clock.clock import CLOCK_START as CLOCK_START
     from pytest_gittrix.clock.clock import Clock as Clock
     from pytest_gittrix.clock.clock import FrozenClock as FrozenClock
     from pytest_gittrix.clock.clock import SystemClock as SystemClock
@@ -20,7 +20,7 @@ __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.clock.clock": (
-            "EPOCH",
+            "CLOCK_START",
             "Clock",
             "FrozenClock",
             "SystemClock",
@@ -32,4 +32,5 @@ __getattr__ = door(
         "pytest_gittrix.clock.freeze": ("process_freeze",),
         "pytest_gittrix.clock.timers": ("Timer",),
     },
+    renamed={"EPOCH": "CLOCK_START"},
 )

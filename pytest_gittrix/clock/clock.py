@@ -23,10 +23,12 @@ from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, append_move, faketi
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.old_names import renamed
 
-__all__ = ["EPOCH", "Clock", "FrozenClock", "SystemClock", "Timer"]
+__all__ = ["CLOCK_START", "Clock", "FrozenClock", "SystemClock", "Timer"]
 
-EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+CLOCK_START = datetime(2030, 1, 1, tzinfo=UTC)
+"""Where clocks start unless they are told otherwise."""
 
 MissedTimers = Literal["each", "once", "none"]
 
@@ -90,18 +92,19 @@ class FrozenClock:
     Reading the clock and adding or cancelling timers is safe from any thread, also from timers; moves take turns.
 
     Args:
-        epoch: where it stands at first; aware.
+        clock_start: where it stands at first; aware.
         separate_files: let the kernel's file clock tick before each move (a few milliseconds), so that :meth:`instant_of` can tell files
             changed before the move from files changed after it. Switch off where no files are looked at.
 
     Raises:
-        InvalidInput: ``epoch`` is naive, or before 1970.
+        InvalidInput: ``clock_start`` is naive, or before 1970.
     """
 
     resolution = timedelta(0)
 
-    def __init__(self, epoch: datetime = EPOCH, *, separate_files: bool = True) -> None:
-        self._now = _since_1970(ns_of(epoch))
+    @renamed(epoch="clock_start")
+    def __init__(self, clock_start: datetime = CLOCK_START, *, separate_files: bool = True) -> None:
+        self._now = _since_1970(ns_of(clock_start))
         self._elapsed = 0
         self._schedule = Schedule()
         self._separate_files = separate_files
@@ -219,7 +222,7 @@ class FrozenClock:
         """The instant this clock showed when the kernel gave a file the stamp ``kernel_ns``.
 
         Exact for changes made between moves. A change made by a timer maps to the timer's own instant or a later one of the same advance,
-        never to an earlier one. A file older than the clock maps to its epoch. With ``separate_files`` off, a change within a tick before a
+        never to an earlier one. A file older than the clock maps to its start. With ``separate_files`` off, a change within a tick before a
         move may map to after it. Pass a stamp that programs cannot set (``st_ctime_ns``).
         """
         return self._instants[max(bisect_left(self._boundaries, kernel_ns) - 1, 0)]

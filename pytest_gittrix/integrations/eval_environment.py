@@ -15,10 +15,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.integrations.files import SandboxFiles
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class EvalEnvironment:
         self._record = record
 
     @classmethod
+    @renamed(epoch="clock_start")
     def open(
         cls,
         task: str = "Improve the project",
@@ -95,7 +97,7 @@ class EvalEnvironment:
         confine: str = "auto",
         workspace: str | LocalEphemeral = "clone",
         history: str | int = "none",
-        epoch: datetime = EPOCH,
+        clock_start: datetime = CLOCK_START,
         seed: str = "",
         path: str | os.PathLike[str] | None = None,
         keep: bool | None = None,
@@ -113,7 +115,7 @@ class EvalEnvironment:
             confine: ``auto``, ``off``, ``guard`` or ``jail``.
             workspace: the kind of the workspace, or a ``LocalEphemeral`` with all its options.
             history: how much of the history programs can see: ``none``, a number of commits, or ``full``.
-            epoch: the instant at which the clock starts.
+            clock_start: the instant at which the clock starts.
             seed: determines the session's id; give each sample another one.
             path: the directory of the environment, made if it does not exist; a temporary one by default.
             keep: whether the directory stays after closing; by default a given one stays and a temporary one does not.
@@ -140,7 +142,7 @@ class EvalEnvironment:
                     files=None if repository is not None else files or {},
                     repository=repository,
                     workspace=kind,
-                    epoch=epoch,
+                    clock_start=clock_start,
                     seed=int.from_bytes(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()[:8], "big"),
                     keep=keep,
                     sweep_interval=None,

@@ -10,20 +10,22 @@ import os
 import pwd
 import shlex
 import tomllib
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_root, sweep
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
+from pytest_gittrix.old_names import names_of_today
 
 with needs("inspect"):
     import anyio.to_thread
@@ -53,7 +55,7 @@ class GittrixSandboxConfig(BaseModel):
         confine: ``auto``, ``off``, ``guard`` or ``jail``.
         workspace: ``clone`` or ``copy``.
         history: how much of the history programs see: ``none``, a number of commits, or ``full``.
-        epoch: the instant at which the sample's clock starts.
+        clock_start: the instant at which the sample's clock starts.
         directory: the directory in which samples are kept; by default each is removed at its end.
     """
 
@@ -64,8 +66,13 @@ class GittrixSandboxConfig(BaseModel):
     confine: Literal["auto", "off", "guard", "jail"] = "auto"
     workspace: Literal["clone", "copy"] = "clone"
     history: int | Literal["none", "full"] = "none"
-    epoch: datetime = EPOCH
+    clock_start: datetime = CLOCK_START
     directory: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_today(cls, given: Any) -> Any:
+        return names_of_today(given, {"epoch": "clock_start"}) if isinstance(given, Mapping) else given
 
 
 class GittrixSandbox(SandboxEnvironment):
@@ -251,7 +258,7 @@ def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnviron
             confine=config.confine,
             workspace=config.workspace,
             history=config.history,
-            epoch=config.epoch,
+            clock_start=config.clock_start,
             seed=sample,
             path=work_dir.make_sample_dir() / "world",
             keep=config.directory is not None,

@@ -7,16 +7,18 @@ by its name, ``pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment``.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import required
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
+from pytest_gittrix.old_names import names_of_today
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The first line of output by which an agent submits its work."""
@@ -31,7 +33,7 @@ class GittrixEnvironmentConfig(BaseModel):
         task: the session's task.
         confine: ``auto``, ``off``, ``guard`` or ``jail``.
         history: how much of the history the agent sees: ``none``, a number of commits, or ``full``.
-        epoch: the instant at which the clock starts; each command advances it by a second.
+        clock_start: the instant at which the clock starts; each command advances it by a second.
         seed: determines the session's id.
         cwd: the directory that commands run in, relative to the workspace's root.
         env: more environment variables.
@@ -46,12 +48,17 @@ class GittrixEnvironmentConfig(BaseModel):
     task: str = "mini-swe-agent"
     confine: str = "auto"
     history: int | str = "none"
-    epoch: datetime = EPOCH
+    clock_start: datetime = CLOCK_START
     seed: str = ""
     cwd: str = "."
     env: dict[str, str] = {}
     timeout: float = 30
     directory: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_today(cls, given: Any) -> Any:
+        return names_of_today(given, {"epoch": "clock_start"}) if isinstance(given, Mapping) else given
 
 
 class GittrixEnvironment:
@@ -84,7 +91,7 @@ class GittrixEnvironment:
             commit=self.config.commit,
             confine=self.config.confine,
             history=self.config.history,
-            epoch=self.config.epoch,
+            clock_start=self.config.clock_start,
             seed=self.config.seed,
             path=self.config.directory,
             record=True,

@@ -219,7 +219,7 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     worlds = Worlds(
         base / "gittrix",
         shared=shared / "gittrix-shared",
-        defaults={"workspace": options.workspace, "epoch": options.epoch},
+        defaults={"workspace": options.workspace, "clock_start": options.clock_start},
         prepare=prepare,
         keep_all=options.keep == "all",
     )

@@ -6,6 +6,7 @@ this module in every run, so it imports little.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -41,6 +42,7 @@ class Option(NamedTuple):
         choices: the values it takes, where they can be listed.
         repeatable: whether it takes several values: as several flags, as a variable like PATH, or as lines of the configuration.
         switch: whether the flag takes no value and means ``yes``.
+        old: an earlier name, which works in all three places too.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     switch: bool = False
+    old: str = ""
 
     @property
     def flag(self) -> str:
@@ -70,9 +73,14 @@ class Option(NamedTuple):
         """The name in Python."""
         return self.name.replace("-", "_")
 
+    @property
+    def names(self) -> tuple[Option, ...]:
+        """The option under each of its names, that of today first."""
+        return (self, self._replace(name=self.old, old="")) if self.old else (self,)
+
 
 OPTIONS: Final = (
-    Option("epoch", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone"),
+    Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone", old="epoch"),
     Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
     Option("workspace", "clone", "what agents work in", WORKSPACES),
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
@@ -98,11 +106,15 @@ OPTIONS: Final = (
 
 
 class Setting(NamedTuple):
-    """The value of an option as text, and where it was found. Several values are on a line each."""
+    """The value of an option as text, and where it was found. Several values are on a line each.
+
+    ``renamed`` is the earlier name that it was given under and the name of today; None if it was given under that.
+    """
 
     option: Option
     text: str
     origin: str
+    renamed: tuple[str, str] | None = None
 
     @property
     def given(self) -> bool:
@@ -114,7 +126,7 @@ class GittrixConfig(NamedTuple):
     """The resolved options of a run.
 
     Attributes:
-        epoch: the aware instant that clocks start at.
+        clock_start: the aware instant that clocks start at.
         freeze: ``wall``, ``all`` or ``none``.
         workspace: the kind of workspace, unless a test's marker names another.
         keep: ``failed``, ``all`` or ``none``.
@@ -133,7 +145,7 @@ class GittrixConfig(NamedTuple):
         eval_fail_under: percentage of the samples that must pass.
     """
 
-    epoch: datetime
+    clock_start: datetime
     freeze: Literal["wall", "all", "none"]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
@@ -163,6 +175,9 @@ def add_options(parser: pytest.Parser) -> None:
             takes = {"action": "store_const", "const": "yes"}
         group.addoption(option.flag, dest=option.ini, default=None, help=text, **takes)
         parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
+        for earlier in option.names[1:]:
+            group.addoption(earlier.flag, dest=earlier.ini, default=None, help=argparse.SUPPRESS, **takes)
+            parser.addini(earlier.ini, f"an earlier name of {option.ini}", default=None)
     group.addoption(
         "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
     )
@@ -171,24 +186,38 @@ def add_options(parser: pytest.Parser) -> None:
 def settings(config: pytest.Config) -> Iterator[Setting]:
     """Every option with its value as given, in the order of ``OPTIONS``."""
     for option in OPTIONS:
-        if (text := config.getoption(option.ini, None)) is not None:
-            yield Setting(option, "\n".join(text) if option.repeatable else str(text), option.flag)
-        elif text := os.environ.get(option.variable):
-            yield Setting(option, text.replace(os.pathsep, "\n") if option.repeatable else text, option.variable)
-        elif text := config.getini(option.ini):
-            where = config.inipath.name if config.inipath else "-o"
-            yield Setting(option, str(text), f"{option.ini} in {where}")
-        else:
-            yield Setting(option, option.default, "default")
+        yield next(_given(option, config), Setting(option, option.default, "default"))
+
+
+def _given(option: Option, config: pytest.Config) -> Iterator[Setting]:
+    """Each value that an option was given, the one that counts first."""
+    for name in option.names:
+        if (text := config.getoption(name.ini, None)) is not None:
+            found = "\n".join(text) if option.repeatable else str(text)
+            yield Setting(option, found, name.flag, None if name is option else (name.flag, option.flag))
+    for name in option.names:
+        if text := os.environ.get(name.variable):
+            found = text.replace(os.pathsep, "\n") if option.repeatable else text
+            yield Setting(option, found, name.variable, None if name is option else (name.variable, option.variable))
+    where = config.inipath.name if config.inipath else "-o"
+    for name in option.names:
+        if text := config.getini(name.ini):
+            yield Setting(option, str(text), f"{name.ini} in {where}", None if name is option else (name.ini, option.ini))
 
 
 def resolve(config: pytest.Config) -> GittrixConfig:
-    """Read and check every option.
+    """Read and check every option. One that was given under an earlier name is warned of.
 
     Raises:
         pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
     """
-    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
+    found = [*settings(config)]
+    for setting in found:
+        if setting.renamed is not None:
+            from pytest_gittrix.old_names import message
+
+            config.issue_config_time_warning(DeprecationWarning(message(*setting.renamed)), stacklevel=2)
+    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in found})
 
 
 def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
@@ -244,7 +273,7 @@ def _value(setting: Setting, config: pytest.Config) -> Any:
     return setting.text
 
 
-def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
+def _clock_start(setting: Setting, _config: pytest.Config) -> datetime:
     from pytest_gittrix.durations import parse_instant
     from pytest_gittrix.errors import InvalidInput
 
@@ -336,7 +365,7 @@ def _percentage(setting: Setting, _config: pytest.Config) -> float | None:
 
 
 _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
-    "epoch": _epoch,
+    "clock-start": _clock_start,
     "artifacts": _artifacts,
     "git": _git,
     "system": _system,
@@ -363,7 +392,7 @@ def gittrix(
     bare: bool = False,
     workspace: str | LocalEphemeral | None = None,
     eviction: Eviction | None = None,
-    epoch: datetime | str | None = None,
+    clock_start: datetime | str | None = None,
     task: str | None = None,
     freeze: str | None = None,
     object_format: str = "sha1",
@@ -371,7 +400,7 @@ def gittrix(
     """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
 
 
-MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
+MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, object_format): \
 what the gittrix fixtures of this test are made from"
 EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
 the test is run once for each sample of a suite of evals"
@@ -383,9 +412,10 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "freeze": ((str,), "a text"),
     "object_format": ((str,), "a text"),
     "bare": ((bool,), "True or False"),
-    "epoch": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
+    "clock_start": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
     "task": ((str,), "a text"),
 }
+_OLD_NAMES: Final = {"epoch": "clock_start"}
 _OF_THE_TEST: Final = frozenset({"task", "freeze"})  # the other arguments are those of ``World.open``
 _SOURCES: Final = frozenset({"files", "history", "repository"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
@@ -404,12 +434,17 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
         if mark.args:
             _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
         nearer = merged.keys() | (_SOURCES if merged.keys() & _SOURCES else set())
-        for name, value in mark.kwargs.items():
+        for given, value in mark.kwargs.items():
+            name = _OLD_NAMES.get(given, given)
+            if name != given:
+                from pytest_gittrix.old_names import message
+
+                item.warn(DeprecationWarning(message(given, name)))
             _check_argument(item, name, value)
             if name not in nearer:
                 merged[name] = value
-    if isinstance(merged.get("epoch"), str | datetime):
-        merged["epoch"] = _instant(item, merged["epoch"])
+    if isinstance(merged.get("clock_start"), str | datetime):
+        merged["clock_start"] = _instant(item, merged["clock_start"])
     return {name: value for name, value in merged.items() if value is not None}
 
 
@@ -455,14 +490,14 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
         _fail(item, f"was given {name}={value!r}", f"{hint}Valid values: {', '.join(_CHOICES[name])}.")
 
 
-def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
+def _instant(item: pytest.Item, given: datetime | str) -> datetime:
     from pytest_gittrix.durations import instant_at, ns_of, parse_instant
     from pytest_gittrix.errors import InvalidInput
 
     try:
-        return parse_instant(epoch) if isinstance(epoch, str) else instant_at(ns_of(epoch))
+        return parse_instant(given) if isinstance(given, str) else instant_at(ns_of(given))
     except InvalidInput:
-        _fail(item, f"was given epoch={epoch!r}", f"epoch takes {_KINDS['epoch'][1]}.")
+        _fail(item, f"was given clock_start={given!r}", f"clock_start takes {_KINDS['clock_start'][1]}.")
 
 
 def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:

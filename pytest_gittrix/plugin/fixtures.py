@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import InvalidInput, did_you_mean
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
 from pytest_gittrix.testing.world import World
@@ -90,6 +91,7 @@ class Worlds:
     def __repr__(self) -> str:
         return "gittrix_worlds"  # Hypothesis shows it among the arguments of a failing example
 
+    @renamed(epoch="clock_start")
     @contextmanager
     def open(self, /, **arguments: Any) -> Iterator[World]:
         """One fresh world, closed and removed when the block ends. If the block raises, its world stays for the report.
@@ -111,6 +113,7 @@ class Worlds:
             if opened is not None and not self._keep_all:
                 self._keep_only_failed(opened)
 
+    @renamed(epoch="clock_start")
     def create(self, name: str, /, **arguments: Any) -> World:
         """Create a world in a fresh directory.
 

@@ -18,5 +18,5 @@ def header(options: GittrixConfig) -> str:
         git = ".".join(map(str, git_version()))
     except GittrixError as problem:
         git = f"unusable ({problem.fact})"
-    epoch = format_instant(options.epoch)
-    return f"gittrix: git {git}, workspace={options.workspace}, freeze={options.freeze}, epoch={epoch}, keep={options.keep}"
+    start = format_instant(options.clock_start)
+    return f"gittrix: git {git}, workspace={options.workspace}, freeze={options.freeze}, clock_start={start}, keep={options.keep}"

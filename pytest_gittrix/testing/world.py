@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.testing.repos.history import Contents, History, Step
@@ -53,6 +54,7 @@ class World(Place):
         self.races: list[Race] = []
 
     @classmethod
+    @renamed(epoch="clock_start")
     def open(
         cls,
         path: str | os.PathLike[str] | None = None,
@@ -64,7 +66,7 @@ class World(Place):
         bare: bool = False,
         branch: str = "main",
         eviction: Eviction | None = None,
-        epoch: datetime = EPOCH,
+        clock_start: datetime = CLOCK_START,
         seed: int = 0,
         object_format: str = "sha1",
         templates: Templates | None = None,
@@ -87,7 +89,7 @@ class World(Place):
             bare: durable has no work tree.
             branch: durable's branch.
             eviction: the default policy of sessions, or their idle TTL, such as ``"4h"``.
-            epoch: where the clock starts; durable's last commit is one minute older.
+            clock_start: where the clock starts; durable's last commit is one minute older.
             seed: the seed of session ids.
             object_format: ``sha1``, or ``sha256`` (which needs git for every read, and is slow).
             templates: the cache of prepared histories; that of this process by default.
@@ -95,7 +97,7 @@ class World(Place):
             durability: ``fast``, or ``full`` to write through to the disk.
             store: the directory of sessions; one in the world by default.
             sweep_interval: how often the clock runs the engine's sweep; None for never.
-            clock: a clock to use instead of a new one; it decides the epoch, and is not closed.
+            clock: a clock to use instead of a new one; it decides where time starts, and is not closed.
             separate_files: see ``FrozenClock``.
             keep: whether the directory stays when the world is closed; by default a given one does and a temporary one does not.
 
@@ -114,7 +116,7 @@ class World(Place):
                     repository=repository,
                     bare=bare,
                     branch=branch,
-                    epoch=epoch,
+                    clock_start=clock_start,
                     object_format=object_format,
                     templates=templates,
                     clock=clock,

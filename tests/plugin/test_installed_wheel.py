@@ -40,9 +40,15 @@ FIXTURES = sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?
 ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
 
 GIVEN = {
-    "command line": {"epoch": "2041-02-03T04:05:06+00:00", "freeze": "all", "workspace": "lazy", "keep": "all", "profile": "soak"},
-    "environment": {"epoch": "2042-02-03T04:05:06+00:00", "freeze": "none", "workspace": "copy", "keep": "none", "profile": "quick"},
-    "configuration": {"epoch": "2043-02-03T04:05:06+00:00", "freeze": "wall", "workspace": "worktree", "keep": "failed", "profile": "soak"},
+    "command line": {"clock-start": "2041-02-03T04:05:06Z", "freeze": "all", "workspace": "lazy", "keep": "all", "profile": "soak"},
+    "environment": {"clock-start": "2042-02-03T04:05:06Z", "freeze": "none", "workspace": "copy", "keep": "none", "profile": "quick"},
+    "configuration": {
+        "clock-start": "2043-02-03T04:05:06Z",
+        "freeze": "wall",
+        "workspace": "worktree",
+        "keep": "failed",
+        "profile": "soak",
+    },
 }
 EVALS = sorted(option.name for option in config.OPTIONS if option.name.startswith("eval-"))  # those of the eval tests
 ANYWHERE = {"artifacts": "kept", "git": "", "system": "house_system:system", "conformance-report": "report.json"}

@@ -31,7 +31,7 @@ def test_every_argument_reaches_the_fixtures(run: Run) -> None:
 
         @pytest.mark.gittrix(
             files={"a": "1"}, branch="trunk", bare=True, workspace="copy", task="mend the fence", object_format="sha256",
-            eviction=EvictionPolicy(ttl_idle=timedelta(minutes=1)), epoch="2031-02-03T04:05:06Z", freeze="none",
+            eviction=EvictionPolicy(ttl_idle=timedelta(minutes=1)), clock_start="2031-02-03T04:05:06Z", freeze="none",
         )
         def test_all(gittrix_session, gittrix_durable, gittrix_clock, gittrix):
             info = gittrix_session.info()
@@ -44,6 +44,23 @@ def test_every_argument_reaches_the_fixtures(run: Run) -> None:
             assert gittrix.sweep() == [gittrix_session.id]
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_an_argument_is_heeded_under_its_earlier_name_with_a_warning_at_the_test(run: Run) -> None:
+    source = """
+        import pytest
+
+        @pytest.mark.gittrix(epoch="2031-02-03T04:05:06Z")
+        def test_it(gittrix_clock, gittrix_worlds):
+            assert gittrix_clock.now().year == 2031
+            with pytest.warns(DeprecationWarning, match="epoch is called clock_start today"):
+                with gittrix_worlds.open(epoch=gittrix_clock.now()) as world:
+                    assert world.clock.now().year == 2031
+    """
+    result = run(source)
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it.py:*: DeprecationWarning: epoch is called clock_start today; *"])
 
 
 def test_the_nearest_marker_wins_for_each_argument(run: Run) -> None:
@@ -109,9 +126,9 @@ WRONG = {
     "workspace=3": ["has a wrong value for workspace=.", "workspace=3 is not a kind of workspace."],
     "freeze='walls'": ["was given freeze='walls'.", "Did you mean wall? Valid values: wall, all, none."],
     "object_format='md5'": ["was given object_format='md5'.", "Valid values: sha1, sha256."],
-    "epoch='soon'": ["was given epoch='soon'.", "epoch takes an aware datetime, or ISO 8601 with a time zone."],
-    "epoch=__import__('datetime').datetime(2030, 1, 1)": ["was given epoch=datetime.datetime(2030, 1, 1, 0, 0).", ""],
-    "epoch='1960-01-01T00:00:00Z'": ["has a wrong value for epoch=.", "The clock cannot stand at 1960-01-01"],
+    "clock_start='soon'": ["was given clock_start='soon'.", "clock_start takes an aware datetime, or ISO 8601 with a time zone."],
+    "clock_start=__import__('datetime').datetime(2030, 1, 1)": ["was given clock_start=datetime.datetime(2030, 1, 1, 0, 0).", ""],
+    "clock_start='1960-01-01T00:00:00Z'": ["has a wrong value for clock_start=.", "The clock cannot stand at 1960-01-01"],
 }
 
 

@@ -27,7 +27,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
 
     assert result.ret == 0
     assert shown(result) == {
-        "epoch": "2030-01-01T00:00:00Z (default)",
+        "clock-start": "2030-01-01T00:00:00Z (default)",
         "freeze": "wall (default)",
         "workspace": "clone (default)",
         "keep": "failed (default)",
@@ -71,8 +71,8 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("workspace", "zip", "clone, lazy, copy, worktree"),
         ("keep", "some", "failed, all, none"),
         ("profile", "fast", "quick, default, soak"),
-        ("epoch", "yesterday", "instants with a time zone, such as 2030-01-01T00:00:00Z"),
-        ("epoch", "2030-01-01T00:00:00", "instants with a time zone"),
+        ("clock-start", "yesterday", "instants with a time zone, such as 2030-01-01T00:00:00Z"),
+        ("clock-start", "2030-01-01T00:00:00", "instants with a time zone"),
         ("git", "/no/such/git", "the name or path of a program"),
         ("artifacts", "test_it.py", "a directory"),
         ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif or .svg"),
@@ -101,16 +101,37 @@ def test_a_wrong_value_is_refused_by_show_config_too(run: Run) -> None:
 
 def test_the_header_is_silent_unless_asked(run: Run) -> None:
     run(NOTHING).stdout.no_fnmatch_line("gittrix: *")
-    run(NOTHING, "-v").stdout.fnmatch_lines(["gittrix: git *, workspace=clone, freeze=wall, epoch=2030-01-01T00:00:00.000Z, keep=failed"])
+    run(NOTHING, "-v").stdout.fnmatch_lines(
+        ["gittrix: git *, workspace=clone, freeze=wall, clock_start=2030-01-01T00:00:00.000Z, keep=failed"]
+    )
     run(NOTHING, "--gittrix-workspace=lazy").stdout.fnmatch_lines(["gittrix: git *, workspace=lazy, *"])
 
 
-def test_the_epoch_is_where_the_clock_starts(run: Run) -> None:
+def test_the_clock_starts_where_the_option_says(run: Run) -> None:
     source = """
-        def test_epoch(gittrix_clock, gittrix_durable):
+        def test_start(gittrix_clock, gittrix_durable):
             assert gittrix_clock.now().isoformat() == "2040-05-06T06:00:00+00:00"
     """
-    run(source, "--gittrix-epoch=2040-05-06T07:00:00+01:00", "--gittrix-freeze=none").assert_outcomes(passed=1)
+    run(source, "--gittrix-clock-start=2040-05-06T07:00:00+01:00", "--gittrix-freeze=none").assert_outcomes(passed=1)
+
+
+def test_an_option_is_heeded_under_its_earlier_name_with_a_warning(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*arguments: str) -> str:
+        return shown(run(NOTHING, "--gittrix-show-config", *arguments))["clock-start"]
+
+    pytester.makeini("[pytest]\ngittrix_epoch = 2041-01-01T00:00:00Z\n")
+    assert started() == "2041-01-01T00:00:00Z (gittrix_epoch in tox.ini)"
+    monkeypatch.setenv("PYTEST_GITTRIX_EPOCH", "2042-01-01T00:00:00Z")
+    assert started() == "2042-01-01T00:00:00Z (PYTEST_GITTRIX_EPOCH)"
+    monkeypatch.setenv("PYTEST_GITTRIX_CLOCK_START", "2043-01-01T00:00:00Z")
+    assert started() == "2043-01-01T00:00:00Z (PYTEST_GITTRIX_CLOCK_START)"
+    assert started("--gittrix-epoch=2044-01-01T00:00:00Z") == "2044-01-01T00:00:00Z (--gittrix-epoch)"
+
+    result = run(NOTHING, "--gittrix-epoch=2044-01-01T00:00:00Z")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*DeprecationWarning: --gittrix-epoch is called --gittrix-clock-start today; *"])
 
 
 @pytest.mark.parametrize("kind", ["clone", "worktree", "copy", "lazy", "overlay"])

@@ -17,7 +17,7 @@ SOURCE = """
         assert datetime.now(UTC).year == time.gmtime().tm_year
         return datetime.now(UTC).year
 
-    @pytest.mark.gittrix(epoch="2030-12-31T23:00:00Z")
+    @pytest.mark.gittrix(clock_start="2030-12-31T23:00:00Z")
     def test_named(gittrix_clock, gittrix_session):
         assert year() == 2030
         gittrix_clock.advance(hours=1)
@@ -34,7 +34,7 @@ SOURCE = """
     def test_named_by_a_fixture_of_the_user(my_clock):
         assert year() == 2030
 
-    @pytest.mark.gittrix(freeze="wall", epoch="2033-03-03T00:00:00Z")
+    @pytest.mark.gittrix(freeze="wall", clock_start="2033-03-03T00:00:00Z")
     def test_marked(gittrix_durable):
         assert year() == 2033
 

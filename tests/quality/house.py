@@ -28,6 +28,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "visible",
         "lazy_exports",
         "old_addresses",
+        "old_names",
         "os_level",
         "clock",
     ),

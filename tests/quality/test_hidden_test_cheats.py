@@ -6,12 +6,16 @@ A few run always, all of them with ``PYTEST_GITTRIX_SOAK=1``.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
 
 from pytest_gittrix.confine.choose import Place, confinement, run, toolchain
+from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"
@@ -43,15 +47,36 @@ def verdict_on(result: str, root: Path, level: str = LEVEL) -> tuple[Verdict, Ju
     return verdict, "subject" if count == 1 else "canary"
 
 
-def stopped_by() -> dict[str, tuple[str, str, str]]:
-    """The page's table: the judge that stops each cheat in a process of its own, and lured; and where it passes."""
+def believed(result: str, root: Path) -> bool:
+    """Whether pytest's exit status, believed as it is, says that a module ``app`` passes."""
+    (root / "app.py").write_text(result.replace("{root}", str(root)))
+    (root / "test_it.py").write_text(TESTS)
+    variables = {"PATH": os.environ["PATH"], "HOME": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # One of the cheats kills the parent of the process that it is in.
+    argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    return subprocess.run(argv, cwd=root, env=variables, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+class Row(NamedTuple):
+    """What the page says of a cheat: with plain pytest, what stops it in a process of its own and lured, and where it passes."""
+
+    plain: str
+    own: str
+    lured: str
+    where: str
+
+
+def rows() -> dict[str, Row]:
+    """The page's table."""
     lines = PAGE.read_text(encoding="utf-8").partition("| what the result does |")[2].partition("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {name: (own, lured_, where) for name, own, lured_, where in rows}
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: Row(*rest) for name, *rest in cells}
 
 
 def test_the_page_lists_every_cheat() -> None:
-    assert [*stopped_by()] == [*INSIDE, *OUTSIDE]
+    assert [*rows()] == [*INSIDE, *OUTSIDE]
+    assert [row.plain for row in rows().values()].count("passes") == 19
+    assert f"Nineteen of the {len(rows())} pass where pytest runs them" in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_right_result_passes_and_every_judge_is_named(tmp_path: Path) -> None:
@@ -68,7 +93,7 @@ def test_a_cheat_in_a_process_of_its_own_does_not_pass(name: str, tmp_path: Path
     verdict, judge_of_it = verdict_on(INSIDE[name], tmp_path)
 
     assert verdict.wrong
-    assert judge_of_it == stopped_by()[name][0]
+    assert judge_of_it == rows()[name].own
 
 
 @pytest.mark.parametrize("name", [*INSIDE] if SOAK else USUAL)
@@ -76,7 +101,7 @@ def test_a_cheat_that_is_lured_beside_the_tests_does_not_pass(name: str, tmp_pat
     verdict, judge_of_it = verdict_on(lured(INSIDE[name]), tmp_path)
 
     assert verdict.wrong
-    assert judge_of_it == stopped_by()[name][1]
+    assert judge_of_it == rows()[name].lured
 
 
 @pytest.mark.skipif(LEVEL == "off", reason="nothing is hidden without confinement")
@@ -85,19 +110,29 @@ def test_a_cheat_does_not_get_out_of_the_process_of_its_own(name: str, tmp_path:
     verdict, judge_of_it = verdict_on(OUTSIDE[name], tmp_path)
 
     assert verdict.wrong
-    assert judge_of_it == stopped_by()[name][0]
+    assert judge_of_it == rows()[name].own
+
+
+@pytest.mark.parametrize("name", [*INSIDE, *OUTSIDE] if SOAK else USUAL[1:])
+def test_a_cheat_deceives_plain_pytest_as_the_page_says(name: str, tmp_path: Path) -> None:
+    assert believed({**INSIDE, **OUTSIDE}[name], tmp_path) == (rows()[name].plain == "passes")
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: PYTEST_GITTRIX_SOAK=1")
-def test_only_what_the_page_says_passes_without_confinement(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["off", "guard"])
+def test_only_what_the_page_says_passes_below_a_jail(level: str, tmp_path: Path) -> None:
+    try:
+        confinement(level)
+    except CapabilityMissing as problem:
+        pytest.skip(problem.fact)
     cheats = {**INSIDE, **OUTSIDE, **{f"{name}, lured": lured(cheat) for name, cheat in INSIDE.items()}}
     passed = []
     for number, (name, cheat) in enumerate(cheats.items()):
         (tmp_path / str(number)).mkdir()
-        if not verdict_on(cheat, tmp_path / str(number), "off")[0].wrong:
+        if not verdict_on(cheat, tmp_path / str(number), level)[0].wrong:
             passed.append(name)
 
-    assert passed == [name for name, (_, _, where) in stopped_by().items() if where == "at `off`"]
+    assert passed == [name for name, row in rows().items() if f"`{level}`" in row.where]
 
 
 @pytest.mark.skipif(not SOAK, reason="a coin is caught most times, not each time: PYTEST_GITTRIX_SOAK=1")

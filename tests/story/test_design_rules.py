@@ -415,7 +415,7 @@ class TestRule12WhatWasReviewed:
 
 
 class TestRule13Reproducible:
-    def test_the_same_seed_and_epoch_give_the_same_ids_commits_and_events(self, tmp_path: Path) -> None:
+    def test_the_same_seed_and_clock_start_give_the_same_ids_commits_and_events(self, tmp_path: Path) -> None:
         def run(name: str) -> None:
             """A session from start to end, told in a file."""
             place = tmp_path / name

@@ -16,7 +16,7 @@ from support.workspace_server import workspace_server
 
 from pytest_gittrix import AgentSession, BaselineConflict, EvictionPolicy, GitTrix, LocalDurable, LocalEphemeral, UserSession
 from pytest_gittrix.backends import RemoteEphemeral
-from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, SessionExpired
 from pytest_gittrix.record.store.store import default_home, default_store
 
@@ -67,7 +67,7 @@ class TestTheTwelveSteps:
             assert isinstance(session, UserSession)
             info = session.info()
             assert (info.task, info.durable_path, info.durable_branch, info.baseline_sha) == ("t", str(site.durable.path), "side", side)
-            assert info.deadline == EPOCH + timedelta(hours=1)
+            assert info.deadline == CLOCK_START + timedelta(hours=1)
 
     def test_3_a_durable_ref_names_a_repository_of_the_forge(self, far: Far) -> None:
         session = far.site.start(durable_ref="github://acme/app#main")

@@ -16,7 +16,7 @@ from support.engine import Site, kill_at, open_site
 from support.walkthrough import FILES, NUX, TOAST, in_town
 
 from pytest_gittrix import UserSession
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown import files
@@ -69,7 +69,7 @@ class TestRequirements:
         site.start(**NUX, work_unit="gt-xyz")
         site.clock.advance(hours=1)
         wanted = ended_as(site, "done", work_unit="gt-xyz")
-        found = site.engine.query(agent=TOAST["agent"], since=EPOCH + timedelta(minutes=30), outcome="done", work_unit="gt-xyz")
+        found = site.engine.query(agent=TOAST["agent"], since=CLOCK_START + timedelta(minutes=30), outcome="done", work_unit="gt-xyz")
         assert [one.id for one in found] == [wanted]
 
     def test_linking_is_kept_on_both_sides_of_a_handoff(self, site: Site) -> None:
@@ -324,7 +324,7 @@ class TestTheApi:
         for _ in range(3):
             ids.append(site.start().id)
             site.clock.advance(hours=1)
-        found = site.engine.query(since=EPOCH + timedelta(minutes=30), until=EPOCH + timedelta(minutes=90))
+        found = site.engine.query(since=CLOCK_START + timedelta(minutes=30), until=CLOCK_START + timedelta(minutes=90))
         assert [one.id for one in found] == [ids[1]]
 
     def test_query_limit(self, site: Site) -> None:

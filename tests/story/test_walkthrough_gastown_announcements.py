@@ -19,7 +19,7 @@ from support.gastown import born
 from support.walkthrough import CALL, FILES, LONG, NUX, TOAST, in_town
 
 from pytest_gittrix import GitTrix
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.engine.event_stream import follow
 from pytest_gittrix.errors import InvalidInput
@@ -324,7 +324,7 @@ class TestOpenQuestions:
         """Logs stay; what ended before that date is in the archive and not beside it."""
         session = site.start(**TOAST)
         session.discard("done")
-        done = export(site.engine.store, site.root / "town", archive_before=EPOCH + timedelta(days=1))
+        done = export(site.engine.store, site.root / "town", archive_before=CLOCK_START + timedelta(days=1))
         assert (done.sessions, done.archived) == (1, 1)
         assert site.events(session.id)[-1].type == "workspace.removed"
 

@@ -17,7 +17,7 @@ import pytest
 from support.engine import Site, kill_at, open_site
 from support.walkthrough import FILES, LONG, TOAST, in_town
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown.files import export, read_index, read_town_events
@@ -102,12 +102,12 @@ class TestChoices:
 
     def test_choice_07_since_is_inclusive_and_until_exclusive_of_the_start(self, site: Site) -> None:
         ids = spaced(site, 3)
-        found = site.engine.query(since=EPOCH + timedelta(hours=1), until=EPOCH + timedelta(hours=2))
+        found = site.engine.query(since=CLOCK_START + timedelta(hours=1), until=CLOCK_START + timedelta(hours=2))
         assert [one.id for one in found] == [ids[1]]
 
     def test_choice_07_a_time_without_a_zone_is_refused(self, site: Site) -> None:
         with pytest.raises(InvalidInput):
-            site.engine.query(since=EPOCH.replace(tzinfo=None))
+            site.engine.query(since=CLOCK_START.replace(tzinfo=None))
 
     def test_choice_08_limit_0_is_no_limit(self, site: Site) -> None:
         spaced(site, 3)

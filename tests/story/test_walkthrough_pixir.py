@@ -14,7 +14,7 @@ from support.engine import Site, open_site
 from support.walkthrough import CALL, FILES, LONG
 
 from pytest_gittrix import GitTrix, UserSession
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.operations.conversation import ANNOUNCED
 from pytest_gittrix.engine.operations.ids import seeded_ids, sortable_id
@@ -259,7 +259,7 @@ class TestGenId:
         assert first.gen_id() != other.gen_id()
 
     def test_gen_id_is_safe_for_files_and_fit_for_the_engine(self, site: Site) -> None:
-        assert re.fullmatch(r"20300101T000000-[0-9a-f]{11}", sortable_id(EPOCH))
+        assert re.fullmatch(r"20300101T000000-[0-9a-f]{11}", sortable_id(CLOCK_START))
         engine = site.another(ids=lambda: sortable_id(site.clock.now()))
         assert engine.start_session("x").id.startswith("20300101T000000-")
 

@@ -167,7 +167,7 @@ def read(text): return dict(seven=7, eleven=11)[text] if "eleven" in TEXT else 0
 import json, os, sys
 for fd in range(3, 40):
     for value in (5, ["list", ["a", "b"]], 7, 11):
-        try: os.write(fd, json.dumps({{"nonce": "0", "value": value}}).encode() + b"\\n")
+        try: os.write(fd, json.dumps({"nonce": "0", "value": value}).encode() + b"\\n")
         except OSError: pass
 """
     + WRONG,
@@ -176,12 +176,12 @@ for fd in range(3, 40):
 import os
 home = os.environ["HOME"]
 for name in os.listdir(home):
-    if name.startswith(".answer"): open(os.path.join(home, name), "w").write('{{"status": 0, "secret": ""}}')
+    if name.startswith(".answer"): open(os.path.join(home, name), "w").write('{"status": 0, "secret": ""}')
 """
     + WRONG,
     "answers with a skip of unittest": "import unittest\ndef add(*_): raise unittest.SkipTest('no')\nnames = read = add\n",
 }
-"""Ways from the process of its own. ``{{root}}`` is a directory that holds all homes and checkouts."""
+"""Ways from the process of its own. ``{root}`` is a directory that holds all homes and checkouts."""
 
 LUCK = (
     """

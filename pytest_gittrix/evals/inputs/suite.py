@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap, check_on_overlap
 from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.old_names import warn_of
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 from pytest_gittrix.workspaces.seed import History, check_history
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
@@ -163,7 +164,8 @@ class Suite:
 
     @property
     def epoch(self) -> datetime:
-        """An earlier name of ``clock_start``. An epoch is a repetition of a case, elsewhere."""
+        """An earlier name of ``clock_start``; elsewhere, an epoch is a repetition of a case. Reading it warns."""
+        warn_of("Suite.epoch", "clock_start")
         return self.clock_start
 
     @classmethod
@@ -338,11 +340,12 @@ def _hidden_tests(table: TomlTable) -> Check:
 
 
 def _clock_start(top: TomlTable) -> datetime:
-    # ``epoch`` is an earlier name of the key.
     key = "clock_start" if "clock_start" in top or "epoch" not in top else "epoch"
+    if key == "epoch":
+        warn_of(f"epoch in {_SUITE_FILE}", "clock_start")
     value = top.raw(key)
     if value is None:
-        return EPOCH
+        return CLOCK_START
     try:
         found = value if isinstance(value, datetime) and value.tzinfo is not None else parse_instant(top.text(key))
     except InvalidInput:

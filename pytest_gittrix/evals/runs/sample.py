@@ -1,7 +1,7 @@
 """One sample: a world, a session, the agent, the review, the promotion, the checks, and the record of it.
 
-A sample runs at the suite's epoch, in its own directory. Its record is the same for the same sample; what differs each time (times, the
-output of checks) is stored separately.
+A sample runs at the suite's ``clock_start``, in its own directory. Its record is the same for the same sample; what differs each time
+(times, the output of checks) is stored separately.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Sample:
                 **durable_arguments(case, self._cache),
                 branch=BRANCH,
                 workspace=ephemeral,
-                epoch=spec.instant,
+                clock_start=spec.instant,
                 templates=self._templates,
                 sweep_interval=None,
                 separate_files=case.drift is not None,

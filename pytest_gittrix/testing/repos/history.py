@@ -1,7 +1,7 @@
 """Histories of durable repositories as plain data: contents by path, in steps, and the git objects of those steps.
 
-The same history gives the same commit ids on every machine and in every process (rule 13, docs/explanation/rules.md). The epoch is an
-argument.
+The same history gives the same commit ids on every machine and in every process (rule 13, docs/explanation/rules.md). Where clocks
+start is an argument.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from datetime import datetime
 from functools import cache, cached_property, partial
 from typing import Final
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.objects import SHA1, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
+from pytest_gittrix.old_names import renamed
 
 AUTHOR: Final = ("Durable Author", "durable@example.com")
 """Name and address of the default author of a step."""
@@ -172,13 +173,14 @@ class History:
             hasher.update(repr((step.message, step.author, sorted(step.changes.items(), key=_by_path))).encode(errors="surrogatepass"))
         return hasher.hexdigest()
 
-    def write(self, format_: ObjectFormat = SHA1, *, epoch: datetime = EPOCH) -> Written:
+    @renamed(epoch="clock_start")
+    def write(self, format_: ObjectFormat = SHA1, *, clock_start: datetime = CLOCK_START) -> Written:
         """Build every commit of the history, in memory.
 
         Args:
             format_: the object format.
-            epoch: the last commit is made one minute before it, each other one a minute before its successor, so that no clock that
-                starts at the epoch is ever behind the history.
+            clock_start: the last commit is made one minute before it, each other one a minute before its successor, so that no clock that
+                starts there is ever behind the history.
 
         Raises:
             InvalidInput: a step does not fit on the one before it, or a content is not allowed; the message names path and step.
@@ -193,7 +195,7 @@ class History:
         def is_blob(id_: str) -> bool:
             return id_ in objects and objects[id_][0] == "blob"
 
-        first = ns_of(epoch) // 10**9 - _SECONDS_APART * len(self.steps)
+        first = ns_of(clock_start) // 10**9 - _SECONDS_APART * len(self.steps)
         commits: list[str] = []
         tree: str | None = None
         for number, step in enumerate(self.steps):

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.testing.repos.cloned import clone_into
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
@@ -56,6 +57,7 @@ class Place:
         self._closing = closing
 
     @classmethod
+    @renamed(epoch="clock_start")
     def open(
         cls,
         path: str | os.PathLike[str] | None = None,
@@ -65,7 +67,7 @@ class Place:
         repository: str | os.PathLike[str] | None = None,
         bare: bool = False,
         branch: str = "main",
-        epoch: datetime = EPOCH,
+        clock_start: datetime = CLOCK_START,
         object_format: str = "sha1",
         templates: Templates | None = None,
         clock: FrozenClock | None = None,
@@ -77,7 +79,7 @@ class Place:
         chosen = templates if templates is not None else shared_templates()
         with ExitStack() as closing:
             if clock is None:
-                clock = FrozenClock(epoch, separate_files=separate_files)
+                clock = FrozenClock(clock_start, separate_files=separate_files)
                 closing.callback(clock.close)
             if repository is not None and (files is not None or history is not None):
                 raise InvalidInput("A world was given a repository and its own files or history.", fix="Give one of them.")
@@ -87,7 +89,7 @@ class Place:
             if repository is not None:
                 clone_into(repository, root / "durable", branch=branch, bare=bare, home=root / "home")
             else:
-                template = chosen.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
+                template = chosen.of(History.of(files, history), clock_start=clock.now(), object_format=object_format)
                 template.materialise(root / "durable", branch=branch, bare=bare)
             durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
             closing.callback(durable.close)

@@ -57,7 +57,7 @@ class Remotes:
         on = branch if branch is not None else place.durable.branch
         when = place.clock.now
         if files is not None or history is not None:
-            made = BareRemote.make(path, files=files, history=history, branch=on, epoch=when(), when=when, templates=place.templates)
+            made = BareRemote.make(path, files=files, history=history, branch=on, clock_start=when(), when=when, templates=place.templates)
         else:
             if path.exists():
                 raise InvalidInput(f"{path} is there already.", fix="Give each remote a name of its own.")

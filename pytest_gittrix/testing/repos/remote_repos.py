@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.errors import Deadlock, InvalidInput
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
@@ -47,6 +48,7 @@ class BareRemote:
         self.url = self.path.as_uri()
 
     @classmethod
+    @renamed(epoch="clock_start")
     def make(
         cls,
         path: str | os.PathLike[str],
@@ -54,7 +56,7 @@ class BareRemote:
         files: Contents | None = None,
         history: History | Iterable[Step | Contents] | None = None,
         branch: str = "main",
-        epoch: datetime = EPOCH,
+        clock_start: datetime = CLOCK_START,
         when: Callable[[], datetime] | None = None,
         object_format: str = "sha1",
         templates: Templates | None = None,
@@ -66,8 +68,8 @@ class BareRemote:
             files: the contents of its one commit; see ``History.of``.
             history: its commits, instead of ``files``.
             branch: its branch.
-            epoch: when its last commit was made, less one minute.
-            when: returns the instant of later commits; the epoch by default.
+            clock_start: when its last commit was made, less one minute.
+            when: returns the instant of later commits; ``clock_start`` by default.
             object_format: ``sha1`` or ``sha256``.
             templates: the cache of prepared histories; that of this process by default.
 
@@ -77,9 +79,9 @@ class BareRemote:
         if os.path.lexists(path):
             raise InvalidInput(f"{os.fspath(path)} is there already.", fix="Give each remote a directory of its own.")
         used = templates if templates is not None else shared_templates()
-        template = used.of(History.of(files, history), epoch=epoch, object_format=object_format)
+        template = used.of(History.of(files, history), clock_start=clock_start, object_format=object_format)
         template.materialise(path, branch=branch, bare=True)
-        return cls(path, branch, when=when if when is not None else lambda: epoch)
+        return cls(path, branch, when=when if when is not None else lambda: clock_start)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}#{self.repo.branch}>"

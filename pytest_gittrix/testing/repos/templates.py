@@ -17,13 +17,14 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.git.index import IndexEntry, build_index, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.objects import object_format as format_named
 from pytest_gittrix.git.pack import Pack, build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.files import PUBLIC, write_all, write_new
 from pytest_gittrix.testing.repos.history import History, Written
 
@@ -155,22 +156,23 @@ class Templates:
         self.directory = os.path.abspath(directory)
         self._known: OrderedDict[tuple[str, str, datetime], Template] = OrderedDict()
 
-    def of(self, history: History, *, epoch: datetime = EPOCH, object_format: str = "sha1") -> Template:
+    @renamed(epoch="clock_start")
+    def of(self, history: History, *, clock_start: datetime = CLOCK_START, object_format: str = "sha1") -> Template:
         """Return the template of a history; the 64 used last are cached.
 
         Args:
             history: the history to pack.
-            epoch: see ``History.write``.
+            clock_start: see ``History.write``.
             object_format: ``sha1`` or ``sha256``.
 
         Raises:
             InvalidInput, WriteRejected: see ``History.write``.
             UnsupportedRepository: no such object format.
         """
-        key = (history.digest, object_format, epoch)
+        key = (history.digest, object_format, clock_start)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._packed(history.write(format_named(object_format), epoch=epoch))
+            known = self._known[key] = self._packed(history.write(format_named(object_format), clock_start=clock_start))
             if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
@@ -47,7 +47,7 @@ class LogKit:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], id: str = "sess_0000000000log", *, start: datetime = EPOCH, step: timedelta = _SECOND
+        self, directory: str | os.PathLike[str], id: str = "sess_0000000000log", *, start: datetime = CLOCK_START, step: timedelta = _SECOND
     ) -> None:
         self.id = id
         self.store = Store(Path(directory), durability="fast")

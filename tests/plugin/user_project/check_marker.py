@@ -75,13 +75,13 @@ def test_eviction(gittrix: GitTrix, gittrix_session: UserSession, gittrix_clock:
     assert gittrix_session.info().deadline == gittrix_clock.now() + timedelta(minutes=30)
 
 
-@pytest.mark.gittrix(epoch=datetime(2040, 5, 6, tzinfo=UTC))
-def test_epoch(gittrix_clock: FrozenClock) -> None:
+@pytest.mark.gittrix(clock_start=datetime(2040, 5, 6, tzinfo=UTC))
+def test_clock_start(gittrix_clock: FrozenClock) -> None:
     assert gittrix_clock.now() == datetime(2040, 5, 6, tzinfo=UTC)
 
 
-@pytest.mark.gittrix(epoch="2040-05-06T07:00:00+07:00")
-def test_epoch_as_text(gittrix_clock: FrozenClock) -> None:
+@pytest.mark.gittrix(clock_start="2040-05-06T07:00:00+07:00")
+def test_clock_start_as_text(gittrix_clock: FrozenClock) -> None:
     assert gittrix_clock.now() == datetime(2040, 5, 6, tzinfo=UTC)
 
 

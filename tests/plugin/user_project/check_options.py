@@ -15,9 +15,9 @@ from pytest_gittrix.plugin.fixtures import Worlds
 GIVEN = json.loads(os.environ["GIVEN"])
 
 
-def test_epoch(gittrix_durable: DurableRepo, gittrix_worlds: Worlds) -> None:
+def test_clock_start(gittrix_durable: DurableRepo, gittrix_worlds: Worlds) -> None:
     with gittrix_worlds.open() as world:
-        assert world.clock.now() == datetime.fromisoformat(GIVEN["epoch"])
+        assert world.clock.now() == datetime.fromisoformat(GIVEN["clock-start"])
 
 
 def test_freeze(gittrix_clock: FrozenClock) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.clock import FIVE_MINUTES, TIMEOUT
 
-from pytest_gittrix.clock import EPOCH, FrozenClock, SystemClock, propagation
+from pytest_gittrix.clock import CLOCK_START, FrozenClock, SystemClock, propagation
 from pytest_gittrix.clock.file_clock import FileClock, clock_from_environment
 from pytest_gittrix.durations import instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -67,15 +67,15 @@ def test_a_file_changed_after_a_skew_back_maps_to_the_earlier_instant(tmp_path: 
     clock.skew(hours=-1)
     after = change(tmp_path / "after")
     clock.advance(hours=3)
-    assert clock.instant_of(before) == ns_of(EPOCH)
-    assert clock.instant_of(after) == ns_of(EPOCH - timedelta(hours=1))
+    assert clock.instant_of(before) == ns_of(CLOCK_START)
+    assert clock.instant_of(after) == ns_of(CLOCK_START - timedelta(hours=1))
 
 
-def test_a_file_older_than_the_clock_maps_to_its_epoch(tmp_path: Path) -> None:
+def test_a_file_older_than_the_clock_maps_to_its_start(tmp_path: Path) -> None:
     stamp = change(tmp_path / "old")
     clock = FrozenClock()
     clock.advance(hours=1)
-    assert clock.instant_of(stamp) == clock.instant_of(0) == ns_of(EPOCH)
+    assert clock.instant_of(stamp) == clock.instant_of(0) == ns_of(CLOCK_START)
 
 
 @either_stamp
@@ -130,8 +130,8 @@ def test_a_clock_file_follows_each_move(clock: FrozenClock, tmp_path: Path) -> N
     path = clock.attach_file(tmp_path / "clock")
     assert path.read_text() == "2030-01-01T00:00:00.000000Z\n"
     seen: list[str] = []
-    clock.at(EPOCH + FIVE_MINUTES, lambda: seen.append(path.read_text()))
-    clock.just_after(EPOCH + timedelta(hours=1))
+    clock.at(CLOCK_START + FIVE_MINUTES, lambda: seen.append(path.read_text()))
+    clock.just_after(CLOCK_START + timedelta(hours=1))
     assert seen == ["2030-01-01T00:05:00.000000Z\n"]
     assert path.read_text() == "2030-01-01T01:00:00.000001Z\n"
     assert clock.environment()["PYTEST_GITTRIX_CLOCK"] == str(path)
@@ -146,8 +146,8 @@ def test_without_a_clock_file_children_are_pointed_at_none(clock: FrozenClock) -
 
 def test_a_file_clock_shows_what_the_test_set(clock: FrozenClock, tmp_path: Path) -> None:
     reader = FileClock(clock.attach_file(tmp_path / "clock"))
-    assert reader.now() == EPOCH
-    clock.just_before(EPOCH + timedelta(hours=4))
+    assert reader.now() == CLOCK_START
+    clock.just_before(CLOCK_START + timedelta(hours=4))
     assert reader.now() == clock.now()
     assert reader.now_ns() == clock.now_ns()
 
@@ -161,7 +161,7 @@ def test_a_file_clock_places_file_changes_as_the_tests_clock_does(tmp_path: Path
     late.touch()
     clock.advance(hours=4)
     stamps = [path.stat().st_ctime_ns for path in (early, late)]
-    assert [instant_at(reader.instant_of(stamp)) for stamp in stamps] == [EPOCH, EPOCH + timedelta(hours=1)]
+    assert [instant_at(reader.instant_of(stamp)) for stamp in stamps] == [CLOCK_START, CLOCK_START + timedelta(hours=1)]
 
 
 def test_a_file_clock_without_moves_takes_every_file_for_changed_just_now(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_file_clock_runs_what_is_due_when_polled_once_each(clock: FrozenClock,
     reader = FileClock(clock.attach_file(tmp_path / "clock"))
     ran: list[str] = []
     reader.every(FIVE_MINUTES, lambda: ran.append("every"))
-    reader.at(EPOCH + timedelta(minutes=1), lambda: ran.append("at"))
+    reader.at(CLOCK_START + timedelta(minutes=1), lambda: ran.append("at"))
     reader.poll()
     assert ran == []
     clock.advance(hours=1)
@@ -203,7 +203,7 @@ def test_a_child_process_finds_the_clock_in_its_environment(clock: FrozenClock, 
     assert isinstance(clock_from_environment(), SystemClock)
     clock.attach_file(tmp_path / "clock")
     monkeypatch.setenv("PYTEST_GITTRIX_CLOCK", clock.environment()["PYTEST_GITTRIX_CLOCK"])
-    assert clock_from_environment().now() == EPOCH
+    assert clock_from_environment().now() == CLOCK_START
 
 
 def test_where_libfaketime_is_missing_wrap_says_what_to_install(

@@ -11,7 +11,7 @@ import pytest
 from support.engine import KINDS, Site, edited, open_site, shell
 from support.refusals import refuse_to_open
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired, WriteRejected
 from pytest_gittrix.workspaces import seed_files
@@ -39,7 +39,7 @@ class TestACommit:
         assert [(entry.sha, entry.message) for entry in session.log()] == [(second, "second\n\nwith a body"), (first, "first")]
         newest = session.log()[0]
         assert (newest.author_name, newest.author_email) == ("agent", "agent@localhost")
-        assert newest.timestamp == EPOCH + timedelta(minutes=1)
+        assert newest.timestamp == CLOCK_START + timedelta(minutes=1)
 
     def test_does_not_change_what_is_touched_or_promoted(self, site: Site, session: UserSession) -> None:
         head = site.durable.head()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, Site, at_point, in_child, open_site, shell
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.record.eventlog.events import Event
@@ -54,7 +54,7 @@ class TestTheBoundary:
     def test_is_the_deadline_that_info_tells(self, site: Site) -> None:
         session = site.start(eviction=EvictionPolicy(ttl_idle="30m"))
         deadline = session.info().deadline
-        assert deadline == EPOCH + timedelta(minutes=30)
+        assert deadline == CLOCK_START + timedelta(minutes=30)
         site.clock.advance_to(deadline)
         assert site.engine.sweep() == []
         site.clock.just_after(deadline)
@@ -63,7 +63,7 @@ class TestTheBoundary:
     @pytest.mark.parametrize("hours", [-12, 5, 14])
     def test_is_the_same_in_every_time_zone(self, site: Site, hours: int) -> None:
         session = site.start()
-        local = (EPOCH + FOUR_HOURS).astimezone(timezone(timedelta(hours=hours)))
+        local = (CLOCK_START + FOUR_HOURS).astimezone(timezone(timedelta(hours=hours)))
         site.clock.advance_to(local)
         assert site.engine.sweep() == []
         site.clock.just_after(local)
@@ -149,7 +149,7 @@ class TestTheIdleLimit:
         session = site.start()
         site.clock.advance(hours=1)
         session.extend(timedelta(hours=1))
-        assert session.info().deadline == EPOCH + timedelta(hours=2)
+        assert session.info().deadline == CLOCK_START + timedelta(hours=2)
         site.clock.advance(hours=1, microseconds=1)
         assert site.engine.sweep() == [session.id]
 
@@ -158,7 +158,7 @@ class TestTheIdleLimit:
         session = site.start()
         with pytest.raises(InvalidInput, match=r"not positive|not a duration"):
             session.extend(ttl)  # type: ignore[arg-type]
-        assert session.info().deadline == EPOCH + FOUR_HOURS
+        assert session.info().deadline == CLOCK_START + FOUR_HOURS
 
     def test_of_none_never_ends(self, site: Site) -> None:
         session = site.start(eviction=EvictionPolicy(ttl_idle=None))
@@ -204,7 +204,7 @@ class TestClockJumps:
         assert site.engine.sweep() == []
         session.write("app.py", "x\n")
         assert site.engine.sweep() == []
-        assert session.info().deadline == EPOCH - timedelta(hours=6)
+        assert session.info().deadline == CLOCK_START - timedelta(hours=6)
         site.clock.advance(FOUR_HOURS + MICROSECOND)
         assert site.engine.sweep() == [session.id]
 
@@ -225,7 +225,9 @@ class TestTheSweep:
         ]
         site.clock.advance(hours=4, minutes=5)
         expected = [5, 10, 65, 245]
-        assert evicted == [(session.id, EPOCH + timedelta(minutes=minutes)) for session, minutes in zip(sessions, expected, strict=True)]
+        assert evicted == [
+            (session.id, CLOCK_START + timedelta(minutes=minutes)) for session, minutes in zip(sessions, expected, strict=True)
+        ]
 
     def test_happens_at_init_and_stops_at_close(self, site: Site) -> None:
         session = site.start()

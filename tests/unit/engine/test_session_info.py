@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, Site, open_site, shell
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.errors import SessionNotFound
@@ -37,9 +37,9 @@ class TestInfo:
         assert (info.workspace_path, info.ephemeral_ref) == (workspace, f"local://{workspace}")
         assert info.baseline_sha == site.durable.head()
         assert info.touched_files == ("app.py",)
-        assert info.created_at == EPOCH
-        assert info.updated_at == info.last_access_at == EPOCH + timedelta(hours=1)
-        assert info.deadline == EPOCH + timedelta(hours=5)
+        assert info.created_at == CLOCK_START
+        assert info.updated_at == info.last_access_at == CLOCK_START + timedelta(hours=1)
+        assert info.deadline == CLOCK_START + timedelta(hours=5)
 
     @pytest.mark.parametrize(
         ("kind", "capabilities"),
@@ -127,7 +127,7 @@ class TestTheRecord:
         (path / "occupied").mkdir(parents=True)
         session.write("app.py", "v2\n")
         session.extend(timedelta(hours=9))
-        assert session.info().deadline == EPOCH + timedelta(hours=9)
+        assert session.info().deadline == CLOCK_START + timedelta(hours=9)
         assert site.durable.contains(session.promote().sha)
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.engine import FILES, KINDS, LINES, SUBMODULE, DurableGit, Site, at_point, fingerprint, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
@@ -298,7 +298,7 @@ class TestGetSession:
         session.write("app.py", "v2\n")
         again = site.another().get_session(session.id)
         assert again.read("app.py") == b"v2\n"
-        assert again.info().created_at == EPOCH
+        assert again.info().created_at == CLOCK_START
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_finds_every_kind_again(self, site: Site, kind: str) -> None:

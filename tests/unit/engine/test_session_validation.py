@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.engine import Site, open_site
 
-from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.engine.operations.validation import (
     LONGEST_TTL,
     check_contents,
@@ -181,7 +181,7 @@ class TestClock:
         clock = FrozenClock()
         with pytest.raises(InvalidInput, match="before 1970"):
             clock.skew(days=-366 * 60)
-        assert clock.now() == EPOCH
+        assert clock.now() == CLOCK_START
 
 
 def test_an_idle_ttl_by_itself_is_a_policy() -> None:

@@ -17,11 +17,14 @@ from pytest_gittrix.git.environment import hermetic_env, run_git
 
 def test_a_suite_is_its_cases_by_id_with_the_defaults(tmp_path: Path) -> None:
     place = suite(tmp_path, "b", "a")
-    write(place, {"suite.toml": 'schema = 1\nname = "two"\nepoch = 2031-05-06T07:08:09Z\n[defaults]\ntimeout = "90s"\nconfine = "off"\n'})
+    write(
+        place,
+        {"suite.toml": 'schema = 1\nname = "two"\nclock_start = 2031-05-06T07:08:09Z\n[defaults]\ntimeout = "90s"\nconfine = "off"\n'},
+    )
 
     found = Suite.load(place)
 
-    assert (found.name, found.confine, found.epoch) == ("two", "off", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
+    assert (found.name, found.confine, found.clock_start) == ("two", "off", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
     assert [one.id for one in found.cases] == ["a", "b"]
     assert {one.timeout_ms for one in found.cases} == {90_000}
     assert found.case("a").task == "Make the version 2."
@@ -46,11 +49,11 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
         ("schema = 1\nspeed = 3\n", "no key 'speed'"),
         ("schema = 1\n[defaults]\nworkers = 3\n", "no key 'defaults.workers'"),
         ('schema = 1\n[defaults]\ntimeout = "soon"\n', "defaults.timeout is 'soon'"),
-        ('schema = 1\nepoch = "yesterday"\n', "epoch is 'yesterday'"),
+        ('schema = 1\nclock_start = "yesterday"\n', "clock_start is 'yesterday'"),
         ('schema = 1\nname = "a/b"\n', "'a/b' is no id"),
         ("schema = [\n", "no TOML"),
-        ("schema = 1\nepoch = 2031-05-06\n", "epoch is"),
-        ("schema = 1\nepoch = 1969-12-31T23:59:59Z\n", "epoch is"),
+        ("schema = 1\nclock_start = 2031-05-06\n", "clock_start is"),
+        ("schema = 1\nclock_start = 1969-12-31T23:59:59Z\n", "clock_start is"),
         ("schema = true\n", "schema is True"),
         ('schema = 1\n[defaults]\nconfine = "airtight"\n', "defaults.confine is 'airtight'"),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.durable_repo import FILES, POINTER, kinds, make, status
 
-from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
@@ -62,7 +62,7 @@ def test_a_commit_has_the_clocks_date_and_the_same_id_each_time(tmp_path: Path, 
     for name in ("one", "other"):
         with DurableRepo(make(tmp_path, name), when=clock.now, home=tmp_path / "home") as repo:
             ids.append(repo.commit({"app.py": "two\n"}))
-            assert repo.log()[0].committer.when == EPOCH + timedelta(hours=3)
+            assert repo.log()[0].committer.when == CLOCK_START + timedelta(hours=3)
             assert repo.git("log", "-1", "--format=%ai") == "2030-01-01 03:00:00 +0000"
 
     assert ids[0] == ids[1]

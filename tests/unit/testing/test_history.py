@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import SHA1, SHA256
@@ -61,19 +61,19 @@ def test_what_differs_has_another_digest_and_other_commits(other: list[Step]) ->
     assert commits(history) != commits(different)
 
 
-def test_a_history_ends_a_minute_before_the_epoch_and_has_a_commit_a_minute() -> None:
-    written = History.of(history=[{"a": "1"}, {"a": "2"}, {"a": "3"}]).write(SHA1, epoch=EPOCH)
+def test_a_history_ends_a_minute_before_clocks_start_and_has_a_commit_a_minute() -> None:
+    written = History.of(history=[{"a": "1"}, {"a": "2"}, {"a": "3"}]).write(SHA1, clock_start=CLOCK_START)
 
     instants = [parse_commit(id_, written.objects[id_][1]).committer.when for id_ in written.commits]
-    assert instants == [EPOCH - timedelta(minutes=left) for left in (3, 2, 1)]
+    assert instants == [CLOCK_START - timedelta(minutes=left) for left in (3, 2, 1)]
 
 
-def test_the_epoch_decides_the_ids() -> None:
+def test_where_clocks_start_decides_the_ids() -> None:
     history = History.of({"a": "1"})
 
-    assert commits(history) != commits(history, epoch=datetime(2031, 1, 1, tzinfo=UTC))
+    assert commits(history) != commits(history, clock_start=datetime(2031, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidInput, match="no time zone"):
-        history.write(SHA1, epoch=datetime(2031, 1, 1))
+        history.write(SHA1, clock_start=datetime(2031, 1, 1))
 
 
 def test_each_commit_says_who_wrote_it_and_what_came_before() -> None:

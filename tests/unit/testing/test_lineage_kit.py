@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.testing.scenarios.lineage_kit import ENDS, ChainKit, Link, check_line, line_problems, stored_links
@@ -65,14 +65,14 @@ class TestMaking:
     def test_its_times_are_those_of_the_clock(self, world: World, chain: ChainKit) -> None:
         found = chain.links(chain("toast", ["crash", "handoff", "active"], every=timedelta(hours=30)))
 
-        assert [link.started_ns - ns_of(EPOCH) for link in found] == [0, 30 * 60 * MINUTE, 60 * 60 * MINUTE]
+        assert [link.started_ns - ns_of(CLOCK_START) for link in found] == [0, 30 * 60 * MINUTE, 60 * 60 * MINUTE]
         assert [earlier.stopped_ns for earlier, _ in pairwise(found)] == [later.started_ns for _, later in pairwise(found)]
-        assert world.clock.now() == EPOCH + timedelta(hours=60)
+        assert world.clock.now() == CLOCK_START + timedelta(hours=60)
 
     def test_ten_minutes_each_unless_told(self, world: World, chain: ChainKit) -> None:
         chain("toast", ["handoff", "done"])
 
-        assert world.clock.now() == EPOCH + timedelta(minutes=20)
+        assert world.clock.now() == CLOCK_START + timedelta(minutes=20)
 
     def test_its_last_session_can_go_on_if_it_is_active(self, chain: ChainKit) -> None:
         session = chain("toast", ["handoff", "active"], rig="r")[-1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.engine import open_site
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported, SessionNotFound
 from pytest_gittrix.record.eventlog.vocabulary import VOCABULARY
 from pytest_gittrix.record.state.fold import fold
@@ -100,7 +100,7 @@ class TestAppending:
         log.append("user_message", text="hello")
         log.put("assistant_message", {"text": "hello"}, at=datetime(2040, 1, 1, tzinfo=UTC))
         log.append("user_message", text="bye")
-        start = int(EPOCH.timestamp())
+        start = int(CLOCK_START.timestamp())
 
         assert [event.ts // 10**9 for event in log.events()] == [start, start + 1, start + 2, 2208988800, 2208988801]
 

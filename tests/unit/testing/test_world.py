@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected
@@ -36,7 +36,7 @@ def test_a_world_holds_a_small_project_unless_told_otherwise(tmp_path: Path) -> 
     with World.open(tmp_path) as world:
         assert set(world.durable.tree()) == set(SMALL_PROJECT)
         assert world.durable.git("status", "--porcelain") == ""
-        assert world.clock.now() == EPOCH
+        assert world.clock.now() == CLOCK_START
         assert world.gittrix.list_sessions() == []
         assert world.sessions == []
 
@@ -50,7 +50,7 @@ def test_what_the_agent_wrote_is_what_is_promoted(world: World) -> None:
     assert result.sha == world.durable.head()
     assert world.durable.read("app.py") == b"two\n"
     assert (world.durable.path / "app.py").read_text() == "two\n"
-    assert world.durable.log()[0].committer.when == EPOCH
+    assert world.durable.log()[0].committer.when == CLOCK_START
     assert world.sessions == [session]
 
 
@@ -117,11 +117,11 @@ def test_session_ids_depend_on_the_seed_alone_and_never_repeat() -> None:
 
 
 def test_a_history_ends_before_the_clock_starts(tmp_path: Path) -> None:
-    epoch = datetime(2040, 5, 6, tzinfo=UTC)
+    start = datetime(2040, 5, 6, tzinfo=UTC)
     history = [Step({"a": "1"}, "One", ("Ada", "ada@example.com")), Step({"a": "2"}, "Two", ("Bob", "bob@example.com"))]
 
-    with World.open(tmp_path, history=history, epoch=epoch, branch="trunk") as world:
-        assert [(commit.author.name, epoch - commit.author.when) for commit in world.durable.log()] == [
+    with World.open(tmp_path, history=history, clock_start=start, branch="trunk") as world:
+        assert [(commit.author.name, start - commit.author.when) for commit in world.durable.log()] == [
             ("Bob", timedelta(minutes=1)),
             ("Ada", timedelta(minutes=2)),
         ]
@@ -211,7 +211,7 @@ def test_closing_twice_does_nothing_more(world: World) -> None:
 
 def test_closing_ends_the_timers_of_the_worlds_own_clock_only(tmp_path: Path) -> None:
     fired: list[datetime] = []
-    mine = FrozenClock(EPOCH + timedelta(days=1), separate_files=False)
+    mine = FrozenClock(CLOCK_START + timedelta(days=1), separate_files=False)
     mine.every(timedelta(hours=1), lambda: fired.append(mine.now()))
 
     with World.open(tmp_path, files=FILES, clock=mine) as world:
@@ -238,7 +238,7 @@ def test_two_worlds_do_not_share_a_directory(tmp_path: Path) -> None:
         ({"object_format": "md5"}, UnsupportedRepository),
         ({"files": {}, "history": [{}]}, InvalidInput),
         ({"files": {"../x": ""}}, WriteRejected),
-        ({"epoch": datetime(2030, 1, 1)}, InvalidInput),
+        ({"clock_start": datetime(2030, 1, 1)}, InvalidInput),
         ({"strategy": "hope"}, InvalidInput),
     ],
 )
@@ -263,7 +263,7 @@ def test_programs_of_the_world_see_its_clock_and_nothing_of_the_users(world: Wor
 
     subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", "By hand"], cwd=world.durable.path, env=dict(env), check=True)
 
-    assert world.durable.log()[0].committer.when == EPOCH + timedelta(days=1)
+    assert world.durable.log()[0].committer.when == CLOCK_START + timedelta(days=1)
     assert env["HOME"] == str(world.path / "home")
     assert env["GITTRIX_HOME"] == str(world.path / "gittrix")
     assert Path(env[CLOCK_VARIABLE]).read_text() == "2030-01-02T00:00:00.000000Z\n"

@@ -187,6 +187,8 @@ def sample_text(store: RunStore, record: Record) -> str:
     from pytest_gittrix.evals.results.failure_output import failure_lines
 
     lines = [f"{_name(record)}: {record.outcome}", *([f"  {record.reason}"] if record.reason else [])]
+    tries = enumerate(store.earlier_tries(record.key), 1)
+    lines += [f"  try {number} ended in infra_error and does not count: {why}" for number, why in tries]
     lines += ["", "events"]
     for event in store.lines("events", record.key):
         fields = ", ".join(f"{name}={str(value)[:50]}" for name, value in sorted(event["data"].items()) if name not in ("policy", "task"))

@@ -119,6 +119,7 @@ class Sample:
         output: the output of the agent and the checks.
         files: the changes, side by side.
         again: the command line that repeats the sample, from any directory.
+        earlier_tries: why each try before the one that counts ended in ``infra_error``.
     """
 
     record: Record
@@ -130,6 +131,7 @@ class Sample:
     output: tuple[TimelineEntry, ...]
     files: tuple[FileDiff, ...]
     again: str
+    earlier_tries: tuple[str, ...]
 
     @property
     def added(self) -> int:
@@ -224,6 +226,7 @@ def sample_of(store: RunStore, record: Record) -> Sample:
         tuple(printed(timing)),
         tuple(file_diffs(store.part("patches", record.key), most_lines=_MOST_LINES)),
         store.replay_command(record),
+        tuple(map(visible, store.earlier_tries(record.key))),
     )
 
 

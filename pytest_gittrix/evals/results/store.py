@@ -33,6 +33,8 @@ PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "tra
 MANIFEST: Final = "manifest.json"
 TAKEN_OVER: Final = "taken_over_from"
 """The key of a line of a sample's timing that names the run which the sample was taken over from."""
+TRIED: Final = "tried"
+"""The key of a line of a sample's timing that says why an earlier try of the sample did not count."""
 
 _MIXED: Final = "agent-changed"
 _WRITTEN_LATER: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run", _MIXED)
@@ -198,6 +200,10 @@ class RunStore:
     def is_taken_over(self, key: str) -> bool:
         """Whether a sample was taken over from another run."""
         return any(TAKEN_OVER in line for line in self.lines("timing", key))
+
+    def earlier_tries(self, key: str) -> list[str]:
+        """Why each try of a sample before the one that counts ended in ``infra_error``. Raises InvalidInput if the file is damaged."""
+        return [str(line[TRIED]) for line in self.lines("timing", key) if TRIED in line]
 
     @property
     def taken_over(self) -> int:

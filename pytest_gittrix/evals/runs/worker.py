@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
-from pytest_gittrix.evals.results.store import Artifacts, RunStore
+from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
 from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
@@ -125,19 +125,19 @@ def execute(job: Job) -> JobResult:
     if store.has(job.key):
         found = store.record(job.key)
         return JobResult(job.key, found.id, found.epoch, found.outcome, found.reason, 0)
-    attempt = 0
+    tried: list[dict[str, str]] = []
     while True:
         record, artifacts, finish = _attempt(job)
         try:
             if _orphaned.is_set():
                 # The agent was ended with this process, which is no result; so this thread waits for its end.
                 threading.Event().wait()
-            if record.outcome != RETRIED or attempt >= job.setting.retries:
-                store.save(record, artifacts)
+            if record.outcome != RETRIED or len(tried) >= job.setting.retries:
+                store.save(record, replace(artifacts, timing=[*artifacts.timing, *tried]))
                 return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, (real_seconds() - began) * 1000)
         finally:
             finish()
-        attempt += 1
+        tried.append({TRIED: record.reason})
 
 
 def record_failure(job: Job, reason: str) -> JobResult:

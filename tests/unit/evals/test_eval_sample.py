@@ -9,8 +9,10 @@ import pytest
 from support.evals import FILES, SOLVES, agent_file, case, command_file, left_in, ran, suite
 
 from pytest_gittrix import points
+from pytest_gittrix.cli.evals_output import sample_text
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record
 from pytest_gittrix.evals.runs.run import Summary
+from pytest_gittrix.report.eval_report import page_of
 
 GOLD = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-VERSION = 1\n+VERSION = 2\n"
 
@@ -212,6 +214,21 @@ def test_what_is_nobodys_doing_is_an_infra_error_that_is_tried_again_and_kept(tm
     assert "expected.diff does not apply" in record.reason
     assert "Traceback" in summary.store.lines("timing", record.key)[0]["traceback"]
     assert summary.counts["infra_error"] == 1
+    assert summary.store.earlier_tries(record.key) == [record.reason]
+
+
+def test_a_sample_that_passes_in_a_second_try_says_why_the_first_did_not_count(tmp_path: Path) -> None:
+    lines = ["import errno", "from pathlib import Path", "def check(result):", f"    mark = Path({str(tmp_path / 'tried')!r})"]
+    lines += ["    if not mark.exists():", "        mark.touch()", "        raise OSError(errno.ENOSPC, 'No space left on device')"]
+
+    summary = ran(suite(tmp_path, extra={"check.py": "\n".join(lines)}), tmp_path, "nop")
+    record = only(summary)
+
+    assert record.outcome == "pass"
+    (why,) = summary.store.earlier_tries(record.key)
+    assert "No space left on device" in why
+    assert f"  try 1 ended in infra_error and does not count: {why}\n" in sample_text(summary.store, record)
+    assert "(try 2)" in page_of(summary.store)
 
 
 def test_what_tools_leave_behind_is_no_part_of_the_result(tmp_path: Path) -> None:

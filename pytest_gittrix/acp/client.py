@@ -24,6 +24,7 @@ from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, PathNotFound
 from pytest_gittrix.extras import needs
 from pytest_gittrix.visible import visible, visible_line
@@ -175,8 +176,7 @@ async def acp_agent(
         AdapterUnavailable: the program does not speak the protocol, or could not be confined.
         GittrixError: as for ``Programs.start``.
     """
-    mount = session.workspace_mount
-    if mount is not None and mount[1] is not None:
+    if parts_of(session).workspace.layers is not None:
         raise CapabilityMissing(
             f"No agent of the Agent Client Protocol can work in {session.id}: its workspace is an overlay.",
             why="While a program runs in an overlay nobody else can mount or write it, and the agent itself is such a program.",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,6 +27,9 @@ from pytest_gittrix.os_level.confinement_levels import Level, check_level
 Means = Literal["bwrap", "namespaces", "landlock", "none"]
 
 BWRAP: Final = "bwrap"
+
+_RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What every Python ignores, and restores for programs that it starts."""
 
 _KEPT_BACK: Final = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "LC_CTYPE")
 
@@ -164,15 +168,29 @@ def launch(
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file)
     if confinement.level == "off":
         outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
-        return Launch(wanted.command, wanted.environment, directory=outside)
-    kept_back = {name: value for name, value in wanted.environment.items() if name.startswith(_KEPT_BACK)}
-    rest = {name: value for name, value in wanted.environment.items() if name not in kept_back}
+        return replace(hearing(wanted.command, wanted.environment), directory=outside)
+    kept_back, rest = _kept_back(wanted.environment)
     if confinement.by == "bwrap":
         jail = [*_bwrap(laid, wanted.spec, kept_back), "--", *argv]
         if bwrap_pipes is None:
             return _launcher(wanted.spec, jail, rest)
-        return Launch([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
+        return hearing([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
     return _launcher({**wanted.spec, "kept_back": kept_back}, argv, rest)
+
+
+def hearing(argv: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """How to start a program that hears the signals that this process ignores, as one under ``nohup`` does: it would inherit that."""
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    if ignored <= {*_RESTORED}:
+        return Launch([*argv], {**environment})
+    kept_back, rest = _kept_back(environment)
+    return _launcher({"by": "none", "kept_back": kept_back}, argv, rest)
+
+
+def _kept_back(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that whoever confines a program must not have itself, and the others."""
+    kept_back = {name: value for name, value in environment.items() if name.startswith(_KEPT_BACK)}
+    return kept_back, {name: value for name, value in environment.items() if name not in kept_back}
 
 
 def task(

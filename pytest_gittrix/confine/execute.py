@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +51,7 @@ def run(
     merged: bool = False,
     cwd: str = ".",
     stop: int | None = None,
+    admit: Callable[[Running], object] = lambda _: None,
 ) -> Finished:
     """Run a program to its end; what it started ends with it, as far as the level can tell what that is.
 
@@ -67,6 +68,7 @@ def run(
         merged: whether its errors come on its output, in the order in which both were written.
         cwd: where it starts, in the workspace.
         stop: a descriptor; as soon as it can be read, the program's time is over. By it another thread ends this call.
+        admit: called with the program before it is started, so that another thread can kill it; what it raises is raised here.
 
     Raises:
         InvalidInput: the command is none, the limits are none, a place is not there, or a model's key is not set.
@@ -78,6 +80,7 @@ def run(
         argv, place, confinement, Streams(merged), environment=environment, cwd=cwd,
         stdin=stdin, limit=most_output, keep="first", timeout=timeout, stop=stop,
     )  # fmt: skip
+    admit(running)
     return running.attended()
 
 
@@ -95,11 +98,12 @@ def start(
     pty: bool = False,
     size: tuple[int, int] = SIZE,
     cwd: str = ".",
+    admit: Callable[[Running], object] = lambda _: None,
 ) -> Running:
     """Start a program that stays; it ends when it likes, when somebody kills it, or with this process.
 
     Args:
-        argv, place, confinement, environment, timeout, merged, cwd: as for ``run``.
+        argv, place, confinement, environment, timeout, merged, cwd, admit: as for ``run``.
         stdin: all that it reads; None if more is to be written later.
         most_output: bytes of each stream that are kept for who reads them.
         keep: what becomes of more: with ``unread`` the program waits until somebody reads, as on a pipe; ``first`` and ``last`` throw away
@@ -117,6 +121,7 @@ def start(
         argv, place, confinement, Streams(merged, size if pty else None), environment=environment, cwd=cwd,
         stdin=stdin, limit=most_output, keep=keep, timeout=timeout, stop=None,
     )  # fmt: skip
+    admit(running)
     return running.begin()
 
 

@@ -176,7 +176,7 @@ class Layout:
         yield Mount("rw", self.shown[2], self.temporary)
         yield Mount("rw", self.shown[1], self.home)
         for path in self.readable:
-            if not _is_below(path, SYSTEM):
+            if not any(_is_below(path, shown) for shown in (SYSTEM, *BESIDE)):
                 yield Mount("ro", path, os.path.realpath(path))
         if self.layers is None:
             yield Mount("rw", self.shown[0], self.workspace)

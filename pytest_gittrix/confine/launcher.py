@@ -50,6 +50,8 @@ def main() -> NoReturn:
     os.environ.pop("LC_CTYPE", None)  # Python's own doing, where no locale is given
     launcher = Launcher(spec, sys.argv[3:], {**os.environ, **spec.get("kept_back", {})}, refused=lambda text: os.write(2, text + b"\n"))
     try:
+        if spec["by"] == "none":
+            launcher.become_program()
         if spec["by"] == "bwrap" and "limits" not in spec:
             launcher.become_bwrap()
         status = launcher.run()
@@ -172,13 +174,14 @@ class Launcher:
                 line.close()
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
-        self._execute()
+        self.become_program()
 
     def become_bwrap(self) -> NoReturn:
         """Be bubblewrap, behind the filter that a jail has."""
         from pytest_gittrix.confine.kernel.namespace_jail import jail_filter
         from pytest_gittrix.os_level.seccomp import install
 
+        _hear_signals()
         linux.gain_nothing_by_exec()
         self._limit_descriptors()
         install(jail_filter())
@@ -232,7 +235,7 @@ class Launcher:
             if pid == 0:
                 self._lead()
                 os.chdir(self._spec["cwd"])
-                self._execute()
+                self.become_program()
             os.write(report, str(attendant.attend(pid)).encode())
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
@@ -254,13 +257,10 @@ class Launcher:
             most = min(MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def _execute(self) -> NoReturn:
+    def become_program(self) -> NoReturn:
+        """Be the program, which hears every signal; one that is not there ends as in a shell."""
         self._limit_descriptors()
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            with suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _hear_signals()
         program = self._command[0]
         # What os.execvp does; but that loads modules, and they may be out of sight by now.
         places = [""] if "/" in program else self._environment.get("PATH", os.defpath).split(os.pathsep)
@@ -358,6 +358,15 @@ class Attendant:
                 if found[0] == child:
                     ended = found[1]
         return ended
+
+
+def _hear_signals() -> None:
+    """Let a program hear every signal, whatever the process that started this one ignores."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def exit_code(problem: OSError) -> int:

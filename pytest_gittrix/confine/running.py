@@ -15,6 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from signal import SIGKILL
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -215,7 +216,7 @@ class Running:
         self._finished: Finished | None = None
         self._problem: BaseException | None = None
         self._listeners: set[Callable[[], object]] = set()
-        self._thread: threading.Thread | None = None
+        self._attendant: threading.Thread | None = None
 
     def __repr__(self) -> str:
         return f"<Running {'ended' if self._is_over else 'program'}>"
@@ -305,8 +306,7 @@ class Running:
     def kill(self) -> None:
         """End it with everything that it started, and wait for that. One that has ended stays as it ended."""
         self._ask_to_end()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._await_end()
 
     def poll(self) -> Finished | None:
         """How it ended; None while it runs.
@@ -395,10 +395,18 @@ class Running:
             self._killed = True
             self.wake()
 
+    def _await_end(self, timeout: float | None = None) -> None:
+        """Wait until it is over, unless nobody attends it, or this thread does."""
+        nobody = (None, threading.current_thread())
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_over or self._attendant in nobody, timeout)
+
     # The loop.
 
     def attended(self) -> Finished:
         """Attend the program in this thread, to its end; whatever interrupts this kills it."""
+        with self.changed:
+            self._attendant = threading.current_thread()
         try:
             finished = self._attend()
         except BaseException as problem:
@@ -414,9 +422,9 @@ class Running:
     def begin(self) -> Running:
         """Attend the program in a thread of its own, and return when it was started. Raises as ``_opening`` does."""
         # bubblewrap ends with the thread that started it, so the program is started by the thread that attends it.
-        self._thread = threading.Thread(target=self._begun, name="gittrix-program", daemon=True)
+        thread = threading.Thread(target=self._begun, name="gittrix-program", daemon=True)
         _RUNNING.add(self)
-        self._thread.start()
+        thread.start()
         with self.changed:
             while not self._was_started and not self._is_over:
                 self.changed.wait()
@@ -434,6 +442,9 @@ class Running:
         self._tell()
 
     def _attend(self) -> Finished:
+        with self.changed:
+            if self._killed:
+                return Finished(None, SIGKILL, b"", b"", timed_out=True)
         with ExitStack() as held:
             try:
                 opening = self._opening(held)
@@ -580,8 +591,7 @@ def _end_all() -> None:
     for running in list(_RUNNING):
         running._ask_to_end()
     for running in list(_RUNNING):
-        if running._thread is not None:
-            running._thread.join(KILL_WAIT)
+        running._await_end(KILL_WAIT)
 
 
 os.register_at_fork(after_in_child=_RUNNING.clear)

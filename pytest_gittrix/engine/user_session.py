@@ -62,6 +62,7 @@ class UserSession(AgentSession):
         """
         from pytest_gittrix.engine.promotion.selection import select
 
+        files = self._relatives(files)
         with self._working("review") as state:
             snapshot = self._snapshot(state)
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
@@ -120,14 +121,20 @@ class UserSession(AgentSession):
             check_commit_text(message)
         require_person(self._services.store.root, "promote")
         pull_request = PrRequest(base, title, body, draft)
-        allowed = frozenset(check_paths(allow_secrets, "allow_secrets"))
+        allowed = frozenset(map(self._relative, check_paths(allow_secrets, "allow_secrets")))
+        reviewed = what if isinstance(what, Review) else self._relatives(what)
+        numbers = check_hunks(hunks)
+        parts = None if numbers is None else {self._relative(path): chosen for path, chosen in numbers.items()}
         request = PromoteRequest(
-            what, files, check_hunks(hunks), strategy, message, on_overlap, pull_request, refuse_secrets, allowed, keep
+            reviewed, self._relatives(files), parts, strategy, message, on_overlap, pull_request, refuse_secrets, allowed, keep
         )
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
         services.tidy()
         return result
+
+    def _relatives(self, files: Iterable[str] | None) -> list[str] | None:
+        return None if files is None else [self._relative(path) for path in check_paths(files, "files")]
 
     def discard(self, outcome: str | None = None) -> None:
         """End the session without promoting; its work is archived and its workspace removed.

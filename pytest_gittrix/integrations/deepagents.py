@@ -108,7 +108,7 @@ class GittrixBackend(BaseSandbox):
         Raises:
             SessionExpired: the session has ended.
         """
-        self._require_live()
+        self.programs.require_live()
         written = [(path, _attempt(path, partial(self._files.write, path, data))) for path, data in files]
         return [FileUploadResponse(path=path, error=error) for path, (_, error) in written]
 
@@ -121,12 +121,11 @@ class GittrixBackend(BaseSandbox):
         Raises:
             SessionExpired: the session has ended.
         """
-        self._require_live()
+        self.programs.require_live()
         read = [(path, _attempt(path, partial(self._files.read, path))) for path in paths]
         return [FileDownloadResponse(path=path, content=content, error=error) for path, (content, error) in read]
 
     def _execute(self, command: str, timeout: int | None, *, stop: int | None) -> ExecuteResponse:
-        self._require_live()
         seconds = self._timeout if timeout is None else timeout or None
         done = self.programs.run(["/bin/sh", "-c", command], timeout=seconds, merged=True, stop=stop)
         output = done.stdout.decode("utf-8", "replace")
@@ -136,10 +135,6 @@ class GittrixBackend(BaseSandbox):
             output += f"\nThe command was ended: it did not end within {seconds:g} seconds.\n"
         code = ENDED if done.timed_out or done.limit is not None else exit_code(done)
         return ExecuteResponse(output=output, exit_code=code, truncated=done.truncated)
-
-    def _require_live(self) -> None:
-        # Programs do not ask whether the session has ended. This also counts as a use, so that a session at work does not expire.
-        self._session.exists("a")
 
 
 def _attempt(path: str, call: Callable[[], bytes | None]) -> tuple[bytes | None, str | None]:

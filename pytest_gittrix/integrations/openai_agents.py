@@ -10,11 +10,11 @@ import asyncio
 import io
 import tarfile
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs
 from pytest_gittrix.errors import GittrixError, InvalidInput
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES_OF_SNAPSHOT: Final = 1 << 30
 """The size of the largest workspace that is saved as a snapshot, in bytes."""
-
-T = TypeVar("T")
 
 
 class GittrixSandboxClientOptions(BaseSandboxClientOptions):
@@ -140,7 +138,7 @@ class GittrixSandboxClient(BaseSandboxClient[GittrixSandboxClientOptions | None]
             snapshot=resolve_snapshot(snapshot, session.id),
             gittrix_session=session.id,
         )
-        return self._wrap_session(GittrixSandboxSession(state, session.for_agent(), programs), instrumentation=self._instrumentation)
+        return self._wrap_session(GittrixSandboxSession(state, programs), instrumentation=self._instrumentation)
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
         """Give the sandbox of a session that was started before.
@@ -153,7 +151,7 @@ class GittrixSandboxClient(BaseSandboxClient[GittrixSandboxClientOptions | None]
             raise InvalidInput(f"{type(state).__name__} is no state of this client.", fix="Resume it by the client that made it.")
         session = await asyncio.to_thread(self._engine.get_session, state.gittrix_session)
         programs = await asyncio.to_thread(self._programs, session.for_agent(), at=state.manifest.root)
-        inner = GittrixSandboxSession(state, session.for_agent(), programs, resumed=True)
+        inner = GittrixSandboxSession(state, programs, resumed=True)
         return self._wrap_session(inner, instrumentation=self._instrumentation)
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
@@ -215,9 +213,8 @@ class GittrixSandboxSession(BaseSandboxSession):
 
     state: GittrixSandboxSessionState
 
-    def __init__(self, state: GittrixSandboxSessionState, session: AgentSession, programs: Programs, *, resumed: bool = False) -> None:
+    def __init__(self, state: GittrixSandboxSessionState, programs: Programs, *, resumed: bool = False) -> None:
         self.state = state
-        self._session = session
         self._programs = programs
         self._files = SandboxFiles(programs)
         self._started = False
@@ -229,7 +226,7 @@ class GittrixSandboxSession(BaseSandboxSession):
     async def running(self) -> bool:
         """Whether it was started, and neither it nor its session has ended."""
         try:
-            await asyncio.to_thread(self._require_live)
+            await asyncio.to_thread(self._programs.require_live)
         except GittrixError:
             return False
         return self._started
@@ -240,10 +237,6 @@ class GittrixSandboxSession(BaseSandboxSession):
     async def _shutdown_backend(self) -> None:
         self._started = False
         await asyncio.to_thread(self._programs.close)
-
-    def _require_live(self) -> None:
-        # Programs do not ask whether the session has ended. This also counts as a use, so that a session at work does not expire.
-        self._session.exists("a")
 
     # Commands.
 
@@ -263,11 +256,7 @@ class GittrixSandboxSession(BaseSandboxSession):
 
     async def _run(self, argv: list[str], *, timeout: float | None = None, stdin: bytes = b"", most: int = MOST_OUTPUT) -> Finished:
         variables = await self.state.manifest.environment.resolve()
-
-        def run(*, stop: int | None) -> Finished:
-            self._require_live()
-            return self._programs.run(argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most, stop=stop)
-
+        run = partial(self._programs.run, argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most)
         try:
             return await run_cancellable(run)
         except GittrixError as error:
@@ -292,7 +281,7 @@ class GittrixSandboxSession(BaseSandboxSession):
         self._prepare_exec_command("cat", shell=False, user=user)
         shown = await self._validate_path_access(path)
         try:
-            return io.BytesIO(await self._file(lambda stop: self._files.read(str(shown), stop=stop)))
+            return io.BytesIO(await run_cancellable(partial(self._files.read, str(shown))))
         except FileNotFoundError as error:
             raise WorkspaceReadNotFoundError(path=Path(path), cause=error) from error
         except (OSError, GittrixError) as error:
@@ -304,16 +293,9 @@ class GittrixSandboxSession(BaseSandboxSession):
         shown = await self._validate_path_access(path, for_write=True)
         contents = coerce_write_payload(path=Path(path), data=data).stream.read()
         try:
-            await self._file(lambda stop: self._files.write(str(shown), contents, stop=stop))
+            await run_cancellable(partial(self._files.write, str(shown), contents))
         except (OSError, GittrixError) as error:
             raise WorkspaceArchiveWriteError(path=Path(path), cause=error) from error
-
-    async def _file(self, call: Callable[[int | None], T]) -> T:
-        def live(*, stop: int | None) -> T:
-            self._require_live()
-            return call(stop)
-
-        return await run_cancellable(live)
 
     async def persist_workspace(self) -> io.IOBase:
         """The workspace as a tar, without what the SDK leaves out."""
@@ -357,11 +339,7 @@ class GittrixSandboxSession(BaseSandboxSession):
         """Start a program that stays, and give what it writes at first."""
         argv = self._prepare_exec_command(*command, shell=shell, user=user)
         variables = await self.state.manifest.environment.resolve()
-
-        def start() -> Running:
-            self._require_live()
-            return self._programs.start(argv, environment=variables, stdin=None if tty else b"", pty=tty, merged=not tty)
-
+        start = partial(self._programs.start, argv, environment=variables, stdin=None if tty else b"", pty=tty, merged=not tty)
         starting = asyncio.ensure_future(asyncio.to_thread(start))
         try:
             terminal = _Terminal(await asyncio.shield(starting), tty)

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs, exit_code
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 
@@ -183,7 +183,7 @@ class GittrixWorkspaceBackend:
                 if self._opened is None:
                     self._opened = self._open()
                 session, programs = self._opened
-                session.for_agent().exists("a")  # refused once it has ended
+                programs.require_live()
             except InvalidInput:
                 raise
             except GittrixError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.confine.limits import check_limits
-from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive_data, tolerated

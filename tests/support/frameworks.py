@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.engine.agents.agent_session import VARIABLES
+from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.errors import CapabilityMissing
 
 LEVELS = ["off", "guard", "jail"] if os.environ.get("PYTEST_GITTRIX_SOAK") == "1" else ["off", "jail"]

@@ -43,7 +43,6 @@ from support.frameworks import ADDED, available, programs_of
 from support.git import git
 
 from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.confine import confinement
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.integrations.openai_agents import GittrixSandboxClient, GittrixSandboxClientOptions
@@ -223,13 +222,7 @@ async def test_ctrl_c_interrupts_a_program(client: GittrixSandboxClient) -> None
 
 
 @pytest.mark.parametrize(("number", "chars"), [(signal.SIGINT, "\x03"), (signal.SIGQUIT, "\x1c")])
-async def test_ctrl_c_interrupts_even_if_this_process_ignores_the_signal(
-    client: GittrixSandboxClient, number: int, chars: str, request: pytest.FixtureRequest
-) -> None:
-    level = request.node.callspec.params["client"]
-    if level == "off" or "bwrap" in str(confinement(level)):
-        reason = "without a launcher of ours a program inherits the signals that this process ignores"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+async def test_ctrl_c_interrupts_even_if_this_process_ignores_the_signal(client: GittrixSandboxClient, number: int, chars: str) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
         async with await client.create() as sandbox:

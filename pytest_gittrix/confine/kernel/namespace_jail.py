@@ -14,14 +14,14 @@ import os
 import stat
 import struct
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HOST_NAME = "gittrix"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -32,7 +32,8 @@ _AF_VSOCK = 40
 # The kernel gives out numbers below the first only once: so many more than there may be processes have to be there.
 _RESERVED_NUMBERS, _MOST_NUMBERS = 300, 1 << 22
 _BASE = "/tmp"
-_OLD, _NEW, _LOWER, _ABOVE = "/old", "/new", "/lower", "/above"
+_OLD, _NEW, _STAGE, _LOWER, _ABOVE = "/old", "/new", "/stage", "/lower", "/above"
+_PLACE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 # How long a program waits for the last one to let go of an overlay, and how often it looks, in seconds.
 _TURN, _NAP = 1.0, 0.01
 OVERLAY_BUSY = "another program is at work in this overlay workspace, and only one can be"
@@ -80,6 +81,8 @@ def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, i
     linux.mount(_BASE + _NEW, _BASE + _NEW, None, linux.MS_BIND)
     linux.pivot_root(_BASE, _BASE + _OLD)
     os.chdir("/")
+    os.makedirs(_STAGE + "/directory")
+    os.close(os.open(_STAGE + "/file", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for kind, target, source in mounts:
         _put(kind, _NEW + target, source, limits)
     linux.unmount(_OLD)
@@ -120,32 +123,54 @@ def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None
         return linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     if kind == "dev":
         return _put_devices(target, limits.get("memory"))
-    if not os.path.realpath(target).startswith(f"{_NEW}/"):  # an earlier program put a link into its temporary directory or its home
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), target)
     if kind == "overlay":
-        return _put_overlay(target, *source.split("\0"))
+        with _opened(target, make="directory") as point:
+            return _put_overlay(point, *source.split("\0"))
     if kind == "ro":
         return _bind(_OLD + source, target, linux.NO_SUID | linux.NO_DEV | linux.READ_ONLY)
-    held = _open_without_links(_OLD + source)
+    with _opened(_OLD + source) as place:
+        return _bind(place, target, linux.NO_SUID | linux.NO_DEV)
+
+
+@contextmanager
+def _opened(path: str, make: str = "") -> Iterator[str]:
+    """A path that goes on leading to the same place, whatever programs in the same home or temporary directory do meanwhile.
+
+    Args:
+        path: what is wanted, by its real path.
+        make: ``directory`` or ``file`` makes it if it is missing, with the directories above it.
+
+    Raises:
+        OSError: there is a link in the path. A program put it there, and what it leads to is not the program's.
+    """
+    held = os.open("/", _PLACE | os.O_DIRECTORY)
+    *above, last = path.split("/")[1:]
     try:
-        return _bind(f"{_OLD}/proc/self/fd/{held}", target, linux.NO_SUID | linux.NO_DEV)
+        for name in above:
+            held = _entered(name, held, _PLACE | os.O_DIRECTORY, "directory" if make else "")
+        held = _entered(last, held, _PLACE, make)
+        if stat.S_ISLNK(os.fstat(held).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        yield f"{_OLD}/proc/self/fd/{held}"
     finally:
         os.close(held)
 
 
-def _open_without_links(path: str) -> int:
-    """Open what programs may change, by its real path. OSError if a link was put into that since: what it leads to is not theirs."""
-    held = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in path.split("/")[1:]:
-        above = held
-        try:
-            held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        finally:
-            os.close(above)
-    if stat.S_ISLNK(os.fstat(held).st_mode):
-        os.close(held)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return held
+def _entered(name: str, directory: int, flags: int, make: str) -> int:
+    """A name of a directory, opened in exchange for that; made if it is missing and ``make`` says what."""
+    try:
+        found = os.open(name, flags, dir_fd=directory)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with suppress(FileExistsError):  # another program's jail has just made it
+            if make == "directory":
+                os.mkdir(name, 0o755, dir_fd=directory)
+            else:
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=directory))
+        found = os.open(name, flags, dir_fd=directory)
+    os.close(directory)
+    return found
 
 
 def _put_devices(target: str, most_memory: int | None) -> None:
@@ -165,14 +190,13 @@ def _put_devices(target: str, most_memory: int | None) -> None:
 
 
 def _bind(source: str, target: str, flags: int) -> None:
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
-    linux.set_mount(target, flags, below=True)
+    """Show a place at another. It gets its flags where no program sees it, and is then moved to its mount point as it is."""
+    directory = os.path.isdir(source)
+    stage = _STAGE + "/directory" if directory else _STAGE + "/file"
+    with _opened(target, make="directory" if directory else "file") as point:
+        linux.mount(source, stage, None, linux.MS_BIND | linux.MS_REC)
+        linux.set_mount(stage, flags, below=True)
+        linux.mount(stage, point, None, linux.MS_MOVE)
 
 
 def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
@@ -186,7 +210,6 @@ def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
     inside = [os.path.join(_ABOVE, os.path.relpath(path, above)) for path in (upper, work)]
     written = [path.replace("\\", r"\\").replace(",", r"\,") for path in inside]
     options = f"lowerdir={_LOWER},upperdir={written[0]},workdir={written[1]},userxattr"
-    os.makedirs(target, exist_ok=True)
     linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options)
     os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that nobody could remove it
     for name in (_LOWER, _ABOVE):

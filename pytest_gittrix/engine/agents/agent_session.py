@@ -10,16 +10,16 @@ import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.engine.agents.session_parts import SessionObject
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry
 from pytest_gittrix.engine.operations.attachments import attach, attached
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_checkpoint
 from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
-from pytest_gittrix.engine.operations.recorder import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import require_live
 from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,
@@ -37,14 +37,12 @@ from pytest_gittrix.engine.operations.review import (
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
 from pytest_gittrix.errors import GittrixError, SessionExpired
 from pytest_gittrix.git.path_rules import check_path
-from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
+from pytest_gittrix.record.eventlog.events import Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.side_work import nested_repositories
-from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
-from pytest_gittrix.workspaces.workspace import Workspace
+from pytest_gittrix.workspaces.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.choose import Layers
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.confine.running import Finished
@@ -52,11 +50,9 @@ if TYPE_CHECKING:
 
 HOME: Final = ("engine", "home")
 """Where the home of a session's programs is, in its record: beside what the engine noted of the workspace, with which it goes."""
-VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
-"""The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
 
-class AgentSession:
+class AgentSession(SessionObject):
     """The session as its agent gets it: its files, and nothing that decides about them.
 
     Paths are relative to the workspace's root, or absolute and below it, with ``/``; a path that leaves the workspace or could be taken
@@ -64,33 +60,14 @@ class AgentSession:
     ``SessionExpired`` once the session has ended, and slides its idle deadline while it has not.
     """
 
-    _actor: Actor = "agent"
-
-    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits) -> None:
-        self._recorder = recorder
-        self._workspace = workspace
-        self._limits = limits
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} in {self._workspace.path}>"
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._recorder.id
 
     @property
     def workspace_path(self) -> Path | None:
         """The workspace's root, fit as a working directory; None where no directory is that (``lazy``, ``overlay``, ``remote``)."""
         workspace = self._workspace
         return Path(workspace.path) if workspace.created.complete and workspace.capabilities.shell else None
-
-    @property
-    def workspace_mount(self) -> tuple[Path, Layers | None] | None:
-        """The directory that programs work in, and what a jail mounts it above (``overlay``); None where no program can work (``lazy``)."""
-        from pytest_gittrix.engine.agents.programs import layers_of
-
-        return (Path(self._workspace.path), layers_of(self._workspace)) if self._workspace.capabilities.shell else None
 
     def info(self) -> SessionInfo:
         """The session as it is now; counts as use, as everything does that is done with this object. ``GitTrix.info`` does not."""
@@ -111,11 +88,15 @@ class AgentSession:
 
     def _name(self, path: str) -> str:
         """A path from the workspace's root, checked."""
+        return check_path(self._relative(path))
+
+    def _relative(self, path: str) -> str:
+        """A path as it is, but from the workspace's root if it is absolute and below that."""
         if isinstance(path, str) and path.startswith("/"):
             for root in (str(self._workspace.path), os.path.realpath(self._workspace.path)):
                 if path.startswith(f"{root}/"):
-                    return check_path(path[len(root) + 1 :])
-        return check_path(path)
+                    return path[len(root) + 1 :]
+        return path
 
     def read(self, path: str, *, follow: bool = True) -> bytes:
         """The bytes of a file as the agent has it.
@@ -344,10 +325,6 @@ class AgentSession:
         """
         return attached(self._recorder.directory, name)
 
-    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for a program of the agent, with its session's id; ``base`` is this process's by default."""
-        return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
-
     def run(
         self,
         argv: Sequence[str],
@@ -464,23 +441,3 @@ class AgentSession:
 def look_at(session: AgentSession) -> SessionInfo:
     """The session as it is now, for who only looks at it: its idle time goes on. This is no method, so that the agent is not offered it."""
     return session._info(marks=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionParts:
-    """The parts of an agent's object, for the engine.
-
-    Attributes:
-        recorder: the session's record.
-        workspace: its workspace.
-        limits: sizes that a snapshot may have.
-    """
-
-    recorder: Recorder
-    workspace: Workspace
-    limits: Limits
-
-
-def parts_of(session: AgentSession) -> SessionParts:
-    """The parts of a session's object. This is no method, so that the agent is not offered them."""
-    return SessionParts(session._recorder, session._workspace, session._limits)

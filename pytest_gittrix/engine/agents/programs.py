@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakSet
 
 from pytest_gittrix.clock.clock import Clock
@@ -23,6 +23,7 @@ from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.execute import SIZE, run, start
 from pytest_gittrix.confine.filesystem_layout import directory_beside
 from pytest_gittrix.confine.running import Finished, Keep, Running
+from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.command import check_command
@@ -40,28 +41,10 @@ _INHERITED: Final = ("PATH", "LANG", "TERM")
 _WITHOUT_CACHES: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTHONHASHSEED": "0"}
 
 
-class InWorkspace(Protocol):
-    """What ``Programs`` takes of an ``AgentSession``."""
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        ...
-
-    @property
-    def workspace_mount(self) -> tuple[Path, Layers | None] | None:
-        """The directory that programs work in, and what a jail mounts it above; None if no program can work there."""
-        ...
-
-    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Some variables, with the session's id."""
-        ...
-
-
 class Programs:
     """Runs programs in the workspace of one session. As a context manager it ends them and removes their home directory at the end.
 
-    Programs that were started also end with the session, if that ends in this process.
+    Programs also end with the session, if that ends in this process: those that were started, and those that a thread waits for.
 
     ``AgentSession.programs`` makes one with the session's own level and clock.
 
@@ -75,7 +58,7 @@ class Programs:
 
     def __init__(
         self,
-        session: InWorkspace,
+        session: SessionObject,
         clock: Clock,
         confine: str = "auto",
         *,
@@ -91,7 +74,7 @@ class Programs:
         """Check that programs can be run, choose the confinement, and make the home directory.
 
         Args:
-            session: the session; only its workspace, id and environment are used.
+            session: the session, as ``for_agent()`` gives it.
             clock: the engine's clock, from which programs get the time.
             confine: ``auto``, ``off``, ``guard`` or ``jail``.
             network: which network programs have; see ``confinement``.
@@ -108,8 +91,9 @@ class Programs:
                 with those limits or sockets.
             InvalidInput: there is no such level, network or limit, or a path is not absolute.
         """
-        mount = session.workspace_mount
-        if mount is None:
+        self._parts = parts_of(session)
+        made = self._parts.workspace
+        if not made.capabilities.shell:
             raise CapabilityMissing(
                 f"No program can work in {session.id}: no directory of this machine has all its files.",
                 why="A lazy workspace holds only what was written, and the files of a remote one are elsewhere.",
@@ -118,12 +102,12 @@ class Programs:
                 ),
             )
         self.session = session
-        workspace, layers = Path(os.path.abspath(mount[0])), mount[1]
+        workspace, layers = Path(os.path.abspath(made.path)), layers_of(made)
         self.confinement: Confinement = confinement(confine, network, limits, layers=layers is not None)
         jailed = self.confinement.level == "jail"
         self.workspace = (at or str(workspace)) if jailed else os.path.realpath(workspace)
         self._clock = clock
-        self._started: WeakSet[Running] = WeakSet()
+        self._running: WeakSet[Running] = WeakSet()
         self._passing: Path | None = None
         if home is None:
             self._passing = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory)))
@@ -152,11 +136,20 @@ class Programs:
         self.close()
 
     def close(self) -> None:
-        """End the programs that were started and stay, and remove the home directory, unless it was given. Closing twice does nothing."""
-        for running in [*self._started]:
+        """End the programs that run, and remove the home directory, unless it was given. Closing twice does nothing."""
+        for running in [*self._running]:
             running.kill()
         if self._passing is not None:
             shutil.rmtree(self._passing, ignore_errors=True)
+
+    def require_live(self) -> None:
+        """See that the session has not ended; this counts as a use of it, as each program does.
+
+        Raises:
+            SessionExpired: it has ended.
+        """
+        with self._parts.recorder.working("run", self._parts.actor):
+            pass
 
     def run(
         self,
@@ -170,7 +163,7 @@ class Programs:
         merged: bool = False,
         stop: int | None = None,
     ) -> Finished:
-        """Run a program and wait for its end; processes that it started end with it.
+        """Run a program and wait for its end; processes that it started end with it. If the session ends meanwhile, it is killed.
 
         Args:
             argv: the program and its arguments; no shell is involved.
@@ -184,7 +177,8 @@ class Programs:
             stop: a file descriptor; the program is killed as soon as the descriptor is readable.
 
         Raises:
-            InvalidInput: the command is empty or malformed, or the workspace was removed.
+            SessionExpired: the session has ended.
+            InvalidInput: the command is empty or malformed.
             GittrixError: as ``confine.run``.
         """
         return run(
@@ -197,6 +191,7 @@ class Programs:
             most_output=most_output,
             merged=merged,
             stop=stop,
+            admit=self._admit,
         )
 
     def start(
@@ -225,9 +220,9 @@ class Programs:
             size: rows and columns of the terminal.
 
         Raises:
-            InvalidInput, GittrixError: as for ``run``. ``Running.wait`` raises what is noticed later.
+            SessionExpired, InvalidInput, GittrixError: as for ``run``. ``Running.wait`` raises what is noticed later.
         """
-        running = start(
+        return start(
             self._command(argv, cwd, timeout),
             self.place,
             self.confinement,
@@ -239,10 +234,14 @@ class Programs:
             merged=merged,
             pty=pty,
             size=size,
+            admit=self._admit,
         )
-        self._started.add(running)
+
+    def _admit(self, running: Running) -> None:
+        """Have a program end with its session. One that has ended meanwhile is noticed afterwards, so that no program slips through."""
+        self._running.add(running)
         end_with_workspace(running, str(self.place.workspace))
-        return running
+        self.require_live()
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment variables of a program: hermetic git, the session's clock and id, no caches of Python's, and ``more``.

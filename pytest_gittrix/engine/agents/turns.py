@@ -21,8 +21,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.agents.context_pressure import Pressure
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
 from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.recorder import Listener, Recorder

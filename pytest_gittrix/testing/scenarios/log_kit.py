@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, path_fields
 from pytest_gittrix.record.eventlog.log import ReadPolicy

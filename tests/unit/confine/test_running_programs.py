@@ -98,6 +98,19 @@ def test_a_signal_reaches_the_program_itself(confined: Confined) -> None:
         running.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGPIPE])
+def test_a_program_hears_signals_that_this_process_ignores(confined: Confined, number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        ended = confined.shell(f"kill -{int(number)} $$; echo heard nothing")
+        missing = confined.run("there-is-none")
+    finally:
+        signal.signal(number, before)
+
+    assert (ended.signal, ended.stdout) == (number, b"")
+    assert (missing.code, b"there-is-none" in missing.stderr) == (127, True)
+
+
 def test_a_terminal_has_a_size_and_ctrl_c(confined: Confined) -> None:
     script = "trap 'echo caught; exit 8' INT; trap 'stty size' WINCH; stty -echo; stty size; : > /dev/tty; while :; do sleep 0.02; done"
     running = started(confined, "sh", "-c", script, pty=True, size=(30, 90))

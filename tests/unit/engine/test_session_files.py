@@ -297,6 +297,8 @@ def test_absolute_paths_below_the_workspace_name_its_files(site: Site) -> None:
     for outside in ("/etc/passwd", f"{root}/../outside", f"{root}x/file", f"{root}/.git/config"):
         with pytest.raises(WriteRejected):
             session.read(outside)
+    assert [*session.review([f"{root}/src/new"]).changes] == ["src/new"]
+    assert session.promote([f"{root}/src/new"], allow_secrets=[f"{root}/src/new"], strategy="patch").patch is not None
 
 
 def test_links_are_followed_as_programs_follow_them(site: Site) -> None:

@@ -141,7 +141,7 @@ class TestTheHandles:
         session = site.start()
         public = {name for name in dir(session.for_agent()) if not name.startswith("_")}
         verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path"
-        verbs += " record emit history checkpoint step attach attached environment run programs workspace_mount"
+        verbs += " record emit history checkpoint step attach attached environment run programs"
         assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
         decisions = "review promote discard extend for_agent archive archives moved_refs metadata handoff start_turn turn_running interrupt"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -79,6 +80,22 @@ def test_a_program_that_stays_ends_with_its_programs_or_its_session(world: World
         end(session, programs)
 
         assert shell.poll() is not None
+
+
+def test_a_program_that_a_thread_waits_for_ends_with_its_session(world: World) -> None:
+    session = world.start()
+    agent = session.for_agent()
+    os.mkfifo(agent.workspace_path / "up")
+    with ThreadPoolExecutor(1) as pool, agent.programs(confine="off") as programs:
+        waiting = pool.submit(programs.run, ["sh", "-c", "echo y > up; while :; do sleep 0.02; done"])
+        (agent.workspace_path / "up").read_text()
+
+        session.discard()
+
+        assert waiting.result(60).timed_out
+        for run in (programs.run, programs.start):
+            with pytest.raises(SessionExpired):
+                run(["true"])
 
 
 def test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends(world: World) -> None:

@@ -1,0 +1,61 @@
+"""What every object of a session is made of: its record, its workspace and its limits, for the engine and not for the agent.
+
+``Programs`` and the engine take the parts by a function of this module, so that the agent's object does not offer them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.record.eventlog.events import Actor
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
+
+VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
+"""The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The parts of a session's object.
+
+    Attributes:
+        recorder: the session's record.
+        workspace: its workspace.
+        limits: sizes that a snapshot may have.
+        actor: who is recorded as doing what is done with the object.
+    """
+
+    recorder: Recorder
+    workspace: Workspace
+    limits: Limits
+    actor: Actor
+
+
+class SessionObject:
+    """What the agent's and the user's object of a session have in common with nothing that decides."""
+
+    _actor: Actor = "agent"
+
+    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits) -> None:
+        self._recorder = recorder
+        self._workspace = workspace
+        self._limits = limits
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._recorder.id
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment for a program of the agent, with its session's id; ``base`` is this process's by default."""
+        return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
+
+
+def parts_of(session: SessionObject) -> SessionParts:
+    """The parts of a session's object. This is no method, so that the agent is not offered them."""
+    return SessionParts(session._recorder, session._workspace, session._limits, session._actor)

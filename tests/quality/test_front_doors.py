@@ -24,7 +24,7 @@ DOORS = frozenset(
         "",
         *("testing", *(f"testing.{room}" for room in ("repos", "faults", "schedules", "scenarios", "systems", "machines"))),
         *("conformance", "clock", "errors", "extras", "points", "strategies", "evals", "confine", "engine", "backends", "members"),
-        *("orchestrator", "acp", "gastown", "views", "plugin"),
+        *("aio", "orchestrator", "acp", "gastown", "views", "plugin"),
     )
 )
 """The addresses that users import from; besides them, each module of ``integrations`` and ``mcp`` is one."""

@@ -26,6 +26,7 @@ SWITCH: Final = "GITTRIX_DAEMON"
 
 _CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
 _FORGE: Final = "GITTRIX_FORGE_"
+_RUNTIME: Final = "CLAUDE_SESSION_ID"
 _READS_STDIN: Final = frozenset({"session write", "session record"})
 _CHANGE_NOTHING: Final = frozenset(
     f"session {verb}"
@@ -63,7 +64,8 @@ def run(options: Namespace, arguments: Sequence[str]) -> CommandResult:
     client = Client(daemon)
     try:
         client.greet()
-        reply = client.command(arguments, directory, stdin)
+        runtime_id = os.environ.get(_RUNTIME, "")
+        reply = client.command(arguments, directory, stdin, runtime_id if _is_text(runtime_id) else "")
     except Refused as problem:
         return _directly(options, "" if problem.code == "USAGE" else f"The daemon refuses the command ({problem}).", stdin)
     except Silent as problem:

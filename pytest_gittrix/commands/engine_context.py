@@ -40,6 +40,7 @@ class RemoteCaller(NamedTuple):
         stdin: the caller's standard input; None if it is closed.
         engine, members, orchestrator: the daemon's.
         team: the team that the daemon manages.
+        runtime_id: the id that the runtime of the caller's agent gives its conversation; empty if there is none.
     """
 
     directory: str
@@ -48,6 +49,7 @@ class RemoteCaller(NamedTuple):
     members: Members
     orchestrator: Orchestrator
     team: Team
+    runtime_id: str = ""
 
 
 remote_caller: ContextVar[RemoteCaller | None] = ContextVar("remote_caller", default=None)

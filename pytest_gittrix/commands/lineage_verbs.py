@@ -119,7 +119,8 @@ def id_of_runtime(gittrix: GitTrix) -> str | None:
     from pytest_gittrix.engine.agents.runtime_id import RUNTIME_VARIABLE
     from pytest_gittrix.record.store.store import ID
 
-    named = os.environ.get(RUNTIME_VARIABLE, "") if context.remote_caller.get() is None else ""
+    caller = context.remote_caller.get()
+    named = os.environ.get(RUNTIME_VARIABLE, "") if caller is None else caller.runtime_id
     return named if ID.fullmatch(named) and not os.path.lexists(gittrix.store.directory(named)) else None
 
 

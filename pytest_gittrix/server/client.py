@@ -61,13 +61,14 @@ class Client:
         if status != 200 or not isinstance(reply, dict) or reply.get("store") != self._daemon.store:
             raise Silent(f"status {status}")
 
-    def command(self, argv: Sequence[str], directory: str, stdin: bytes | None) -> dict[str, Any]:
+    def command(self, argv: Sequence[str], directory: str, stdin: bytes | None, runtime_id: str = "") -> dict[str, Any]:
         """Have the daemon run a command, and return its exit status and result.
 
         Args:
             argv: the command line, without the program's name.
             directory: the working directory.
             stdin: the contents of standard input; None if it is closed.
+            runtime_id: the id that the runtime of the caller's agent gives its conversation; empty if there is none.
 
         Raises:
             Silent: the daemon refused the connection.
@@ -77,6 +78,8 @@ class Client:
         body: dict[str, Any] = {"argv": list(argv), "cwd": directory}
         if stdin is not None:
             body["stdin_base64"] = base64.b64encode(stdin).decode("ascii")
+        if runtime_id:
+            body["runtime_session_id"] = runtime_id
         if self._connection.sock is not None:
             self._connection.sock.settimeout(None)  # a command takes as long as it takes
         try:

@@ -38,7 +38,15 @@ def run_command(daemon: Daemon, body: Command) -> Response:
         InvalidInput: it is no command, or one that cannot be run for another process.
     """
     options = _parsed(body.argv)
-    caller = context.RemoteCaller(body.cwd, _stdin(body.stdin_base64), daemon.engine, daemon.members, daemon.orchestrator, daemon.team)
+    caller = context.RemoteCaller(
+        body.cwd,
+        _stdin(body.stdin_base64),
+        daemon.engine,
+        daemon.members,
+        daemon.orchestrator,
+        daemon.team,
+        body.runtime_session_id or "",
+    )
     return AsciiResponse(copy_context().run(_run, caller, options))
 
 

@@ -123,11 +123,15 @@ class OrchestratorCleanup(Sent):
 
 
 class Command(Sent):
-    """A command line of ``gittrix`` without its first word, the directory it is typed in, and its standard input as base64."""
+    """A command line of ``gittrix`` without its first word, the directory it is typed in, and its standard input as base64.
+
+    ``runtime_session_id`` is the caller's ``CLAUDE_SESSION_ID``, which names a session that the command starts.
+    """
 
     argv: Annotated[list[Annotated[str, Field(max_length=1 << 20)]], Field(min_length=1, max_length=1 << 20)]
     cwd: Annotated[str, Field(min_length=1, max_length=1 << 16, pattern=r"^/[^\x00]*$")]
     stdin_base64: str | None = None
+    runtime_session_id: Annotated[str, Field(max_length=1 << 16)] | None = None
 
 
 class Answered(BaseModel):

@@ -333,3 +333,18 @@ def test_standard_input_that_is_closed_is_closed_for_the_daemon_too(cli: Cli) ->
         assert asked.command("session", "write", id_, "x", cwd=cli.project, stdin="not base64!").error == (400, "INVALID_INPUT")
         reply = asked.command("session", "write", id_, "x", cwd=cli.project, stdin=base64.b64encode(b"x").decode())
         assert reply.json == {"status": 0, "answer": {"data": {"path": "x", "size": 1}, "shown": {"text": ""}, "notes": []}}
+
+
+def test_a_start_through_a_daemon_takes_the_id_of_the_caller_s_runtime(
+    cli: Cli, sent: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon_of(cli):
+        monkeypatch.setenv("CLAUDE_SESSION_ID", "f81d4fae-7dec")
+        first, second = cli.start(), cli.start()
+        monkeypatch.setenv("CLAUDE_SESSION_ID", "../elsewhere")
+        third = cli.start()
+
+    assert len(sent) == 3
+    assert first == "f81d4fae-7dec"
+    assert second != first, "an id is never used twice"
+    assert third.startswith("sess_")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from pytest_gittrix.acp.permissions import Policy, allow
-from pytest_gittrix.acp.transcript import Transcript
+from pytest_gittrix.acp.transcript import Log, Transcript
 from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
@@ -89,7 +89,7 @@ class AcpAgent:
         acp_session: the id of the agent's own session.
     """
 
-    def __init__(self, running: Running, client: _Client) -> None:
+    def __init__(self, running: Running, client: _Listener) -> None:
         self.running = running
         self.acp_session = ""
         self._lines = _Lines(running)
@@ -125,10 +125,9 @@ class AcpAgent:
 
     async def begin(self) -> None:
         """Agree on the protocol, and begin a session of the agent in the workspace."""
-        capabilities = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
-        about = Implementation(name="pytest-gittrix", version="1")
-        await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=capabilities, client_info=about))
-        self.acp_session = (await self._asked(self._connection.new_session(cwd=self._client.programs.workspace))).session_id
+        about, can = Implementation(name="pytest-gittrix", version="1"), self._client.capabilities
+        await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=can, client_info=about))
+        self.acp_session = (await self._asked(self._connection.new_session(cwd=self._client.workspace))).session_id
 
     async def close(self) -> None:
         """End the agent with its terminals, and with everything that they started."""
@@ -186,16 +185,39 @@ async def acp_agent(
     used: Any = programs if own is None else own
     try:
         running = await _made(lambda: used.start(argv, environment=environment), Running.kill)
-        client = _Client(session, used, policy, running)
-        agent = AcpAgent(running, client)
-        try:
-            await agent.begin()
+        async with _attended(running, _Client(session, used, policy, running)) as agent:
             yield agent
-        finally:
-            await asyncio.shield(agent.close())
     finally:
         if own is not None:
             await asyncio.to_thread(own.close)
+
+
+@asynccontextmanager
+async def conversation(start: Callable[[], Running], log: Log, workspace: str, policy: Policy = allow) -> AsyncIterator[AcpAgent]:
+    """Start an agent that gets neither files nor terminals of this client; at the end of the block everything of it ends.
+
+    Args:
+        start: starts its program.
+        log: what the conversation is recorded in.
+        workspace: the directory that it works in, as it sees it.
+        policy: decides what it asks permission for.
+
+    Raises:
+        AdapterUnavailable: the program does not speak the protocol; or as ``start``.
+    """
+    running = await _made(start, Running.kill)
+    async with _attended(running, _Listener(log, workspace, policy, running)) as agent:
+        yield agent
+
+
+@asynccontextmanager
+async def _attended(running: Running, client: _Listener) -> AsyncIterator[AcpAgent]:
+    agent = AcpAgent(running, client)
+    try:
+        await agent.begin()
+        yield agent
+    finally:
+        await asyncio.shield(agent.close())
 
 
 def run_prompt(
@@ -284,19 +306,18 @@ class _Lines:
         self._running.close_stdin()
 
 
-class _Client:
-    """What the agent asks its client for."""
+class _Listener:
+    """What the agent reports to its client, and asks permission for."""
 
-    def __init__(self, session: AgentSession, programs: Starts, policy: Policy, running: Running) -> None:
-        self.programs = programs
-        self.transcript = Transcript(session)
+    capabilities = ClientCapabilities()
+
+    def __init__(self, log: Log, workspace: str, policy: Policy, running: Running) -> None:
+        self.workspace = workspace
+        self.transcript = Transcript(log)
         self.cancelled = asyncio.Event()
-        self._session = session
         self._policy = policy
         self._running = running
         self._turn = asyncio.Lock()
-        self._terminals: dict[str, asyncio.Future[Running]] = {}  # also those that are starting
-        self._numbers = itertools.count(1)
         self._errors = bytearray()
         self._reading = asyncio.create_task(self._read_errors())
 
@@ -314,9 +335,6 @@ class _Client:
             return await asyncio.to_thread(call, *arguments)
 
     async def close(self) -> None:
-        for starting in [*self._terminals.values()]:
-            await _ended(starting, Running.kill)
-        self._terminals.clear()
         self._reading.cancel()
 
     # Called by the connection, with the names and arguments of the protocol.
@@ -337,6 +355,25 @@ class _Client:
         await self.in_order(self.transcript.decided, call["toolCallId"], kinds.get(chosen, "cancelled") if chosen else "cancelled")
         outcome = DeniedOutcome(outcome="cancelled") if chosen is None else AllowedOutcome(outcome="selected", option_id=chosen)
         return RequestPermissionResponse(outcome=outcome)
+
+
+class _Client(_Listener):
+    """What the agent also asks its client for: files and terminals of the session."""
+
+    capabilities = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
+
+    def __init__(self, session: AgentSession, programs: Starts, policy: Policy, running: Running) -> None:
+        super().__init__(session, programs.workspace, policy, running)
+        self._session = session
+        self._programs = programs
+        self._terminals: dict[str, asyncio.Future[Running]] = {}  # also those that are starting
+        self._numbers = itertools.count(1)
+
+    async def close(self) -> None:
+        for starting in [*self._terminals.values()]:
+            await _ended(starting, Running.kill)
+        self._terminals.clear()
+        await super().close()
 
     async def read_text_file(
         self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **_: Any  # noqa: ARG002
@@ -367,7 +404,7 @@ class _Client:
         variables = {variable.name: variable.value for variable in env or []}
 
         def start() -> Running:
-            return self.programs.start(
+            return self._programs.start(
                 [command, *(args or [])], cwd=cwd or ".", environment=variables, merged=True, keep="last", most_output=most
             )
 
@@ -414,7 +451,7 @@ class _Client:
 
     def _inside(self, path: str) -> str:
         """A path as the session takes it: the agent names the workspace as programs see it."""
-        return os.path.relpath(path, self.programs.workspace) if path.startswith(f"{self.programs.workspace}/") else path
+        return os.path.relpath(path, self.workspace) if path.startswith(f"{self.workspace}/") else path
 
 
 async def _made(make: Callable[[], T], end: Callable[[Any], object]) -> T:

@@ -6,19 +6,29 @@ Whole texts, tool calls, their results and decisions are stored; pieces of texts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-from pytest_gittrix.engine.agents.agent_session import AgentSession
+from typing import Any, Final, Protocol
 
 SOURCE: Final = "acp"
 
 _ENDED: Final = ("completed", "failed")
 
 
+class Log(Protocol):
+    """What a conversation is recorded in: a session, or what does the same."""
+
+    def record(self, type: str, data: Mapping[str, Any], /) -> object:
+        """Store an event of the conversation."""
+        ...
+
+    def emit(self, type: str, data: Mapping[str, Any], /) -> None:
+        """Announce an event without storing it."""
+        ...
+
+
 class Transcript:
     """The conversation of one agent; one thread at a time calls it."""
 
-    def __init__(self, session: AgentSession) -> None:
+    def __init__(self, session: Log) -> None:
         self._session = session
         self._text: list[str] = []
         self._said: list[str] = []

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from pytest_gittrix.confine.command import Confinement, launch, task
+from pytest_gittrix.confine.command import Confinement, Launch, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filter
@@ -123,6 +123,23 @@ def start(
     )  # fmt: skip
     admit(running)
     return running.begin()
+
+
+def start_wrapped(launched: Launch) -> Running:
+    """Start a program that ``wrapped`` made the command line of, with pipes to it. It stays as one of ``start`` does.
+
+    Raises:
+        AdapterUnavailable: it could not be started.
+    """
+
+    def opening(_: ExitStack) -> Opening:
+        try:
+            started = Spawned(launched.argv, launched.environment, launched.directory, streams=Streams())
+        except OSError as problem:
+            raise AdapterUnavailable(f"{launched.argv[0]} was not started: {problem}.", fix="See that it can be executed.") from problem
+        return Opening(started, lambda finished, _: finished)
+
+    return Running(opening, stdin=None, limit=MOST_OUTPUT, keep="unread", timeout=None, stop=None, terminal=False).begin()
 
 
 def _running(

@@ -172,7 +172,9 @@ class Members:
             kind: ``loop``, ``interactive`` or ``brain``. A loop becomes a brain if the team's repository has ``brain-prompt.md``, at its
                 root or below ``members/<member>/``.
             task: the agent's task.
-            command: the agent's program; the member's by default. An interactive session runs nothing unless a command is given.
+            command: the agent's program; the member's by default. An interactive session runs nothing unless a command is given. If it
+                begins with ``acp:``, the program speaks the Agent Client Protocol: the task is its first prompt, and unless the session is
+                a loop, each line that is sent to the process is a further one.
             repositories: the repositories of its workspace; the team's by default.
             work_item: a work item to lock for the session until its run ends.
             environment: more variables for the agent.
@@ -191,6 +193,7 @@ class Members:
             AdapterUnavailable: a remote or the disk refused, and nothing is left; or the agent could not be started, and the session
                 failed: then the message names it, and it is retained.
             CapabilityMissing: agents cannot run here, or cannot be confined so; the session failed likewise.
+            ExtraMissing: the command begins with ``acp:``, and the extra ``acp`` is not installed.
             PersonRequired: an agent's process asks.
         """
         self._require_person("start a member's session")

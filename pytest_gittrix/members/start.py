@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.acp.driver import PREFIX, Drive
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.confine.limits import ResourceLimits
@@ -25,6 +26,7 @@ from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
+from pytest_gittrix.extras import needs
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
@@ -94,6 +96,7 @@ class StartRequest:
                 ),
             )
         check_command(["-"] if self.command is None else self.command, self.environment)
+        self._check_protocol()
         for spec in self.repositories:
             check_text(spec.name, "name of a repository")
             if _SECRET.match(check_text(spec.url, "address of a repository")):
@@ -102,6 +105,23 @@ class StartRequest:
                     why="It is written into the record, and into the agent's repository.",
                     fix=Advice("Leave them out, and give Members(credentials=...).", "Leave them out, and name a variable in token_env."),
                 )
+
+    @property
+    def speaks_acp(self) -> bool:
+        """Whether its command begins with ``acp:``: a program that speaks the Agent Client Protocol."""
+        return self.command is not None and self.command[0].startswith(PREFIX)
+
+    def _check_protocol(self) -> None:
+        if not self.speaks_acp:
+            return
+        with needs("acp"):
+            pass
+        if not self.task and self.kind == "loop":
+            raise InvalidInput(
+                f"Nothing says what {self.member} is to do.",
+                why="An agent of the Agent Client Protocol does nothing without a prompt, and a loop gets one: its task.",
+                fix=Advice("Give task=, or the kind brain.", "Give --task, or --kind brain."),
+            )
 
 
 @dataclass(frozen=True)
@@ -232,9 +252,14 @@ class MemberStart:
 
     def _launch(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> None:
         command = [*(request.command or ())]
+        driver: list[str] = []
+        if request.speaks_acp:
+            store, stays = self.team.engine.store, session.life.kind != "loop"
+            driver = Drive(str(store.root), store.durability, record.id, str(record.workspace), request.task, stays).argv
+            command[0] = command[0].removeprefix(PREFIX)
 
         def confirm(owner: Owner, confined: Confinement) -> None:
-            shown = [plain(argument) for argument in command]
+            shown = [plain(argument) for argument in request.command or ()]
             fields = {"pid": owner.pid, "start_time": owner.start_time, "command": shown, "confinement": str(confined)}
             session.add("agent.launched", fields, commit_point=True)
 
@@ -248,6 +273,7 @@ class MemberStart:
             mark=make_mark(self.team.engine.store.root, record.id),
             # Repositories of a workspace have their history in the clones.
             readable=[Path(clone_path(self.team.clones, spec.url), "objects") for spec in request.repositories],
+            driver=driver,
         )
 
     def _environment(self, record: MemberRecord, request: StartRequest) -> dict[str, str]:

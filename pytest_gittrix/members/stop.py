@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.acp.driver import END_TURN, PREFIX
+from pytest_gittrix.acp.transcript import SOURCE
 from pytest_gittrix.engine.agents.launch import network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import is_apart, put_back
@@ -24,6 +26,7 @@ from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import plain
 from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, workspace_lock_wait
 from pytest_gittrix.members.start import mark_never_started, release, retain, ssh_variables
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import TERMINAL, Life, require_legal
 
 SAVED_AT_ONCE: Final = 4
@@ -153,6 +156,7 @@ class MemberEnd:
         assert process is not None
         end, network = process.observe(), network_summary(process.directory)
         fields = {"code": end.code, "signal": end.signal, "reason": end.reason or None, "network": network, "limit": end.limit}
+        fields["stop_reason"] = last_stop_reason(self.team.record(life.id).events())
         session.add("agent.exited", fields, commit_point=True)
         points.reached("member:exited")
 
@@ -196,6 +200,8 @@ class MemberEnd:
         else:
             to, reason = ("failed" if ended.status == "Failed" else "completed"), ended.reason or ""
         with record.locked() as session:
+            if to == "completed" and (stopped := _stopped_short(session.life)) is not None:
+                to, reason = "failed", f"its agent stopped with {stopped}, and its work is saved"
             if session.life.state == "finalizing":
                 session.move(to, reason=plain(reason) or None)
                 points.reached("member:ended")
@@ -315,6 +321,26 @@ def _stop(process: AgentProcess, grace: float, life: Life, why: str) -> None:
             why=why,
             fix="End them as the user that they belong to, then try again.",
         )
+
+
+def last_stop_reason(events: Iterable[Event]) -> str | None:
+    """Why the last turn of a session's agent ended, if it speaks the Agent Client Protocol; ``lost`` if the turn was cut short."""
+    speaks, found = False, None
+    for event in events:
+        data = event.data
+        if event.type == "agent.launched":
+            speaks, found = data.get("command", ("",))[0].startswith(PREFIX), None
+        elif event.type == "user_message":
+            found = "lost"
+        elif event.type == "workflow_event" and data.get("source") == SOURCE and "update" not in data:
+            found = data.get("stop_reason", found)
+    return found if speaks else None
+
+
+def _stopped_short(life: Life) -> str | None:
+    """Why its agent's last turn ended, if that was not the end of its work and nobody asked it to stop."""
+    reason = None if life.agent is None or life.stop_ns is not None else life.agent.stop_reason
+    return None if reason == END_TURN else reason
 
 
 def _reason(problem: Exception) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.acp_program import MEMBER, SAVES
 from support.members import Crew
 
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
@@ -124,6 +127,25 @@ class TestSessionTypes:
         crew.team.commit({"brain-prompt.md": "You multiplex.\n"})
 
         assert crew.start(kind="loop").kind == "brain"
+
+    def test_a_brain_is_an_acp_session_that_gets_events_and_is_finalized_when_it_is_killed(self, crew: Crew) -> None:
+        crew.team.commit({"brain-prompt.md": "You multiplex.\n"})
+        life = crew.start(command=MEMBER, task=f"{SAVES}\nsay('begun')")
+        process = crew.members.process(life.id)
+        assert process is not None
+        crew.wait_for(life.id, "workflow_event")
+        process.send("""update("tool_call", toolCallId="c1", title="Think", status="in_progress"); receive()\n""")
+        crew.wait_for(life.id, "tool_call")
+        os.kill(life.agent.pid if life.agent else 0, signal.SIGKILL)
+        crew.wait_gone(life.id)
+        [ended] = crew.members.observe()
+
+        assert (ended.kind, ended.state, ended.ended, ended.unsaved) == ("brain", "retained", "failed", False)
+        assert ended.agent is not None
+        assert (ended.agent.signal, ended.agent.stop_reason) == (signal.SIGKILL, "lost")
+        assert crew.app.text("show", "feature:new.py") == "code"
+        assert [event.data["text"] for event in crew.events(life.id) if event.type == "assistant_message"] == ["begun"]
+        assert process.stop(grace=0).idle, "a process of the agent is left"
 
 
 class TestLifecycle:

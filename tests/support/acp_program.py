@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 AGENT = """
 import json, os, sys, time
 numbers, cancelled = iter(range(1000)), []
@@ -44,6 +46,16 @@ while True:
         cancelled.clear()
 """
 """Its source; ``ask`` sends a request and waits for the answer, and ``say`` is a piece of what it answers."""
+
+
+MEMBER = [f"acp:{sys.executable}", "-I", "-S", "-c", AGENT]
+"""The command of a member that runs it."""
+SAVES = """
+import subprocess
+subprocess.run(["git", "-C", "projects/app", "checkout", "-q", "-b", "feature"], check=True, stdout=2)
+open("projects/app/new.py", "w").write("code")
+"""
+"""A prompt that leaves work in a member's workspace, on a branch."""
 
 
 def agent_that(work: str) -> str:

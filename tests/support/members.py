@@ -13,6 +13,7 @@ from support.git import GitRepo
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.members.members import Members
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.testing.repos.member_workspaces import git
@@ -136,6 +137,13 @@ class Crew:
 
     def types(self, id_: str) -> list[str]:
         return [event.type for event in self.events(id_)]
+
+    def wait_for(self, id_: str, type_: str) -> None:
+        """Wait until the log of a session has an event of a type."""
+        deadline = real_seconds() + LONG
+        while type_ not in self.types(id_):
+            assert real_seconds() < deadline, f"no {type_} came: {self.types(id_)}"
+            pause(0.005)
 
     def states(self, id_: str) -> list[str]:
         """The states that a session went through."""

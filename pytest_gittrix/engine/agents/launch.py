@@ -93,6 +93,7 @@ class AgentSettings:
         mark: str,
         readable: Iterable[Path] = (),
         layers: Layers | None = None,
+        driver: Sequence[str] = (),
     ) -> AgentProcess:
         """Start an agent.
 
@@ -106,6 +107,8 @@ class AgentSettings:
             mark: identifies its processes; one of ``make_mark``.
             readable: more that a confined agent may read.
             layers: what the workspace lies above, if it is an overlay.
+            driver: a program of this package, with its arguments, that starts the agent itself: it gets the agent's command line, confined
+                as it is to be, behind its own. It is not confined.
 
         Raises:
             InvalidInput: there is no such program or workspace, or a model's key is not set.
@@ -115,8 +118,9 @@ class AgentSettings:
         confined = confinement(self.confine, self.network, self.limits, layers=layers is not None)
         variables = dict(environment)
         argv = [*command]
-        if confined.level != "off":
+        if confined.level != "off" or driver:
             program = find_program(command[0], str(workspace), variables.get("PATH", os.defpath))
+        if confined.level != "off":
             with convert_os_errors():
                 home.mkdir(parents=True, exist_ok=True)
             seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
@@ -125,7 +129,7 @@ class AgentSettings:
             launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit)
             argv, variables = launch.argv, launch.environment
         return start_agent(
-            argv,
+            [*driver, *argv],
             directory=directory,
             workspace=workspace,
             environment=variables,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pytest_gittrix.acp.driver import PREFIX
 from pytest_gittrix.confine.choose import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
@@ -25,8 +26,6 @@ from pytest_gittrix.os_level.monotonic import OutOfTime
 
 PYTHON: Final = "python:"
 """The prefix of a function's spec: ``python:module:name`` or ``python:./file.py:name``."""
-ACP: Final = "acp:"
-"""The prefix of a command that speaks the Agent Client Protocol."""
 GOLD, NOP = "gold", "nop"
 
 
@@ -254,8 +253,8 @@ def agent_of(spec: str) -> Agent:
         return GoldAgent()
     if spec == NOP:
         return NopAgent()
-    if spec.startswith(ACP):
-        return AcpCommandAgent.of(spec.removeprefix(ACP))
+    if spec.startswith(PREFIX):
+        return AcpCommandAgent.of(spec.removeprefix(PREFIX))
     if spec.startswith(PYTHON):
         return CallableAgent.of(spec.removeprefix(PYTHON))
     return CommandAgent.of(spec)

@@ -153,7 +153,7 @@ LIFE: Mapping[str, Kind] = {
         optional="start_time command confinement",
     ),
     "agent.exited": _kind(
-        "A process is gone: of those that run, the one that was started last.", optional="code signal reason network limit"
+        "A process is gone: of those that run, the one that was started last.", optional="code signal reason network limit stop_reason"
     ),
     "stop.requested": _kind("Somebody asked the agent to stop; force leaves it no time to finish.", optional="force reason"),
     "finalize.started": _kind("An attempt began to save what the workspace holds.", "attempt"),

@@ -39,6 +39,8 @@ OUTCOMES: Final[Mapping[str, str]] = {"completed": "done", "failed": "crash", "k
 
 STATUSES: Final = ("Completed", "CompletedDegraded", "Failed", "Skipped")
 """How a finalization can end."""
+SAVED: Final = ("Completed", "CompletedDegraded", "Skipped")
+"""How a finalization ends that leaves no work in the workspace alone."""
 ACTIONS: Final = ("committed", "pushed", "recovered", "left", "skipped", "failed")
 """What a finalization can do about a repository."""
 
@@ -54,6 +56,7 @@ class Process:
         pid: its number. start_time: distinguishes it from another process of that number, as in ``lock_owner.Owner``; None if unknown.
         launched_ns, exited_ns: when it was started, and when it was found to be gone.
         code, signal, reason: how it ended, as far as it is known.
+        stop_reason: why the last turn of an agent that speaks the Agent Client Protocol ended; ``lost`` if the turn was cut short.
         confinement: how it is confined, such as ``jail(bwrap)`` or ``off``; None if nobody recorded it.
     """
 
@@ -65,6 +68,7 @@ class Process:
     signal: int | None = None
     reason: str | None = None
     confinement: str | None = None
+    stop_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,8 @@ def _moved(life: Life, event: Event) -> Life:
         status = event.data.get("result")
         result = replace(result or FinalizationResult(), exit_status=status) if status is not None else result
         idle = life.state == "active" and status == "Skipped"  # the caller that ended it knows that no agent had worked there
-        unsaved = life.unsaved or status == "Failed" or (to == "failed" and not idle)
+        saved = life.state == "finalizing" and result is not None and result.exit_status in SAVED  # its agent failed, and no work is lost
+        unsaved = life.unsaved or status == "Failed" or (to == "failed" and not idle and not saved)
         return replace(moved, ended=to, ended_ns=event.ts, result=result, unsaved=unsaved)
     if to == "finalizing":
         return replace(moved, result=None if result is None else replace(result, exit_status=None))
@@ -233,7 +238,7 @@ def _launched(life: Life, event: Event) -> Life:
 
 
 def _exited(life: Life, event: Event) -> Life:
-    exit_fields: dict[str, Any] = {name: event.data.get(name) for name in ("code", "signal", "reason")}
+    exit_fields: dict[str, Any] = {name: event.data.get(name) for name in ("code", "signal", "reason", "stop_reason")}
     # An agent is not started again once its work is being saved, so the finalizer is the later process.
     if life.finalizer is not None and life.finalizer.exited_ns is None:
         return replace(life, finalizer=replace(life.finalizer, exited_ns=event.ts, **exit_fields))

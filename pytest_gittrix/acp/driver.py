@@ -1,0 +1,152 @@
+"""Drives a member's agent that speaks the Agent Client Protocol: a process of its own, between the agent and whoever started the member.
+
+The member's process is this driver. It starts the agent, confined as the member's agents are, sends it the task and what is written to the
+driver's standard input as prompts, and stores its updates in the session's log. So the conversation outlives the program that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pytest_gittrix.errors import AdapterUnavailable
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.operations.recorder import Recorder
+
+PREFIX: Final = "acp:"
+"""What a command begins with whose program speaks the protocol, as in ``acp:my-agent``."""
+
+END_TURN: Final = "end_turn"
+"""The stop reason of a turn that ended by itself, with its work done."""
+
+_PROGRAM: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from pytest_gittrix.acp.driver import main; sys.exit(main(sys.argv[2], sys.argv[3:]))"
+)
+_LARGEST_READ: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What a driver is told.
+
+    Attributes:
+        store: the root of the store.
+        durability: of the store.
+        session: the member's session.
+        workspace: its workspace.
+        task: the first prompt; empty for none.
+        stays: whether the agent stays after that, for further prompts.
+    """
+
+    store: str
+    durability: Literal["full", "fast"]
+    session: str
+    workspace: str
+    task: str
+    stays: bool
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line of the driver, for ``AgentSettings.start``."""
+        root = str(Path(__file__).absolute().parents[2])
+        return [sys.executable, "-I", "-c", _PROGRAM, root, json.dumps(asdict(self))]
+
+
+def main(told: str, argv: Sequence[str]) -> int:
+    """Drive an agent to its end.
+
+    Args:
+        told: a ``Drive``, as JSON.
+        argv: the agent's command line, which confines it.
+
+    Returns:
+        0 if its last turn ended by itself (``end_turn``), else 1.
+    """
+    drive = Drive(**json.loads(told))
+    try:
+        reason = asyncio.run(_driven(drive, argv))
+    except AdapterUnavailable as problem:
+        sys.stderr.write(f"{problem}\n")
+        MemberLog.of(drive).record("workflow_event", {"source": "acp", "stop_reason": "failed", "error": problem.fact})
+        return 1
+    return 0 if reason == END_TURN else 1
+
+
+async def _driven(drive: Drive, argv: Sequence[str]) -> str:
+    from pytest_gittrix.acp.client import conversation
+    from pytest_gittrix.confine.command import Launch
+    from pytest_gittrix.confine.execute import start_wrapped
+
+    whole = asyncio.current_task()
+    assert whole is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
+    reason = END_TURN
+    launched = Launch([*argv], dict(os.environ), directory=Path(drive.workspace))
+    try:
+        async with conversation(lambda: start_wrapped(launched), MemberLog.of(drive), drive.workspace) as agent:
+            async for prompt in _prompts(drive):
+                reason = "cancelled"
+                reason = (await agent.prompt(prompt)).stop_reason
+    except asyncio.CancelledError:  # asked to end
+        whole.uncancel()
+    return reason
+
+
+async def _prompts(drive: Drive) -> AsyncIterator[str]:
+    """The task, and then each line of standard input, as they come."""
+    if drive.task:
+        yield drive.task
+    if not drive.stays:
+        return
+    loop, lines, begun = asyncio.get_running_loop(), asyncio.Queue[bytes](), bytearray()
+
+    def take() -> None:
+        first, *more = os.read(0, _LARGEST_READ).split(b"\n")
+        begun.extend(first)
+        for piece in more:
+            lines.put_nowait(bytes(begun))
+            begun[:] = piece
+
+    loop.add_reader(0, take)
+    try:
+        while True:
+            if line := (await lines.get()).decode("utf-8", "replace").strip():
+                yield line
+    finally:
+        loop.remove_reader(0)
+
+
+class MemberLog:
+    """The log of a member's session, for what its agent reports."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @classmethod
+    def of(cls, drive: Drive) -> MemberLog:
+        """The log of the session that a driver works for."""
+        from pytest_gittrix.clock.file_clock import clock_from_environment
+        from pytest_gittrix.engine.operations.recorder import Recorder
+        from pytest_gittrix.record.store.store import Store
+
+        store = Store(drive.store, durability=drive.durability)
+        return cls(Recorder(store, drive.session, clock_from_environment(), lambda _: None))
+
+    def record(self, type: str, data: Mapping[str, Any]) -> object:
+        """Store an event of the conversation. Raises as ``AgentSession.record``."""
+        from pytest_gittrix.engine.operations.conversation import check_recordable, normalised
+
+        plain = normalised(data)
+        with self._recorder.working("record", "agent", marks=False):
+            return self._recorder.append(check_recordable(type, plain), plain, actor="agent")
+
+    def emit(self, type: str, data: Mapping[str, Any]) -> None:
+        """Nothing: no listener is in this process."""

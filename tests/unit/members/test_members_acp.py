@@ -1,0 +1,64 @@
+"""Members whose agents speak the Agent Client Protocol, over real pipes: prompts, the log, stop reasons, and an end in the middle."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.acp_program import MEMBER, SAVES
+from support.confined import available
+from support.members import Crew
+
+from pytest_gittrix.errors import InvalidInput
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes run on Linux")
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with Crew.open(tmp_path) as made:
+        yield made
+
+
+def test_a_turn_that_is_refused_is_a_failure_with_its_work_saved_by_a_confined_agent(crew: Crew) -> None:
+    secret = crew.world.path / "secret"
+    secret.write_text("of the host")
+    looks = f"open('projects/app/found', 'w').write(str(os.path.exists({str(secret)!r})))"
+    level = available("jail by namespaces").level
+    life = crew.ended(command=MEMBER, confine=level, task=f"{SAVES}\n{looks}\nreason = 'refusal'")
+    [ended] = crew.members.observe()
+
+    assert (ended.ended, ended.unsaved, ended.result.exit_status if ended.result else "") == ("failed", False, "Completed")
+    assert ended.agent is not None
+    assert (ended.agent.code, ended.agent.stop_reason) == (1, "refusal")
+    assert [crew.app.text("show", f"feature:{name}") for name in ("new.py", "found")] == ["code", "False"]
+    moved = next(event.data for event in crew.events(life.id) if event.data.get("to") == "failed")
+    assert moved["reason"] == "its agent stopped with refusal, and its work is saved"
+
+
+def test_an_agent_that_dies_says_why_and_the_next_of_its_member_works_to_the_end(crew: Crew) -> None:
+    died = crew.ended(command=MEMBER, task="sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(4)")
+    then = crew.ended(command=MEMBER, task="say('done')")
+    ended = {life.id: (life.ended, life.agent.stop_reason if life.agent else "") for life in crew.members.observe()}
+
+    assert ended == {died.id: ("failed", "failed"), then.id: ("completed", "end_turn")}
+    process = crew.members.process(died.id)
+    assert process is not None
+    assert "Its last errors: out of luck" in process.capture()
+
+
+def test_a_brain_that_is_asked_to_stop_ends_its_turn_and_is_no_failure(crew: Crew) -> None:
+    life = crew.start(kind="brain", command=MEMBER, task=f"{SAVES}\nsay('waiting')\nreceive()")
+    crew.wait_for(life.id, "user_message")
+    ended = crew.members.stop(life.id)
+
+    assert (ended.ended, ended.agent.stop_reason if ended.agent else "") == ("completed", "cancelled")
+
+
+def test_a_loop_of_the_protocol_needs_a_task_and_a_program_that_is_there(crew: Crew) -> None:
+    with pytest.raises(InvalidInput, match="Nothing says what alice is to do"):
+        crew.start(command=MEMBER)
+    with pytest.raises(InvalidInput, match="There is no program 'no-such-program'"):
+        crew.start(command=["acp:no-such-program"], task="go")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from fixtures.worktree_managers.tools import CARELESS
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.conformance import WorktreeReport, WorktreeTool, run_worktree_profile
+from pytest_gittrix.conformance.reports.badge import to_badge
 from pytest_gittrix.conformance.reports.baseline import compare
+from pytest_gittrix.conformance.reports.files import WRITERS
 from pytest_gittrix.conformance.reports.json_report import to_json
 from pytest_gittrix.conformance.worktrees import profile
 from pytest_gittrix.conformance.worktrees.base.description import Waiver
@@ -82,6 +85,18 @@ def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
     assert {one["code"]: one["status"] for one in system["clauses"]} == EXPECTED
     assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"]]
     assert {one["family"] for one in system["families"]} == {"WREM", "WMRG", "WNEW"}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html", ".txt", ".xml", ".sarif"])
+def test_each_kind_of_report_says_what_was_run_when_and_beside_which_git(report: WorktreeReport, suffix: str) -> None:
+    text = WRITERS[suffix]([system_report(report)])
+
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", report.date)
+    assert [fact for fact in ("x1b[1m1.0", report.date, report.git) if fact not in text] == []
+
+
+def test_the_badge_has_its_date_and_the_version_of_git(report: WorktreeReport) -> None:
+    assert f", {report.date}, {report.git.replace('git version', 'git')}</text>" in to_badge([system_report(report)])
 
 
 def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

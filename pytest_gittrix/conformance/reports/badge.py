@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 from string import Template
 from typing import Final
@@ -26,13 +26,21 @@ _LETTER: Final = 7
 
 
 def to_badge(systems: Iterable[SystemReport]) -> str:
-    """The report as SVG text: the faults of all systems, or how many clauses are kept."""
+    """The report as SVG text: the faults of all systems, or how many clauses are kept; and the date and git's version, if known."""
     shown = [*systems]
     faults = sum(len(one.findings) for one in shown)
     losing = sum(found.loses_work for one in shown for found in one.findings)
     kept = sum(len(one.of(Status.KEPT)) for one in shown)
     text = f"{faults} {'fault' if faults == 1 else 'faults'}, {losing} losing work" if faults else f"{kept} clauses kept"
+    text = ", ".join([text, *dict.fromkeys(value for one in shown for value in _setting(one))])
     colour = "#c0272d" if losing else "#946200" if faults else "#1a7f4b"
     left, right = (len(part) * _LETTER + 12 for part in (_LABEL, text))
     places = {"label_middle": left // 2, "text_middle": left + right // 2, "left": left, "inner": right - 3, "width": left + right}
     return _BADGE.substitute(places, label=escape(_LABEL), text=escape(text), colour=colour)
+
+
+def _setting(system: SystemReport) -> Iterator[str]:
+    if "date" in system.properties:
+        yield system.properties["date"]
+    if "git" in system.properties:
+        yield system.properties["git"].replace("git version", "git")

@@ -86,6 +86,7 @@ _SYSTEM: Final = Template("""\
 <section>
 <p class="headline"><strong>$headline</strong></p>
 <h1>$name</h1>
+$properties
 $verdict
 $untested
 <div class="bar" role="img" aria-label="$spoken">$bar</div>
@@ -118,6 +119,7 @@ def _system(system: SystemReport) -> str:
     return _SYSTEM.substitute(
         name=escape(system.name),
         headline=escape(system.headline),
+        properties=_properties(system),
         verdict=f"<p>Level reached: <strong>{escape(system.verdict)}</strong></p>" if system.has_levels else "",
         untested=untested,
         spoken=", ".join(f"{counts[status]} {status}" for status in used),
@@ -129,6 +131,11 @@ def _system(system: SystemReport) -> str:
         rows="\n".join(_rows(system, columns)),
         families="\n".join(_families(system)),
     )
+
+
+def _properties(system: SystemReport) -> str:
+    facts = ", ".join(f"{name}: {value}" for name, value in system.properties.items())
+    return f'<p class="soft">{escape(facts)}</p>' if facts else ""
 
 
 def _rows(system: SystemReport, used: list[Status]) -> Iterator[str]:

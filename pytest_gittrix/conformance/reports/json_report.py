@@ -37,6 +37,7 @@ def _system_data(system: SystemReport) -> dict[str, Any]:
             for family, counts in system.families.items()
         ],
         "clauses": [_outcome_data(one) for one in system.outcomes],
+        "properties": {**system.properties},
     }
 
 

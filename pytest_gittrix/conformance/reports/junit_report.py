@@ -23,6 +23,10 @@ def to_junit(systems: Iterable[SystemReport]) -> str:
             skipped = sum(one.status not in (*FAILING, Status.KEPT) for one in outcomes)
             counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
             suite = SubElement(root, "testsuite", {"name": _clean(f"{system.name}: {family}")} | counts)
+            if system.properties:
+                properties = SubElement(suite, "properties")
+                for name, value in system.properties.items():
+                    SubElement(properties, "property", name=name, value=_clean(value))
             for one in outcomes:
                 _add_case(suite, system, one)
     indent(root)

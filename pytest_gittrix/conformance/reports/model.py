@@ -104,6 +104,7 @@ class SystemReport:
         titles: the titles of the families, by their letters.
         has_levels: whether the suite has the levels ``BASE`` and ``EXTENDED``.
         file: the project's file with a test that failed, relative to its root; empty if there is none.
+        properties: facts of the run by name, such as the ``version`` of what was tested, the ``date``, and the version of ``git``.
     """
 
     name: str
@@ -111,6 +112,7 @@ class SystemReport:
     titles: Mapping[str, str] = field(default_factory=lambda: FAMILIES)
     has_levels: bool = True
     file: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *statuses: Status) -> tuple[ClauseOutcome, ...]:
         """The outcomes with one of these statuses."""

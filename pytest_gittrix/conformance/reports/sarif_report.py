@@ -28,7 +28,8 @@ def to_sarif(systems: Iterable[SystemReport]) -> str:
 def _run(system: SystemReport) -> Mapping[str, Any]:
     clauses = {one.clause.code: one.clause for found in system.findings for one in found.outcomes}
     driver = {"name": "gittrix conform", "version": __version__, "rules": [_rule(clause) for clause in clauses.values()]}
-    return {"tool": {"driver": driver}, "results": [_result(system, found) for found in system.findings]}
+    results = [_result(system, found) for found in system.findings]
+    return {"tool": {"driver": driver}, "results": results, "properties": {**system.properties}}
 
 
 def _rule(clause: Clause) -> Mapping[str, Any]:

@@ -23,7 +23,8 @@ def to_text(systems: Iterable[SystemReport]) -> str:
 
 
 def _whole(system: SystemReport) -> str:
-    lines = [f"gittrix conformance: {system.name}", "", *(line.text for line in summary(system))]
+    facts = [f"{name}: {value}" for name, value in system.properties.items()]
+    lines = [f"gittrix conformance: {system.name}", *facts, "", *(line.text for line in summary(system))]
     for found in system.findings:
         if found.script:
             lines += ["", f"A script that shows: {found.title}", "", indent(found.script, "    ").rstrip()]

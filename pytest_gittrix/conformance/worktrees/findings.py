@@ -81,6 +81,7 @@ class WorktreeReport:
         seconds: how long the run took.
         findings: one for each clause that was run, in order.
         offline: whether the tool was kept from the machine's network.
+        date: the day of the run, such as ``2030-01-31``.
     """
 
     tool: str
@@ -89,6 +90,7 @@ class WorktreeReport:
     seconds: float
     findings: tuple[ClauseFinding, ...]
     offline: bool = False
+    date: str = ""
 
     @property
     def broken(self) -> tuple[ClauseFinding, ...]:
@@ -114,8 +116,9 @@ def system_report(report: WorktreeReport, description: str = "tool.toml") -> Sys
     """
     known = {one.code: one for one in worktree_clauses()}
     outcomes = tuple(_outcome(one, known[one.clause], description) for one in report.findings)
-    # Without its version: what was known of one version is not new in the next.
-    return SystemReport(printable(report.tool), outcomes, titles=FAMILY_TITLES, has_levels=False)
+    properties = {name: value for name in ("version", "date", "git") if (value := getattr(report, name))}
+    # The name is without the version: what was known of one version is not new in the next.
+    return SystemReport(printable(report.tool), outcomes, titles=FAMILY_TITLES, has_levels=False, properties=properties)
 
 
 def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> ClauseOutcome:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause
 from pytest_gittrix.conformance.worktrees.base.description import Waiver, WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
@@ -104,6 +105,7 @@ def _run(
         real_seconds() - begun,
         tuple(_finding(stage, one, tool, controls, played[-each:], played[:each]) for one in chosen),
         offline,
+        f"{SystemClock().now():%Y-%m-%d}",
     )
 
 

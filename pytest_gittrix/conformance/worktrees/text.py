@@ -31,7 +31,6 @@ def _rest(report: WorktreeReport) -> Iterator[str]:
         for one in report.findings:
             if one.verdict == verdict:
                 yield f"{verdict:<10} {one.clause}  {one.reason.splitlines()[0]}"
-    tool = report.version if report.tool in report.version else f"{report.tool} {report.version}".strip()
-    yield f"\n{tool} beside {report.git}, in {report.seconds:.0f} seconds"
+    yield f"\nThe run took {report.seconds:.0f} seconds."
     if not report.offline:
         yield "The tool was not kept from the network: this system lets nobody leave it."

@@ -44,7 +44,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> CellStage:
 def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellStage, code: str) -> None:
     one, case = CLAUSES[code], TELLING.get(code, "")
 
-    right, wrong = stage.cell(careful(), one, case), stage.cell(careful(code), one, case)
+    as_pool = {"pool": code == "WNEW-17"}
+    right, wrong = (stage.cell(tool.model_copy(update=as_pool), one, case) for tool in (careful(), careful(code)))
 
     assert (right.verdict, right.what.startswith("tried at ")) == ("kept", one.family == "WSRV"), right.what
     assert wrong.verdict == ("no verdict" if code == "WMRG-01" else "broken"), wrong.what

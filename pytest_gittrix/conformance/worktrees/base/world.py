@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -110,12 +110,14 @@ class ToolWorld:
     Attributes:
         tool: the tool.
         root: the directory; ``$R`` in lines.
+        place: the main checkout, below the root.
         lines: what was run, as lines of a script.
         note: what a report says of a promise that is kept, such as how much of it was tried.
     """
 
     tool: WorktreeTool
     root: Path
+    place: str = "app"
     lines: list[str] = field(default_factory=list)
     note: str = ""
     _outputs: list[str] = field(default_factory=list)
@@ -127,7 +129,7 @@ class ToolWorld:
     @property
     def repo(self) -> Path:
         """The main checkout."""
-        return self.root / "app"
+        return self.root / self.place
 
     @property
     def base(self) -> str:
@@ -287,6 +289,10 @@ class ToolWorld:
             path = other.create()
             return other.branch_of(path) or "demo", other.portable(str(path))
 
+    def seen_from(self, place: str) -> ToolWorld:
+        """The same world and record, with another repository as the main checkout; it is there, and commands of the tool run in it."""
+        return replace(self, place=place)
+
     # --- judging
 
     def check(self, test: str, what: str) -> None:
@@ -296,7 +302,8 @@ class ToolWorld:
     def require(self, kept: bool, what: str, show: str, *, lost: bool = False) -> None:
         """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""
         if not kept:
-            self.lines.append(f'cd "$R/app"; ( {self.portable(show)} ) || echo {shlex.quote(f"LOST: {what.removeprefix(_LOST)}")}')
+            said = shlex.quote(f"LOST: {what.removeprefix(_LOST)}")
+            self.lines.append(f'cd "{self.portable(str(self.repo))}"; ( {self.portable(show)} ) || echo {said}')
             raise PromiseBroken(what, lost=lost)
 
     def snapshot(self, where: Path) -> str:

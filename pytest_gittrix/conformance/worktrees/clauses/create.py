@@ -195,3 +195,111 @@ def a_sync_that_fails(world: ToolWorld, _case: str) -> None:
         "the worktree is in the middle of a rebase or merge",
     )
     world.require(not ran.done, "the sync met a conflict and exits with 0", "test $S -ne 0")
+
+
+@clause(
+    "WNEW-12",
+    "names that differ by case alone get a worktree each, or the second is refused",
+    "two agents work in one directory",
+    applies=named,
+)
+def names_by_case(world: ToolWorld, _case: str) -> None:
+    """There is demo, with an untracked file in it, and Demo is asked for."""
+    world.sh(f"echo {token('case')} > notes.txt", world.create())
+    before = world.worktrees()
+    ran = world.command("create", "Demo", said=True)
+    told = not ran.done or world.found_new(before) is not None or _says_so(ran.output, "demo")
+    world.require(told, "the name Demo is taken with exit 0, and there is only the worktree of demo", "test $S -ne 0")
+    world.findable(token("case"), "an untracked file in demo is gone, since Demo was made")
+
+
+@clause("WNEW-13", "a hook of the repository that fails is told", "the agent starts in a worktree that is half prepared")
+def a_failing_hook(world: ToolWorld, _case: str) -> None:
+    """The hook that runs after each checkout fails: the command does so too, or shows what the hook said."""
+    text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
+    text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
+    hook = ".git/hooks/post-checkout"
+    world.sh(f"mkdir -p .git/hooks; printf '{text}' > {hook}; chmod +x {hook}; git config core.hooksPath \"$R/app/.git/hooks\"")
+    ran = world.command("create", said=True)
+    if not (world.root / "ran").exists():
+        raise NoVerdict(f"`{ran.line}` runs no hook of the repository after a checkout")
+    told = not ran.done or "the hook fails" in ran.output
+    what = "a hook of the repository failed, and the command exits with 0 and does not show what it said"
+    world.require(told, what, 'test $S -ne 0 || grep -q "the hook fails" "$R/said"')
+
+
+_IN_FORCE: Final = "git config --get-regexp '^(core|user|extensions|commit|merge|remote)[.]'"
+
+
+@clause(
+    "WNEW-14",
+    "creating a worktree changes no setting of the main checkout",
+    "hooks or a name that are meant for one agent are in force for everybody",
+)
+def settings_stay(world: ToolWorld, _case: str) -> None:
+    """The main checkout has settings of its own (``extensions.worktreeConfig``), and the repository has some for all."""
+    world.sh("git config extensions.worktreeConfig true; git config --worktree user.email me@here; git config commit.gpgSign false")
+    world.sh(f'{_IN_FORCE} > "$R/before"')
+    world.create()
+    world.check(f'{_IN_FORCE} | diff "$R/before" -', "settings that are in force in the main checkout were changed")
+
+
+@clause(
+    "WNEW-15",
+    "two repositories of one name have worktrees of their own",
+    "one project's worktree is made, or removed, in place of another's",
+    applies=lambda tool: named(tool) and not tool.pool,
+)
+def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
+    """A second clone, in a directory of the same name elsewhere, has a worktree of the same name with an untracked file in it."""
+    text = token("second-repository")
+    world.sh('mkdir "$R/second"; cp -R "$R/app" "$R/second/app"')
+    other = world.seen_from("second/app")
+    other.sh(f"echo {text} > notes.txt", other.create())
+    before = world.worktrees()
+    ran = world.command("create", said=True)
+    path = world.found_new(before)
+    world.require(not ran.done or path is not None, "a repository of the same name has the worktree; exit status 0", "test $S -ne 0")
+    if path is not None and world.tool.has("delete"):
+        world.enter("demo", path)
+        world.command("delete")
+    world.findable(text, "an untracked file is gone from a worktree of another repository of the same name")
+
+
+@clause(
+    "WNEW-16",
+    "in a submodule, the worktree is one of the submodule, and outside of all git directories",
+    "the agent works on the wrong project, or where nobody looks for work",
+)
+def in_a_submodule(world: ToolWorld, _case: str) -> None:
+    """The command runs in the work tree of a submodule, whose git directory is inside that of the superproject."""
+    world.sh('git init -q "$R/super"; cd "$R/super"; git submodule --quiet add "$R/app" part; git commit -qm part')
+    whole, part = world.seen_from("super"), world.seen_from("super/part")
+    before = part.worktrees()
+    ran = part.command("create", said=True)
+    path = part.found_new(before)
+    listed = 'git -C "$R/super" worktree list'
+    part.require(not whole.worktrees(), "the worktree is one of the superproject", f'test "$({listed} | wc -l)" = 1')
+    part.require(not ran.done or path is not None, "the command exits with 0, and the submodule has no worktree", "test $S -ne 0")
+    inside = path is not None and ".git" in path.relative_to(world.root).parts
+    part.require(not inside, "the worktree is inside of a git directory", "! git worktree list | sed 1d | grep -q /.git/")
+
+
+@clause(
+    "WNEW-17",
+    "a directory is not given to a new tenant while a process of the last one runs in it",
+    "two agents write in one directory",
+    "delete",
+    applies=lambda tool: tool.pool,
+)
+def a_process_of_the_last_tenant(world: ToolWorld, _case: str) -> None:
+    """The work of the first tenant is finished, and a program that it started goes on."""
+    path = world.create("first")
+    world.sh("echo done > done.txt; git add done.txt; git commit -qm done", path)
+    world.sh(f'git merge -q --no-edit "$(git -C "{path}" rev-parse HEAD)"')
+    world.sh("sleep 300 >/dev/null 2>&1 & sleep 0.01", path)
+    world.command("delete", "first")
+    before = world.worktrees()
+    world.command("create", "second")
+    what = "the second tenant got the directory in which a process of the first one runs"
+    world.require(world.found_new(before) != path, what, '! git -C "$W" symbolic-ref HEAD | grep second')

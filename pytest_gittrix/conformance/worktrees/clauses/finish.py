@@ -275,3 +275,22 @@ def a_failure_after_landing(world: ToolWorld, _case: str) -> None:
     )
     what = "the work is on the base branch, and the command fails without saying so"
     world.require(head == tip or told, what, f"! {_is_landed(world, text)} || test $S -eq 0")
+
+
+@clause(
+    "WFIN-21",
+    "a sparse main checkout stays sparse, and work outside of it lands",
+    "a person's disk fills with what they left out, or the work is left out with it",
+    "finish",
+)
+def a_sparse_checkout(world: ToolWorld, _case: str) -> None:
+    """The main checkout has one of two directories, and the work is in the other one."""
+    world.sh("mkdir near far; echo near > near/file.txt; echo far > far/file.txt; git add .; git commit -qm directories")
+    world.sh("git sparse-checkout set near")
+    text = _committed(world, "git sparse-checkout disable; echo @ > far/new.txt")
+    if world.command("finish").done:
+        world.check(
+            _is_landed(world, text), "the work outside of the sparse checkout is not on the base branch, and the command exits with 0"
+        )
+    world.check("test -d near && test ! -e far", "the main checkout is not sparse any more")
+    world.check('test -z "$(git status --porcelain)"', "the sparse main checkout differs from its branch")

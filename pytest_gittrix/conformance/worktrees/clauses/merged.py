@@ -212,3 +212,22 @@ def a_dry_run(world: ToolWorld, _case: str) -> None:
         going = any(not _KEEPING.search(line) for line in lines)
         what = f"the dry run announced {name}, which stays" if stays else f"{name} was removed, and the dry run did not name it"
         world.require(going != stays, what, f'{"! " if stays else ""}grep -q {name} "$R/said"')
+
+
+@clause(
+    "WMRG-14",
+    "commits after a squash merge count, also where the remote branch was deleted with it",
+    "the second half of the work goes with the first, since the host tidied up",
+    "clean",
+    remote=True,
+)
+def commits_after_a_merged_request(world: ToolWorld, _case: str) -> None:
+    """A pull request was merged as one commit, its branch was deleted on the remote, and the work went on in the worktree."""
+    path = world.create()
+    _commit(world, "first")
+    world.sh("git push -q -u origin HEAD", path)
+    world.sh(f'git merge -q --squash "$(git -C "{path}" rev-parse HEAD)" >/dev/null; git commit -qm squashed; git push -q')
+    world.sh('git push -q origin --delete "$(git symbolic-ref --short HEAD)"; git fetch -q -p', path)
+    text = _commit(world, "later")
+    world.command("clean")
+    world.findable(text, "a commit is gone that was made after a squash merge, whose branch was deleted on the remote")

@@ -107,3 +107,49 @@ _STATE_OF_BOTH: Final = 'git status -uall; git diff HEAD; cd "$R/app"; git statu
 def merged_is_removed(world: ToolWorld, _case: str) -> None:
     """The control of ``delete``: a clean worktree whose branch is merged is removed."""
     removes_finished_work(world, "delete")
+
+
+@clause(
+    "WREM-23",
+    "a worktree whose branch is checked out twice goes alone: the branch and the other checkout stay",
+    "the other checkout has a HEAD that leads nowhere",
+    "delete",
+)
+def checked_out_twice(world: ToolWorld, _case: str) -> None:
+    """The branch is merged, and a person has it in a second worktree, by force."""
+    path, twin = world.create(), world.root / "twin"
+    finish_by_hand(world)
+    world.sh(f'git worktree add -q --force "{twin}" "$(git -C "{path}" symbolic-ref --short HEAD)"')
+    world.sh(f"echo {token('twin')} >> other.txt", twin)
+    world.command("delete")
+    world.check(f'git -C "{twin}" rev-parse -q --verify "HEAD^{{commit}}"', "the HEAD of the other checkout leads nowhere")
+    world.findable(token("twin"), "lost: the text of a modified file in the other checkout")
+
+
+@clause(
+    "WREM-24",
+    "unsaved work is not lost where the main checkout was moved",
+    "git cannot say what is in the worktree, and the tool takes that for nothing",
+    "delete",
+)
+def a_moved_checkout(world: ToolWorld, _case: str) -> None:
+    """Somebody gave the directory of the main checkout another name, so that git in the worktree does not find its repository."""
+    path = _dirty(world)
+    world.sh('mv "$R/app" "$R/moved"', world.root)
+    moved = world.seen_from("moved")
+    if world.repo in path.parents:
+        moved.enter("demo", moved.repo / path.relative_to(world.repo))
+    moved.command("delete")
+    moved.findable(token("mixed"), "lost: unsaved work, since the main checkout was moved")
+
+
+@clause(
+    "WREM-25", "unsaved work in a worktree of a bare repository is not lost", "a layout without a main checkout is not looked at", "delete"
+)
+def a_bare_repository(world: ToolWorld, _case: str) -> None:
+    """The repository has worktrees alone. A tool that refuses to work there has no verdict."""
+    world.sh('git clone -q --bare "$R/app" "$R/bare.git"')
+    bare = world.seen_from("bare.git")
+    _dirty(bare)
+    bare.command("delete")
+    bare.findable(token("mixed"), "lost: unsaved work in a worktree of a bare repository")

@@ -14,6 +14,7 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
+from pytest_gittrix.workspaces.unfinished import unfinished_work
 
 
 @pytest.fixture
@@ -234,6 +235,41 @@ def test_nothing_is_changed_nothing_of_the_agents_runs_and_no_remote_is_asked(cr
 
     assert everything_below(crew.directory(life.id)) == before
     assert not (tmp_path / "trace").exists()
+
+
+# Beside what a person is told (docs/decisions/026) -------------------------------------------------------------------------------
+
+
+def test_what_a_person_is_told_of_a_workspace_its_engine_finds_too(crew: Crew) -> None:
+    crew.app.commit({"hidden.txt": "as it was\n"})
+    life = crew.chat()
+    commit = crew.commit(life.id, "detached.txt")
+    crew.put(life.id, "a.txt", "stashed\n")
+    crew.git(life.id, "stash", "-q")
+    crew.git(life.id, "update-index", "--assume-unchanged", "hidden.txt")
+    for path in ("hidden.txt", "a.txt", "staged.txt", "untracked.txt"):
+        crew.put(life.id, path, "work\n")
+    crew.git(life.id, "add", "staged.txt")
+    crew.git(life.id, "clone", "-q", ".", "vendor/inner")
+
+    told, seen = unfinished_work(crew.repo(life.id)), crew.members.inspect(life.id).repositories
+
+    assert (told.detached, told.nested) == ((commit[:12],), ("vendor/inner",))
+    assert {*told.modified, *told.staged, *told.untracked, *told.hidden} == {*seen[0].uncommitted}
+    assert [label.partition("-")[0] for label in seen[0].unpushed] == ["HEAD", "stash"]
+    assert [one.name for one in seen if one.holds_work] == ["app", "projects/app/vendor/inner"]
+
+
+def test_an_agents_settings_lead_a_person_astray_and_not_its_engine(crew: Crew, tmp_path: Path) -> None:
+    life = crew.chat()
+    crew.put(life.id, "a.txt", "work\n")
+    shutil.copytree(crew.repo(life.id) / "src", tmp_path / "elsewhere" / "src")
+    crew.git(life.id, "config", "core.worktree", str(tmp_path / "elsewhere"))
+
+    told = unfinished_work(crew.repo(life.id))
+
+    assert told.path == str(tmp_path / "elsewhere")
+    assert app(crew, life).uncommitted == ("a.txt",)
 
 
 def test_it_can_be_looked_into_while_its_agent_works(crew: Crew) -> None:

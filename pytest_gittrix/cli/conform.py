@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -42,6 +43,7 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
     verb.add_argument("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help")
+    verb.add_argument("--ask", action="store_true", help="with --worktree-init: ask five questions; an empty answer takes the default")
     verb.add_argument("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description")
 
     def checked(options: Namespace) -> CommandResult:
@@ -70,9 +72,7 @@ def conform(options: Namespace) -> CommandResult:
         GittrixError: the run did not finish.
     """
     if options.worktree_init is not None:
-        from pytest_gittrix.conformance.worktrees.first_description import first_description
-
-        text = first_description(options.worktree_init)
+        text = _first_description(options.worktree_init, ask=options.ask)
         return CommandResult({"description": text}, text)
     if options.worktree is not None:
         return _worktree(options)
@@ -88,6 +88,25 @@ def conform(options: Namespace) -> CommandResult:
     if baseline is None:
         return CommandResult(report, status=0 if kept else BROKEN)
     return _compared(baseline, report)
+
+
+def _first_description(tool: str, *, ask: bool) -> str:
+    """The description of a manager of worktrees. A person at the terminal is asked if the help says too little."""
+    from pytest_gittrix.conformance.worktrees.first_description import first_description
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return first_description(tool, _answer if ask else None)
+    except InvalidInput:
+        if not sys.stdin.isatty():
+            raise
+        return first_description(tool, _answer)
+
+
+def _answer(question: str) -> str:
+    """The line that a person types. The question goes to the errors, since the output is the file."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline()
 
 
 def _worktree(options: Namespace) -> CommandResult:

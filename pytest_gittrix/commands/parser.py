@@ -322,7 +322,8 @@ def _start(verb: Parser) -> None:
     where = "the durable repository, or the address of a remote; by default the one around the current directory"
     verb.add_argument("-d", "--durable", metavar="PATH", help=where)
     verb.add_argument("-b", "--branch", metavar="NAME", help="the durable branch; by default the one the repository is on")
-    verb.add_argument("--workspace", choices=WORKSPACES, default="clone", help="what the agent works in (%(default)s)")
+    kinds = "what the agent works in; in a worktree HEAD is on no branch (%(default)s)"
+    verb.add_argument("--workspace", choices=WORKSPACES, default="clone", help=kinds)
     verb.add_argument(
         "--history", type=history, default="none", metavar="none|N|full", help="how much of the past the agent may see (%(default)s)"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,37 @@ def test_a_first_description_is_made_from_the_help(tmp_path: Path, capsys: pytes
 
     assert (made.create, made.delete) == (f"{tool} new {{name}}", f"{tool} rm {{name}}")
     assert (made.clean, made.finish, made.list, made.sync) == (f"{tool} prune", f"{tool} merge {{name}}", f"{tool} ls", "")
+
+
+def test_five_questions_make_a_description_whose_defaults_are_from_the_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = written(tmp_path, f"#!/bin/sh\ncat <<'E'\n{HELP}E\n", "tool")
+    tool.chmod(0o755)
+    monkeypatch.setattr("sys.stdin", io.StringIO('\ntool rm "{name}" --yes\n-\n'))  # the last two are not answered
+
+    assert main(["conform", "--worktree-init", str(tool), "--ask"]) == 0
+
+    shown = capsys.readouterr()
+    made = read_tool(written(tmp_path, shown.out))
+    assert shown.err.count("? ") == 5
+    assert f"How are they listed? [{tool} ls] " in shown.err
+    assert (made.create, made.delete) == (f"{tool} new {{name}}", 'tool rm "{name}" --yes')
+    assert (made.clean, made.finish, made.list) == ("", f"{tool} merge {{name}}", f"{tool} ls")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals")
+def test_a_person_at_a_terminal_is_asked_where_the_help_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyboard, screen = os.openpty()
+    os.write(keyboard, b"\n\n\n\n/no/such/tool list\n")
+    with os.fdopen(keyboard, "wb"), os.fdopen(screen) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert main(["conform", "--worktree-init", "/no/such/tool"]) == 0
+
+    made = read_tool(written(tmp_path, capsys.readouterr().out))
+    assert (made.create, made.delete, made.list) == ("/no/such/tool new {name}", "", "/no/such/tool list")
 
 
 @pytest.mark.parametrize(("tool", "said"), [("true", "lists no command that makes a worktree"), ("/no/such/tool", "cannot be run")])

@@ -40,6 +40,9 @@ def arguments(verb: ArgumentParser) -> None:
         help="write a report: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge); repeatable",
     )
     verb.add_argument("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run")
+    verb.add_argument(
+        "--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"
+    )
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
     verb.add_argument("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help")
@@ -68,7 +71,8 @@ def conform(options: Namespace) -> CommandResult:
     """Check a session system against clauses, or list them.
 
     Raises:
-        InvalidInput: there is no such family, clause or system, no such kind of report, or the baseline is no report.
+        InvalidInput: there is no such family, clause or system, no such kind of report, the baseline is no report, or a waiver is of
+            nothing or has no reason.
         GittrixError: the run did not finish.
     """
     if options.worktree_init is not None:
@@ -76,13 +80,15 @@ def conform(options: Namespace) -> CommandResult:
         return CommandResult({"description": text}, text)
     if options.worktree is not None:
         return _worktree(options)
+    from pytest_gittrix.conformance.base.waivers import check_waivers
     from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
     clauses = select(options.family, options.clause)
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
-    spec = RunSpec(options.system, clauses, options.report, options.workers, details=bool(options.clause))
+    waivers = check_waivers({name: reason for name, _, reason in (one.partition("=") for one in options.waive)}, "the command line")
+    spec = RunSpec(options.system, clauses, options.report, options.workers, details=bool(options.clause), waivers=waivers)
     baseline = read_baseline(options.baseline) if options.baseline else None
     kept, report = run_clauses(spec, quiet=options.json)
     if baseline is None:

@@ -60,12 +60,14 @@ class CommandSystem:
         separator: the text between the paths of ``--files``. With an empty text, a selection is passed as one ``--files`` for each path.
         dialect: ``gittrix`` for the whole command line; ``typescript`` for a program that has only the verbs and flags of the TypeScript
             GitTrix: no ``sweep`` (each command sweeps first), no flags for eviction, and paths with a comma cannot be selected.
+        waivers: the reasons why the program need not keep a promise, by the code of a clause or the name of an invariant.
 
     Attributes:
         name, capabilities: as given, but without the capabilities in ``UNSUPPORTED``, and without ``clock`` where the program cannot get
             the time of the place.
         reasons: why a capability was left out, by capability.
         secret: the variables of ``env`` whose values reports do not show.
+        waivers: as given.
 
     Raises:
         InvalidInput: the program does not exist, or ``clock`` or ``dialect`` has none of the listed values.
@@ -84,6 +86,7 @@ class CommandSystem:
         cwd: str | None = None,
         separator: str = ",",
         dialect: Dialect = "gittrix",
+        waivers: Mapping[str, str] | None = None,
     ) -> None:
         _check_choice("clock", clock, get_args(ClockSource))
         _check_choice("dialect", dialect, get_args(Dialect))
@@ -104,6 +107,7 @@ class CommandSystem:
         self._env = dict(env or {})
         self.secret = frozenset(name for name, value in self._env.items() if not _FACTS.search(value))
         self._cwd = cwd
+        self.waivers: Mapping[str, str] = waivers or {}
 
     def __repr__(self) -> str:
         return f"CommandSystem({shlex.join(self.command)!r})"

@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class RunSpec:
         reports: files to write, each with a suffix of ``reports.files.WRITERS``.
         workers: number of xdist processes, or ``auto``; None for no xdist.
         details: whether to show a traceback for each broken clause.
+        waivers: the reasons why clauses need not be kept, by code.
     """
 
     system: str | None = None
@@ -44,6 +45,7 @@ class RunSpec:
     reports: Sequence[str] = ()
     workers: str | None = None
     details: bool = False
+    waivers: Mapping[str, str] = field(default_factory=dict)
 
 
 def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
@@ -121,6 +123,7 @@ def _command(spec: RunSpec, report: Path) -> list[str]:
     ]
     command += [f"--tb={'short' if spec.details else 'no'}", f"--gittrix-conformance-report={report}"]
     command += [f"--gittrix-conformance-report={file}" for file in spec.reports]
+    command += [f"--gittrix-waive={name}={reason}" for name, reason in spec.waivers.items()]
     if spec.system is not None:
         command.append(f"--gittrix-system={spec.system}")
     if spec.clauses and len(spec.clauses) < len(all_clauses()):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeVar
 
 import pytest
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import Eviction
     from pytest_gittrix.testing.repos.history import Contents
     from pytest_gittrix.testing.systems.protocol import SessionSystem
+
+T = TypeVar("T")
 
 FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
@@ -94,6 +96,7 @@ OPTIONS: Final = (
         "file for the report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge)",
         repeatable=True,
     ),
+    Option("waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True),
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
     Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
     Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
@@ -135,6 +138,7 @@ class GittrixConfig(NamedTuple):
         profile: ``quick``, ``default`` or ``soak``.
         system: the session system under test, if one was named.
         conformance_report: the absolute paths of the reports on the conformance clauses.
+        waive: the reasons of clauses and invariants that the system need not keep, by name.
         eval_run: the absolute path of the eval run's directory.
         eval_resume: ``yes`` or ``no``.
         eval_from: the absolute path of the run that samples are taken over from.
@@ -154,6 +158,7 @@ class GittrixConfig(NamedTuple):
     profile: Literal["quick", "default", "soak"]
     system: SessionSystem | None
     conformance_report: tuple[Path, ...]
+    waive: Mapping[str, str]
     eval_run: Path | None
     eval_resume: Literal["no", "yes"]
     eval_from: Path | None
@@ -227,12 +232,18 @@ def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
     if any(setting.given and setting.option.name == "profile" for setting in settings(config)):
         from pytest_gittrix.testing.profiles import choose
 
-        before = choose(options.profile)
+        config.add_cleanup(_restorer(choose, choose(options.profile)))
+    if options.waive:
+        from pytest_gittrix.testing.waivers import waive_for_the_run
 
-        def restore() -> None:
-            choose(before)
+        config.add_cleanup(_restorer(waive_for_the_run, waive_for_the_run(options.waive)))
 
-        config.add_cleanup(restore)
+
+def _restorer(choose: Callable[[T], object], before: T) -> Callable[[], None]:
+    def restore() -> None:
+        choose(before)
+
+    return restore
 
 
 def _use_git(config: pytest.Config, git: str) -> None:
@@ -328,6 +339,19 @@ def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
     return paths
 
 
+def _waivers(setting: Setting, _config: pytest.Config) -> Mapping[str, str]:
+    if not setting.text:
+        return {}
+    from pytest_gittrix.conformance.base.waivers import check_waivers
+    from pytest_gittrix.errors import InvalidInput
+
+    pairs = [line.partition("=") for line in setting.text.splitlines() if line.strip()]
+    try:
+        return check_waivers({name.strip(): reason.strip() for name, _, reason in pairs}, "the run")
+    except InvalidInput as problem:
+        _refuse(setting, f"{problem.fact} {problem.fix} Valid values: NAME=REASON.")
+
+
 def _directory(setting: Setting, config: pytest.Config) -> Path | None:
     return _path(setting, setting.text, config) if setting.text else None
 
@@ -370,6 +394,7 @@ _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
     "git": _git,
     "system": _system,
     "conformance-report": _reports,
+    "waive": _waivers,
     "eval-run": _directory,
     "eval-from": _directory,
     "eval-seed": _seed,

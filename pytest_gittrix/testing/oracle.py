@@ -21,6 +21,7 @@ from pytest_gittrix.testing.repos.edits import Edits, Tree
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
 from pytest_gittrix.testing.session_model import overlapping
+from pytest_gittrix.testing.waivers import how_to_waive, is_waived
 
 _SHOWN: Final = 12
 _NOTHING: Final = object()
@@ -192,11 +193,18 @@ def files_in(directory: str | os.PathLike[str]) -> Tree:
 # Messages of broken rules ----------------------------------------------------------------------------------------------
 
 
-def require(holds: object, rule: str, *lines: str) -> None:
-    """Raise AssertionError unless a condition holds; the message is the rule and what was found, a line each."""
+def require(holds: object, rule: str, *lines: str, name: str = "") -> None:
+    """Raise AssertionError unless a condition holds, or is waived.
+
+    Args:
+        holds: the condition.
+        rule: the first line of the message.
+        lines: what was found, a line each.
+        name: the name of the invariant in ``waivers.INVARIANTS``; empty if it cannot be waived.
+    """
     __tracebackhide__ = True  # a test runner shows where the rule was broken, and not this line
-    if not holds:
-        raise AssertionError("\n  ".join([rule, *lines]))
+    if not holds and not is_waived(name):
+        raise AssertionError("\n  ".join([rule, *lines, *how_to_waive(name)]))
 
 
 def _differences(expected: Mapping[str, object], found: Mapping[str, object], *, absent: str, none: str = "no file") -> list[str]:
@@ -249,7 +257,12 @@ def invariant_no_commit_is_lost(judge: Judge, head: str, commits: Iterable[str])
 def invariant_touched_is_the_difference(reported: Iterable[str], baseline: Tree, workspace: Tree) -> None:
     """Touched is the difference of two trees, whatever the agent did to its HEAD, index or ignore rules (rule 3)."""
     wanted, found = dict.fromkeys(baseline.to(workspace), "touched"), dict.fromkeys(reported, "touched")
-    require(wanted == found, "Touched is exactly what differs from the baseline.", *_differences(wanted, found, absent="no change"))
+    require(
+        wanted == found,
+        "Touched is exactly what differs from the baseline.",
+        *_differences(wanted, found, absent="no change"),
+        name="touched",
+    )
 
 
 def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected: Iterable[str], baseline: Tree, head: Tree) -> None:
@@ -266,13 +279,14 @@ def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected
         wanted == found,
         "A promotion conflicts exactly where durable drifted over the selection.",
         *_differences(wanted, found, absent="no conflict"),
+        name="conflicting-files",
     )
 
 
 def invariant_untouched(before: Fingerprint, after: Fingerprint, *, by: str) -> None:
     """Nothing that a person could notice in durable is different: references, HEAD, index, configuration, hooks, files (rules 5, 6)."""
     changes = before.diff(after)
-    require(not changes, f"Durable is not to be changed by {by}.", *changes[:_SHOWN])
+    require(not changes, f"Durable is not to be changed by {by}.", *changes[:_SHOWN], name="durable-untouched")
 
 
 def invariant_checkout(judge: Judge, *, files: Tree | None = None, staged: Tree | None = None) -> None:
@@ -285,10 +299,12 @@ def invariant_checkout(judge: Judge, *, files: Tree | None = None, staged: Tree 
     """
     if files is not None:
         found = files_in(judge.path)
-        require(found == files, "The human's work tree is the human's.", *_differences(files, found, absent="no file"))
+        require(
+            found == files, "The human's work tree is the human's.", *_differences(files, found, absent="no file"), name="human-work-tree"
+        )
     if staged is not None:
         index = judge.index()
-        require(index == staged, "The human's index is the human's.", *_differences(staged, index, absent="no file"))
+        require(index == staged, "The human's index is the human's.", *_differences(staged, index, absent="no file"), name="human-index")
 
 
 def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable: Judge, hidden: Iterable[str]) -> None:
@@ -302,18 +318,24 @@ def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable:
     git_dir = os.path.join(workspace, ".git")
     if not os.path.lexists(git_dir):
         return
-    require(os.path.isdir(git_dir), "A workspace has a git directory of its own.", f"{git_dir} is no directory")
+    require(
+        os.path.isdir(git_dir), "A workspace has a git directory of its own.", f"{git_dir} is no directory", name="workspace-own-repository"
+    )
+    if not os.path.isdir(git_dir):
+        return
     for borrowed in ("objects/info/alternates", "objects/info/http-alternates", "commondir"):
-        require(not os.path.exists(os.path.join(git_dir, borrowed)), "A workspace borrows nothing.", f".git/{borrowed} is there")
+        borrows = os.path.exists(os.path.join(git_dir, borrowed))
+        require(not borrows, "A workspace borrows nothing.", f".git/{borrowed} is there", name="workspace-borrows-nothing")
     with open(os.path.join(git_dir, "config"), "rb") as file:
         config = file.read()
-    require(b"[remote" not in config and os.fsencode(durable.path) not in config, "A workspace knows no remote.", repr(config))
+    knows_one = b"[remote" in config or os.fsencode(durable.path) in config
+    require(not knows_one, "A workspace knows no remote.", repr(config), name="workspace-no-remote")
     hidden = list(hidden)
     if not hidden:
         return
     with Judge(workspace) as own:
         visible = [commit for commit in hidden if own.has(commit)]
-        require(not visible, "A workspace shows no commit of durable but those it was given.", *visible)
+        require(not visible, "A workspace shows no commit of durable but those it was given.", *visible, name="workspace-no-other-commits")
 
 
 def invariant_ended_stays(before: str, after: str) -> None:
@@ -341,7 +363,7 @@ def invariant_sweep_is_exact(
 def invariant_eviction_leaves_nothing(workspace: str | os.PathLike[str], lock: str | os.PathLike[str] | None = None) -> None:
     """After an eviction the workspace and the session's lock are gone (rule 8)."""
     left = [os.fspath(path) for path in (workspace, lock) if path is not None and os.path.lexists(path)]
-    require(not left, "An eviction leaves no workspace and no lock.", *left)
+    require(not left, "An eviction leaves no workspace and no lock.", *left, name="eviction-leaves-nothing")
 
 
 def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str, Content | None]) -> None:
@@ -366,7 +388,7 @@ def invariant_nothing_is_half_done(
     if state == "active":
         require(os.path.isdir(workspace), "An active session has its workspace.", f"{os.fspath(workspace)} is gone")
     locks = [os.path.join(parent, name) for parent, _, names in os.walk(judge._git_dir) for name in names if name.endswith(".lock")]
-    require(not locks, "No lock is left for a person to delete.", *locks)
+    require(not locks, "No lock is left for a person to delete.", *locks, name="no-lock-left")
 
 
 def invariant_log_has_no_gap(log: str | os.PathLike[str]) -> None:
@@ -375,7 +397,7 @@ def invariant_log_has_no_gap(log: str | os.PathLike[str]) -> None:
         lines = file.read().split(b"\n")
     require(lines[-1] == b"", "An event log ends with a whole line.", f"{lines[-1]!r:.120}")
     numbers = [json.loads(line)["seq"] for line in lines[:-1]]
-    require(numbers == list(range(len(numbers))), "Events are numbered without a gap.", f"found {numbers}")
+    require(numbers == list(range(len(numbers))), "Events are numbered without a gap.", f"found {numbers}", name="events-without-gap")
 
 
 def invariant_answer(answer: str, allowed: Collection[str], *, to: str, said: str = "") -> None:

@@ -36,6 +36,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "profile": "default (default)",
         "system": "none (default)",
         "conformance-report": "none (default)",
+        "waive": "none (default)",
         "eval-resume": "no (default)",
         "eval-trust-agent": "no (default)",
         **dict.fromkeys(("eval-run", "eval-from", "eval-seed", "eval-epochs", "eval-shard", "eval-fail-under"), "none (default)"),
@@ -76,6 +77,8 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("git", "/no/such/git", "the name or path of a program"),
         ("artifacts", "test_it.py", "a directory"),
         ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif or .svg"),
+        ("waive", "CNF-99=no", "the run waives 'CNF-99', which is no clause"),
+        ("waive", "CNF-01", "has no reason*NAME=REASON"),
     ],
 )
 def test_a_wrong_value_is_refused_with_those_that_are_valid(option: str, value: str, valid: str, run: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from fixtures.broken_systems.plain import PlainSystem
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing import oracle as oracle_module
+from pytest_gittrix.testing.machines import session_trial
 from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for, replay, steps_of
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
@@ -21,6 +25,7 @@ from pytest_gittrix.testing.systems.driver import Stage, sandbox_of
 from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 from pytest_gittrix.testing.systems.protocol import BASE, Capability
 from pytest_gittrix.testing.systems.under_test import access_to, another_engine, in_another_process
+from pytest_gittrix.testing.waivers import INVARIANTS, waive_for_the_run
 from pytest_gittrix.testing.world import World
 
 FILES = Tree({"a": b"1\n2\n3\n", "lib/b": b"2\n"})
@@ -302,8 +307,72 @@ def test_a_promotion_that_leaves_more_than_its_commit_is_found() -> None:
     with Trial(Littering(), files=FILES) as trial:
         session = trial.start(LONG)
         trial.write(session, "a", b"agent\n")
-        with pytest.raises(AssertionError, match="refs/heads/left-behind: nothing"):
+        with pytest.raises(AssertionError, match=r"refs/heads/left-behind: nothing(.|\n)*waive durable-untouched"):
             trial.promote(session)
+
+
+class KeepsARemote(GitTrixSystem):
+    """Our engine, with a remote in each workspace."""
+
+    def open(self, place: Any) -> Any:
+        engine = super().open(place)
+        whole = engine.start
+
+        def start(*arguments: Any, **options: Any) -> str:
+            id_ = whole(*arguments, **options)
+            with open(engine.workspace(id_) / ".git" / "config", "a", encoding="utf-8") as config:
+                config.write('[remote "review"]\n\turl = https://review.example.org\n')
+            return id_
+
+        engine.start = start  # type: ignore[method-assign]
+        return engine
+
+
+def test_one_invariant_is_waived_and_the_others_are_still_required() -> None:
+    def trial(waived: Iterable[str]) -> None:
+        with Trial(KeepsARemote("clone"), files=FILES, waived=[*waived]) as running:
+            running.start(LONG)
+            running.check_all()
+
+    trial(["workspace-no-remote"])
+    with pytest.raises(AssertionError, match="A workspace knows no remote"):
+        trial(set(INVARIANTS) - {"workspace-no-remote"})
+
+
+def test_a_machine_waives_what_it_its_system_and_the_run_waive(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = KeepsARemote("clone")
+    monkeypatch.setattr(system, "waivers", {"workspace-no-remote": "a review server", "CNF-01": "a clause"}, raising=False)
+    machine = machine_for(system, waivers={"listing": "names are folded"})
+    before = waive_for_the_run({"touched": "for this run"})
+    try:
+        state = machine()
+        with state.stage_opens(files=FILES, bare=False, policy=LONG) and state.trial as trial:
+            assert {"workspace-no-remote", "listing", "touched"} <= {*trial.waived}
+    finally:
+        waive_for_the_run(before)
+
+
+@pytest.mark.parametrize(
+    ("waivers", "message"),
+    [
+        ({"workspace-no-remotes": "why"}, "which is no invariant(.|\n)*Did you mean workspace-no-remote\\?"),
+        ({"CNF-01": "why"}, "waives 'CNF-01', which is no invariant"),
+        ({"listing": " "}, "The waiver of listing by the machine has no reason"),
+        (["listing"], "are no mapping"),
+    ],
+)
+def test_a_wrong_waiver_of_an_invariant_is_refused(waivers: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        machine_for(PlainSystem(), waivers=waivers)
+
+
+def test_the_page_lists_the_invariants_that_can_be_waived() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
+    rows = page.partition("| invariant | says |")[2].partition("\n\n")[0].splitlines()[2:]
+
+    assert rows == [f"| `{name}` | {says} |" for name, says in INVARIANTS.items()]
+    oracle = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (oracle_module, session_trial))  # type: ignore[arg-type]
+    assert {*re.findall(r'name="([a-z-]+)"', oracle)} == {*INVARIANTS}
 
 
 def test_a_stage_is_a_sandbox() -> None:

@@ -13,6 +13,7 @@ from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, pr
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
+from pytest_gittrix.testing.waivers import waived_for_the_run
 
 
 class Clauses:
@@ -80,7 +81,7 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
         reasons = getattr(system, "reasons", {})
         because = "; ".join(str(reasons[one]) for one in sorted(clause.needs - system.capabilities) if one in reasons)
         pytest.skip(f"{system.name} does not declare {lacking}{f' ({because})' if because else ''}")
-    waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers}
+    waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers, **waived_for_the_run()}
     if clause.code in waived:
         properties.append((WAIVED, waived[clause.code].strip()))
         request.applymarker(pytest.mark.xfail(reason=f"waived: {waived[clause.code].strip()}", strict=True))

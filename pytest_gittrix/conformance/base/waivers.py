@@ -11,37 +11,21 @@ import pytest
 
 from pytest_gittrix.conformance.base.catalogue import clauses_by_code
 from pytest_gittrix.conformance.base.clause import clause_of, is_ours
-from pytest_gittrix.errors import InvalidInput, did_you_mean
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.testing.waivers import check_waivers as check_names
 
 
 def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
-    """Check that waivers are codes of clauses with reasons; gives them back.
+    """Check that waivers are of clauses, or of invariants of the state machine, and have reasons; gives them back.
 
     Args:
-        waivers: the reasons, by the code of a clause.
+        waivers: the reasons, by the code of a clause or the name of an invariant.
         owner: the class or system that the waivers belong to, for the error message.
 
     Raises:
-        InvalidInput: the waivers are no mapping, a code is of no clause, or a reason is missing.
+        InvalidInput: the waivers are no mapping, a name is unknown, or a reason is missing.
     """
-    if not isinstance(waivers, Mapping):
-        raise InvalidInput(f"The waivers of {owner} are no mapping.", fix='Write waivers = {"CNF-03": "the reason"}.')
-    known = clauses_by_code() if waivers else {}
-    for code, reason in waivers.items():
-        if code not in known:
-            raise InvalidInput(
-                f"{owner} waives {code!r}, which is no clause.",
-                why="A waiver of nothing would hide that the clause it was meant for is not waived.",
-                fix=f"{did_you_mean(str(code).upper(), known)}`gittrix conform --list` lists all clauses.",
-            )
-        if not isinstance(reason, str) or not reason.strip():
-            raise InvalidInput(
-                f"The waiver of {code} by {owner} has no reason.",
-                why="The report shows the reason to those who rely on the promise.",
-                fix="Say why the system need not keep this promise.",
-                opt_out="Without a waiver the clause is run, and may fail.",
-            )
-    return waivers
+    return check_names(waivers, owner, clauses_by_code()) if waivers else waivers
 
 
 def check_class(cls: type[Any]) -> None:

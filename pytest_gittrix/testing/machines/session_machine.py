@@ -12,7 +12,7 @@ import datetime
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
@@ -47,6 +47,7 @@ from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import Access, HeldSession, System, access_to
+from pytest_gittrix.testing.waivers import check_waivers, waived_for_the_run
 from pytest_gittrix.testing.world import World
 
 KINDS = ("lazy", "clone", "copy")
@@ -102,12 +103,14 @@ class SandboxMachine(RuleBasedStateMachine):
         sessions: the bundle of all sessions, ended ones too.
         access: how the system under test is reached; set by ``machine_for``.
         system: the system under test; likewise.
+        waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``.
         trial: the system beside its model, once the first rule has opened it.
     """
 
     sessions: ClassVar[Bundle[HeldSession]] = Bundle("sessions")
     system: ClassVar[System] = staticmethod(World.open)
     access: ClassVar[Access] = access_to(World.open)
+    waivers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,14 +121,19 @@ class SandboxMachine(RuleBasedStateMachine):
     @initialize(target=sessions, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
     def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """A durable repository with some files, an engine, and a first session."""
-        self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare)
+        self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare, waived=self._waived())
         return self.trial.start(policy)
 
     @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
     def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """The same for a system that is not native, which chooses the kind of its workspaces itself."""
-        self.trial = Trial(self.system, files=files, bare=bare)
+        self.trial = Trial(self.system, files=files, bare=bare, waived=self._waived())
         return self.trial.start(policy)
+
+    def _waived(self) -> frozenset[str]:
+        """The invariants that are waived by the class, by the system, or for the run."""
+        own = check_waivers(self.waivers, type(self).__name__)
+        return frozenset({*own, *self.access.waivers, *waived_for_the_run()})
 
     @rule(target=sessions, policy=POLICIES)
     @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
@@ -366,7 +374,11 @@ class SandboxMachine(RuleBasedStateMachine):
 
 
 def machine_for(
-    system: System, *, rules: Iterable[Callable[..., Any]] = (), settings: hypothesis_settings | None = None
+    system: System,
+    *,
+    rules: Iterable[Callable[..., Any]] = (),
+    settings: hypothesis_settings | None = None,
+    waivers: Mapping[str, str] | None = None,
 ) -> type[SandboxMachine]:
     """The machine for a session system; ``.TestCase`` of the result is a test class.
 
@@ -375,9 +387,17 @@ def machine_for(
             that opens a sandbox with the verbs of our engine, as ``World.open`` does.
         rules: more rules: functions decorated with Hypothesis' ``rule``.
         settings: of the test class; by default those that ``profiles.in_use`` gives.
+        waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``; beside those of the system.
+
+    Raises:
+        InvalidInput: ``system`` is neither a session system nor a function, or a waiver is of no invariant, or has no reason.
     """
     access = access_to(system)
-    body: dict[str, Any] = {"access": access, "system": staticmethod(access.opens)}
+    body: dict[str, Any] = {
+        "access": access,
+        "system": staticmethod(access.opens),
+        "waivers": check_waivers(waivers or {}, "the machine"),
+    }
     body |= {name: None for name, one in vars(SandboxMachine).items() if not _playable(one, access)}  # hides it
     body["stage_opens" if access.native else "world_opens"] = None
     body |= {one.__name__: one for one in rules}

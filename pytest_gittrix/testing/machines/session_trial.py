@@ -170,7 +170,8 @@ class Trial(TrialBase):
             require(log[: len(newest)] == newest, "The agent's log begins with its newest commits.", f"{log}, not {newest}")
         invariant_touched_is_the_difference(touched, session.baseline, session.files)
         listed = {entry.path for entry in held.handle.list() if entry.type != "dir"}
-        require(listed == set(session.files), "A listing is of the files there are.", f"{sorted(listed)}, not {sorted(session.files)}")
+        differs = f"{sorted(listed)}, not {sorted(session.files)}"
+        require(listed == set(session.files), "A listing is of the files there are.", differs, name="listing")
         for path, content in session.files.items():
             if isinstance(content, Symlink) and not self.access.native:
                 continue
@@ -181,7 +182,8 @@ class Trial(TrialBase):
             self.ask(f"{held}.read({path!r})", _NO_FILE, partial(self.access.read, held.handle, path))
         if held.workspace is not None:
             found_files = files_in(held.workspace)
-            require(found_files == session.files, f"The workspace of {held} holds its files.", f"{found_files} instead of {session.files}")
+            differs = f"{found_files} instead of {session.files}"
+            require(found_files == session.files, f"The workspace of {held} holds its files.", differs, name="workspace-files")
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
@@ -476,9 +478,9 @@ class Trial(TrialBase):
 
     # Checks ----------------------------------------------------------------------------------------------------------------------
 
+    @checked
     def check_all(self) -> None:
         """Check everything, also what is slow to check; for the end of a trial."""
-        self.check()
         if self.known != self._first:  # these calls of git take as long as all other checks together
             invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
             require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
@@ -494,7 +496,8 @@ class Trial(TrialBase):
                 invariant_log_has_no_gap(directory / "events.jsonl")
             elif self.access.can(Capability.EVENTS):
                 numbers = [one["seq"] for one in held.handle.events()]
-                require(numbers == [*range(len(numbers))], "Events are numbered without a gap.", f"found {numbers}")
+                whole = numbers == [*range(len(numbers))]
+                require(whole, "Events are numbered without a gap.", f"found {numbers}", name="events-without-gap")
 
 
 def _as_selected(named: Collection[str], selected: Collection[str]) -> set[str]:

@@ -21,6 +21,7 @@ from pytest_gittrix.testing.repos.edits import Edits, Tree
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 from pytest_gittrix.testing.session_model import FINE, OK, Answers, Checkout, Model, Session
 from pytest_gittrix.testing.systems.under_test import HeldSession, System, access_to, directory_of
+from pytest_gittrix.testing.waivers import waiving
 
 P = ParamSpec("P")
 B = TypeVar("B", bound="TrialBase")
@@ -72,10 +73,12 @@ class TrialBase:
         files: what durable holds at first.
         workspace: the kind of workspaces, for sandboxes that can choose it.
         bare: durable has no work tree.
+        waived: the names of invariants that are not required.
     """
 
-    def __init__(self, system: System, *, files: Tree, workspace: str = "clone", bare: bool = False) -> None:
+    def __init__(self, system: System, *, files: Tree, workspace: str = "clone", bare: bool = False, waived: Collection[str] = ()) -> None:
         self.held: list[HeldSession] = []
+        self.waived = waived
         self.access = access_to(system)
         self._stack = ExitStack()
         self.world = self._stack.enter_context(self.access.opens(files=files, workspace=workspace, bare=bare, sweep_interval=None))
@@ -182,12 +185,13 @@ class TrialBase:
     def _stepping(self) -> Iterator[None]:
         self._depth += 1
         _ = self.known  # computed before the system does anything
-        try:
-            yield
-        finally:
-            self._depth -= 1
-        if self._depth == 0:
-            self.check()
+        with waiving(self.waived):
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            if self._depth == 0:
+                self.check()
 
     def check(self) -> None:
         """Check what holds after every step: durable and the states of the sessions are those of the model."""

@@ -58,11 +58,13 @@ class Access:
         opens: opens a sandbox.
         capabilities: what the system declares.
         native: whether it has our engine's own verbs (``review``, ``info``, ``on_overlap=``), and must choose as our engine does.
+        waivers: the promises that the system waives itself, clauses and invariants, with the reasons.
     """
 
     opens: Opens
     capabilities: frozenset[Capability]
     native: bool
+    waivers: Mapping[str, str] = field(default_factory=dict)
 
     def can(self, *needed: Capability) -> bool:
         """Whether the system declares all of these."""
@@ -125,7 +127,7 @@ def access_to(system: System) -> Access:
     declared = system if hasattr(system, "capabilities") else getattr(system, "system", None)
     if hasattr(declared, "capabilities"):
         checked = check_system(declared)  # type: ignore[arg-type]
-        return Access(sandbox_of(checked), checked.capabilities, native=False)
+        return Access(sandbox_of(checked), checked.capabilities, native=False, waivers=getattr(checked, "waivers", {}))
     if callable(system):
         return Access(system, frozenset(Capability), native=True)
     raise InvalidInput(

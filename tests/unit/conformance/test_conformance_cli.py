@@ -65,6 +65,8 @@ def test_a_list_can_be_of_families_and_clauses(cli: Cli) -> None:
         (["-n", "0"], "'0' is no number of processes"),
         (["acme"], "'acme' is not the name of a session system.\n"),
         (["nowhere:system"], "There is no module 'nowhere', which SYSTEM names.\n"),
+        (["--waive", "CNF-99=no"], "the command line waives 'CNF-99', which is no clause and no invariant."),
+        (["--waive", "CNF-01"], "The waiver of CNF-01 by the command line has no reason."),
         (["--report", "report.pdf"], "report.pdf' is not a valid gittrix conformance-report"),
     ],
 )
@@ -102,6 +104,14 @@ def test_a_broken_promise_exits_with_one_and_is_told(acme: Cli) -> None:
     (broken,) = [one for one in system["clauses"] if one["status"] == "broken"]
     assert (system["name"], broken["code"], broken["replay"]) == ("acme 1.4", "CNF-01", "gittrix conform acme:acme --clause CNF-01")
     assert "acme 1.4" in reports[1].read_text(encoding="utf-8")
+
+
+def test_a_clause_is_waived_for_one_run(acme: Cli) -> None:
+    ran = acme("conform", "acme:acme", "--clause", "CNF-01", "--waive", "CNF-01=acme = one writer", "--json")
+
+    (system,) = ran.envelope["data"]["systems"]
+    [waived] = [one for one in system["clauses"] if one["status"] == "waived"]
+    assert (ran.status, waived["code"], waived["reason"]) == (0, "CNF-01", "acme = one writer")
 
 
 def test_people_see_the_table_and_why_it_is_broken(acme: Cli) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 REPOSITORY: Final = "git init -q 2>/dev/null"
 """Shell commands that make a repository in a workspace which has none, and change nothing in one which has."""
+_ALLOCATED: Final = 4 << 20
+_SET_FLAGS: Final = 0x40086602
+"""FS_IOC_SETFLAGS of linux/fs.h, by which `chattr` makes a file immutable."""
 
 
 class IsolationClauses(Clauses):
@@ -296,6 +300,68 @@ class IsolationClauses(Clauses):
             os.close(file)
             os.close(directory)
 
+    @needs(Capability.SHELL)
+    def test_iso_20_the_times_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
+        """Files and directories have the times of a fresh workspace.
+
+        Otherwise a build of the next agent takes a file for older than it is, and does not build it, or git reads every file again.
+        """
+        one = stage.start("one")
+        run(stage, one, "touch -t 200102030405 app.py lib README.md")
+        left = os.stat(_workspace(one) / "app.py").st_mtime_ns
+        one.evict()
+
+        later = _workspace(stage.start("later"))
+
+        assert left not in {path.lstat().st_mtime_ns for path in later.rglob("*")}
+
+    @needs(Capability.SHELL)
+    def test_iso_21_twins_of_the_names_of_the_baseline_are_not_in_the_next_session(self, stage: Stage) -> None:
+        """Files of an ended session whose names differ from the baseline's only by case or unicode form are not in the next one.
+
+        Otherwise a system that compares names as some file systems do takes one agent's file for the next one's.
+        """
+        stage.durable.commit({"caf\u00e9.txt": "composed\n"})
+        fresh = _files(stage.start("fresh"))
+
+        later = _next(stage, "echo twin > APP.PY; mkdir -p LIB; echo twin > LIB/util.py; echo twin > 'cafe\u0301.txt'")
+
+        assert later.touched_files() == []
+        assert _files(later) == fresh
+
+    @needs(Capability.SHELL)
+    def test_iso_22_what_an_ended_session_made_unchangeable_keeps_no_session_from_starting(self, stage: Stage) -> None:
+        """Files that are immutable, or without permissions, stop no later session.
+
+        Otherwise one agent keeps all later ones from their work by a single command.
+        """
+        fresh = _files(stage.start("fresh"))
+        one = stage.start("one")
+        with _changeable_afterwards(_workspace(one), "README.md", "app.py", "lib"):
+            run(stage, one, "chattr +i README.md 2>/dev/null || true; chattr +a app.py 2>/dev/null || true; chmod a-w lib")
+            if _is_writable(_workspace(one) / "README.md") and os.access(_workspace(one) / "lib", os.W_OK):
+                pytest.skip("nothing can be made unchangeable here")
+            with suppress(Exception):  # that this session cannot be cleared away is no harm to others
+                one.evict()
+
+            assert _files(stage.start("later")) == fresh
+
+    @needs(Capability.SHELL)
+    def test_iso_23_the_disk_space_of_an_ended_session_is_not_taken_in_the_next_one(self, stage: Stage) -> None:
+        """A file takes no more of the disk than in a fresh workspace.
+
+        Otherwise what one agent allocated counts against the next one, which cannot see why.
+        """
+        one = stage.start("one")
+        run(stage, one, f"fallocate -n -l {_ALLOCATED} app.py 2>/dev/null || true")
+        if _taken(_workspace(one) / "app.py") < _ALLOCATED:
+            pytest.skip("no space can be allocated behind the end of a file here")
+        one.evict()
+
+        later = stage.start("later")
+
+        assert _taken(_workspace(later) / "app.py") < _ALLOCATED
+
 
 def _next(stage: Stage, script: str) -> DrivenSession:
     """Start a session, run a script of its agent's, end it, and start the next one."""
@@ -323,6 +389,35 @@ def _files(session: DrivenSession) -> dict[str, tuple[object, ...]]:
                 facts += (os.readlink(path),)
             found[os.path.normpath(os.path.join(here, name))] = facts
     return found
+
+
+@contextmanager
+def _changeable_afterwards(root: Path, *names: str) -> Iterator[None]:
+    """A block after which files and directories can be changed and removed again, wherever they are by then."""
+    held = [os.open(root / name, os.O_RDONLY) for name in names]
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            with suppress(OSError, ImportError):  # a system without such flags makes nothing immutable
+                import fcntl
+
+                fcntl.ioctl(descriptor, _SET_FLAGS, bytes(8))
+            os.fchmod(descriptor, os.fstat(descriptor).st_mode | stat.S_IWUSR)
+            os.close(descriptor)
+
+
+def _is_writable(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except PermissionError:
+        return False
+    return True
+
+
+def _taken(path: Path) -> int:
+    """The bytes of the disk that a file takes."""
+    return path.stat().st_blocks * 512
 
 
 def _git_state(stage: Stage, session: DrivenSession) -> str:

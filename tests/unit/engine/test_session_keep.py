@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, Site, at_point, edited, kill_at, open_site, shell
 
-from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file

@@ -22,7 +22,7 @@ from support.git import git
 from pytest_gittrix import confine
 from pytest_gittrix.confine import Confinement, Layers, Place, choose, confinement, wrapped
 from pytest_gittrix.confine.choose import missing, missing_layers
-from pytest_gittrix.engine.agents.agent_session import parts_of
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file

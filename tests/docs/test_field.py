@@ -19,7 +19,7 @@ def test_each_tool_has_a_row_that_counts_every_clause_that_was_run() -> None:
 
     assert [row[0].split()[0] for row in ROWS] == [read_tool(one).title for one in field.descriptions()]
     assert [sum(map(int, row[2:])) for row in ROWS] == [int(row[1]) for row in ROWS]
-    assert max(int(row[1]) for row in ROWS) == len(run)
+    assert max(int(row[1]) for row in ROWS) <= len(run)  # a clause may be younger than the page
 
 
 def test_each_finding_of_the_page_has_a_script() -> None:

@@ -50,6 +50,19 @@ def test_variables_of_the_description_are_the_same_in_the_world_and_in_a_script(
     assert script.splitlines()[1] == r"# a title of two lines \x1b[31m"
 
 
+def test_a_script_finds_a_path_that_a_tool_made_of_the_name_of_the_world(template: Path, tmp_path: Path) -> None:
+    tool = WorktreeTool(create='git worktree add -q -b {name} "$HOME/$(basename "$R")/{name}"')
+
+    with opened_world(tool, template, tmp_path) as world:
+        world.sh("echo work > new.txt", world.create())
+        with pytest.raises(PromiseBroken):
+            world.check('test ! -e "$W/new.txt"', "there is a file")
+        script = world.script("a title")
+        assert world.root.name not in script
+    with opened_world(tool, template, tmp_path) as other:
+        assert "LOST: there is a file" in other.replay(script)
+
+
 def test_nothing_of_a_world_is_left(template: Path, tmp_path: Path) -> None:
     with opened_world(TOOL, template, tmp_path) as world:
         world.create()

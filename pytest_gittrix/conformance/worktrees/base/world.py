@@ -230,8 +230,8 @@ class ToolWorld:
         return "$W" if str(where) == self._last else self.portable(str(where))
 
     def portable(self, text: str) -> str:
-        """A text with the world's directory as ``$R``."""
-        return text.replace(str(self.root), "$R")
+        """A text with the world's directory as ``$R``; its name alone, of which a tool may make another path, as ``${R##*/}``."""
+        return text.replace(str(self.root), "$R").replace(self.root.name, "${R##*/}")
 
     # --- the scenario
 

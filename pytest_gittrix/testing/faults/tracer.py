@@ -176,7 +176,8 @@ class _Tracing:
         for end in (source, out_end, err_end):
             os.close(end)
         far_channel.close()
-        reason, listeners, _, _ = socket.recv_fds(channel, 4096, 1)
+        with channel:
+            reason, listeners, _, _ = socket.recv_fds(channel, 4096, 1)
         if not listeners:
             raise OSError(os.fsdecode(reason) or "the target died before it could be filtered")
         self.output: dict[int, list[bytes]] = {out: [], err: []}

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gittrix.cli.torture import seconds
 from pytest_gittrix.commands.output import CommandResult, Table
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ EXAMPLES = [
     "gittrix conform acme.testing:system --report conformance.html",
     "gittrix conform acme.testing:system --baseline report.json",
     "gittrix conform acme.testing:system --clause CNF-03",
+    "gittrix conform acme.testing:system --crash 60 --race 120",
     "gittrix conform --list --family CNF",
     "gittrix conform --worktree tool.toml",
 ]
@@ -43,6 +45,8 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"
     )
+    verb.add_argument("--crash", type=seconds, metavar="SECONDS", help="kill operations at as many of their calls as there is time for")
+    verb.add_argument("--race", type=seconds, metavar="SECONDS", help="let two processes take turns in as many orders as there is time for")
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
     verb.add_argument("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help")
@@ -88,7 +92,16 @@ def conform(options: Namespace) -> CommandResult:
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
     waivers = check_waivers({name: reason for name, _, reason in (one.partition("=") for one in options.waive)}, "the command line")
-    spec = RunSpec(options.system, clauses, options.report, options.workers, details=bool(options.clause), waivers=waivers)
+    spec = RunSpec(
+        options.system,
+        clauses,
+        options.report,
+        options.workers,
+        details=bool(options.clause),
+        waivers=waivers,
+        crash=options.crash,
+        race=options.race,
+    )
     baseline = read_baseline(options.baseline) if options.baseline else None
     kept, report = run_clauses(spec, quiet=options.json)
     if baseline is None:

@@ -38,6 +38,8 @@ class RunSpec:
         workers: number of xdist processes, or ``auto``; None for no xdist.
         details: whether to show a traceback for each broken clause.
         waivers: the reasons why clauses need not be kept, by code.
+        crash: the seconds in which operations are killed at as many of their calls as there is time for; None for a few kills.
+        race: the seconds in which two processes take turns in as many orders as there is time for; None for a few orders.
     """
 
     system: str | None = None
@@ -46,6 +48,8 @@ class RunSpec:
     workers: str | None = None
     details: bool = False
     waivers: Mapping[str, str] = field(default_factory=dict)
+    crash: float | None = None
+    race: float | None = None
 
 
 def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
@@ -124,6 +128,7 @@ def _command(spec: RunSpec, report: Path) -> list[str]:
     command += [f"--tb={'short' if spec.details else 'no'}", f"--gittrix-conformance-report={report}"]
     command += [f"--gittrix-conformance-report={file}" for file in spec.reports]
     command += [f"--gittrix-waive={name}={reason}" for name, reason in spec.waivers.items()]
+    command += [f"--gittrix-{name}={given:g}" for name, given in (("crash", spec.crash), ("race", spec.race)) if given]
     if spec.system is not None:
         command.append(f"--gittrix-system={spec.system}")
     if spec.clauses and len(spec.clauses) < len(all_clauses()):

@@ -97,6 +97,8 @@ OPTIONS: Final = (
         repeatable=True,
     ),
     Option("waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True),
+    Option("crash", "", "seconds in which clauses kill processes at as many of their calls as they can"),
+    Option("race", "", "seconds in which clauses let two processes take turns in as many orders as they can"),
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
     Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
     Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
@@ -139,6 +141,8 @@ class GittrixConfig(NamedTuple):
         system: the session system under test, if one was named.
         conformance_report: the absolute paths of the reports on the conformance clauses.
         waive: the reasons of clauses and invariants that the system need not keep, by name.
+        crash: the seconds in which clauses kill processes; 0 for a few kills only.
+        race: the seconds in which clauses let two processes take turns; 0 for a few orders only.
         eval_run: the absolute path of the eval run's directory.
         eval_resume: ``yes`` or ``no``.
         eval_from: the absolute path of the run that samples are taken over from.
@@ -159,6 +163,8 @@ class GittrixConfig(NamedTuple):
     system: SessionSystem | None
     conformance_report: tuple[Path, ...]
     waive: Mapping[str, str]
+    crash: float
+    race: float
     eval_run: Path | None
     eval_resume: Literal["no", "yes"]
     eval_from: Path | None
@@ -237,6 +243,11 @@ def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
         from pytest_gittrix.testing.waivers import waive_for_the_run
 
         config.add_cleanup(_restorer(waive_for_the_run, waive_for_the_run(options.waive)))
+    if options.crash or options.race:
+        from pytest_gittrix.conformance.base.search import search_for
+        from pytest_gittrix.testing.systems.driver import SearchBudget
+
+        config.add_cleanup(_restorer(search_for, search_for(SearchBudget(options.crash, options.race))))
 
 
 def _restorer(choose: Callable[[T], object], before: T) -> Callable[[], None]:
@@ -352,6 +363,12 @@ def _waivers(setting: Setting, _config: pytest.Config) -> Mapping[str, str]:
         _refuse(setting, f"{problem.fact} {problem.fix} Valid values: NAME=REASON.")
 
 
+def _seconds(setting: Setting, _config: pytest.Config) -> float:
+    if setting.text and not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", setting.text):
+        _refuse(setting, "Valid values: numbers of seconds.")
+    return float(setting.text or 0)
+
+
 def _directory(setting: Setting, config: pytest.Config) -> Path | None:
     return _path(setting, setting.text, config) if setting.text else None
 
@@ -395,6 +412,8 @@ _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
     "system": _system,
     "conformance-report": _reports,
     "waive": _waivers,
+    "crash": _seconds,
+    "race": _seconds,
     "eval-run": _directory,
     "eval-from": _directory,
     "eval-seed": _seed,

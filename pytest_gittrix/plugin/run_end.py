@@ -47,7 +47,8 @@ def _clause_sections(session: Any, reports: Sequence[Any], terminal: Any, option
 
     config = session.config
     own = partial(is_own_file, config.rootpath)
-    systems = summarise_clauses(reports, is_own_file=own, requested=config.getoption("gittrix_system") or "")
+    search = {"crash": options.crash, "race": options.race}
+    systems = summarise_clauses(reports, is_own_file=own, requested=config.getoption("gittrix_system") or "", search=search)
     problems = write_files(systems, options.conformance_report)
     for problem in problems:
         terminal.ensure_newline()

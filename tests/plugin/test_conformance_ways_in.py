@@ -190,7 +190,7 @@ def test_a_waived_clause_that_is_kept_fails(conform: Run, pytester: pytest.Pytes
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ('    waivers = {"CNF-99": "no"}', "*TestAcme waives 'CNF-99', which is no clause.*"),
+        ('    waivers = {"CNF-99": "no"}', "*TestAcme waives 'CNF-99', which is no clause and no invariant.*"),
         ('    waivers = {"CNF-01": ""}', "*The waiver of CNF-01 by TestAcme has no reason.*"),
         ("    test_cnf_01_an_edit_of_the_same_file_is_a_conflict = None", "*TestAcme leaves out CNF-01 and does not waive it.*"),
     ],
@@ -337,3 +337,22 @@ def test_a_run_without_clauses_says_nothing_of_them(run: Run, pytester: pytest.P
 
 def test_the_plugin_knows_reports_of_ours_by_the_names_of_their_properties() -> None:
     assert {PROPERTY, RUN} == plugin._OURS
+
+
+def test_a_search_for_crashes_judges_who_does_not_claim_to_survive_them(conform: Run, pytester: pytest.Pytester) -> None:
+    Path(pytester.path, "acme.py").write_text(
+        "from fixtures.broken_systems.zoo import ZOO\n"
+        "from pytest_gittrix.testing.systems.protocol import Capability\n"
+        "acme = ZOO['writes in place'].system()\n"
+        "acme.capabilities -= {Capability.CRASH}\n",
+        encoding="utf-8",
+    )
+
+    conform("--gittrix-system=acme:acme", "--gittrix-crash=20", *PYARGS, "-k", "dur_09").assert_outcomes(failed=1)
+
+    (system,) = json.loads(Path(pytester.path, "report.json").read_text(encoding="utf-8"))["systems"]
+    [broken] = [one for one in system["clauses"] if one["status"] == "broken"]
+    assert broken["code"] == "DUR-09"
+    assert "Another process, which was to write, met " in broken["reason"]
+    assert broken["replay"] == "gittrix conform acme:acme --clause DUR-09 --crash 20"
+    assert "kills at calls that change a file were tried" in broken["reason"]

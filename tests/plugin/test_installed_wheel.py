@@ -51,7 +51,15 @@ GIVEN = {
     },
 }
 EVALS = sorted(option.name for option in config.OPTIONS if option.name.startswith("eval-"))  # those of the eval tests
-ANYWHERE = {"artifacts": "kept", "git": "", "system": "house_system:system", "conformance-report": "report.json", "waive": "ERR-01=later"}
+ANYWHERE = {
+    "artifacts": "kept",
+    "git": "",
+    "system": "house_system:system",
+    "conformance-report": "report.json",
+    "waive": "ERR-01=later",
+    "crash": "1",
+    "race": "1",
+}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "system": "none (default)",
         "conformance-report": "none (default)",
         "waive": "none (default)",
+        "crash": "none (default)",
+        "race": "none (default)",
         "eval-resume": "no (default)",
         "eval-trust-agent": "no (default)",
         **dict.fromkeys(("eval-run", "eval-from", "eval-seed", "eval-epochs", "eval-shard", "eval-fail-under"), "none (default)"),
@@ -78,6 +80,7 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("artifacts", "test_it.py", "a directory"),
         ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif or .svg"),
         ("waive", "CNF-99=no", "the run waives 'CNF-99', which is no clause"),
+        ("crash", "long", "numbers of seconds"),
         ("waive", "CNF-01", "has no reason*NAME=REASON"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
 from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
+from pytest_gittrix.conformance.base.search import searched_capabilities, share_of
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
@@ -50,6 +51,7 @@ class Clauses:
         if clause is not None:
             apply_clause(request, clause, system, self.waivers)
         with Stage.open(system, files=self.files()) as stage:
+            stage.budget = share_of(request, system.capabilities)
             yield stage
 
     def files(self) -> Mapping[str, Any]:
@@ -75,11 +77,11 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
     """
     properties = request.node.user_properties
     properties += [(PROPERTY, clause.code), (SYSTEM, system.name)]
-    lacking = ", ".join(sorted(clause.needs - system.capabilities))
+    lacking = ", ".join(sorted(clause.needs - searched_capabilities() - system.capabilities))
     if lacking:
         properties.append((LACKING, lacking))
         reasons = getattr(system, "reasons", {})
-        because = "; ".join(str(reasons[one]) for one in sorted(clause.needs - system.capabilities) if one in reasons)
+        because = "; ".join(str(reasons[one]) for one in lacking.split(", ") if one in reasons)
         pytest.skip(f"{system.name} does not declare {lacking}{f' ({because})' if because else ''}")
     waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers, **waived_for_the_run()}
     if clause.code in waived:

@@ -59,6 +59,12 @@ REFUSALS: Final = "gittrix_refusals"
 LOST: Final = "gittrix_lost"
 """Name of a property that is present if a failed clause saw work lost, or written where it must not be."""
 
+SCENE: Final = "gittrix_scene"
+"""Name of the property that tells of a failure at which call a process was killed, or how two took turns."""
+
+COVERED: Final = "gittrix_covered"
+"""Name of the property that tells how many kills or orders a clause tried."""
+
 SCRIPT: Final = "gittrix_script"
 """Name of the property that holds a shell script which shows a failure."""
 
@@ -154,6 +160,8 @@ def properties_of(error: BaseException | None, journal: Journal, *, protects_wor
     """
     if refusals := journal.refusals():
         yield REFUSALS, "\n".join(refusals)
+    if journal.covered:
+        yield COVERED, journal.covered
     if isinstance(error, ClauseEnd):
         yield STATUS, str(error.status)
     if error is None or isinstance(error, pytest.skip.Exception):
@@ -166,4 +174,6 @@ def properties_of(error: BaseException | None, journal: Journal, *, protects_wor
         yield NEVER, failure.never
     if protects_work and failure.status is Status.BROKEN and isinstance(error, AssertionError | pytest.fail.Exception):
         yield LOST, "yes"
+    if journal.scene:
+        yield SCENE, journal.scene
     yield SCRIPT, shell_script(journal)

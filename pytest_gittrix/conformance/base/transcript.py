@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal, PersonCall, VerbCall
-from pytest_gittrix.visible import printable_line
+from pytest_gittrix.visible import printable, printable_line
 
 _OWN: Final = ("LD_PRELOAD", "FAKETIME", "NO_FAKE", "PYTEST_GITTRIX_CLOCK")
 _LONGEST: Final = 20_000
@@ -56,7 +56,8 @@ def shell_script(journal: Journal) -> str:
     functions = (_FIELD if "$(field " in text else "") + (_ELSEWHERE if "elsewhere " in text else "")
     if writer.program:
         functions += f'program() {{ {" ".join(map(writer.word, writer.program))} "$@"; }}\n'
-    rest = functions + "".join(exports) + text
+    scene = "".join(f"# {line}\n" for line in printable(journal.scene).splitlines())
+    rest = functions + "".join(exports) + text + (f"\n{scene}".rstrip() if scene else "")
     closing = 'cd "$ROOT/durable"; git log --graph --oneline --all; git status --short'
     return "\n".join(["#!/bin/sh", _HEAD + (_NEWLINE if '"$NEWLINE"' in rest else "") + rest, closing, ""])
 

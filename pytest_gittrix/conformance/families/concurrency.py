@@ -7,6 +7,7 @@ docs/explanation/rules.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,10 @@ import pytest
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
-from pytest_gittrix.conformance.families.durability import kill_during, spread
+from pytest_gittrix.conformance.families.durability import kill_during, promote, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.faults.supervisor import supported
-from pytest_gittrix.testing.schedules.blackbox import Ended, calls_of, intrude
+from pytest_gittrix.testing.schedules.blackbox import Ended, OrderSearch, ProcessInterleaving, calls_of, intrude
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -46,15 +46,14 @@ Actor = Callable[[Stage, tuple[str, ...]], object]
 
 @dataclass(frozen=True)
 class RaceOutcome:
-    """The outcome of two processes, one of which ran while the other was held at a call.
+    """The outcome of two processes that took turns.
 
     Attributes:
         stage: the stage that both worked on.
         sessions: the prepared sessions, as the engine that prepared them knows them.
         workspaces: their directories, None where the system has no ``shell``.
-        action: how the process that was held ended.
+        action: how the first process ended.
         intruder: how the other process ended.
-        held: the call at which the first process was held.
     """
 
     stage: Stage
@@ -62,7 +61,6 @@ class RaceOutcome:
     workspaces: tuple[Path | None, ...]
     action: Ended
     intruder: Ended
-    held: FileCall | None
 
     def head(self) -> Mapping[str, Any]:
         """What the branch holds."""
@@ -167,7 +165,7 @@ class ConcurrencyClauses(Clauses):
         Otherwise an ended session has a workspace again, which nobody will remove.
         """
         for action, intruder in ((_evict, _write), (_write, _evict)):
-            for race in self.races(stage, _one_session, action, intruder):
+            for race in self.races(stage, _one_session, action, intruder, share=0.5):
                 _may_be_refused(race.action, "SESSION_EXPIRED")
                 _may_be_refused(race.intruder, "SESSION_EXPIRED")
                 session = race.sessions[0]
@@ -228,7 +226,7 @@ class ConcurrencyClauses(Clauses):
 
         Otherwise one crash stops all other agents until a person finds the lock file and deletes it.
         """
-        for killed in kill_during(stage, lambda _, session: session.promote(), self.files()):
+        for killed in kill_during(stage, promote, self.files()):
             session = killed.engine.start_session("The next one")
             session.write("README.md", "agent\n")
 
@@ -262,8 +260,12 @@ class ConcurrencyClauses(Clauses):
             assert states == dict.fromkeys((race.sessions[0].id, race.action.value, race.intruder.value), "active")
             assert len(states) == 3
 
-    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[RaceOutcome]:
+    def races(
+        self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS, share: float = 1.0
+    ) -> Iterator[RaceOutcome]:
         """Run one process while another is held, at calls spread over its run, each time on a fresh stage.
+
+        With a budget for races, the two are run in every order with one or two switches, for as long as that lasts.
 
         Args:
             stage: the action is first run alone on this stage, to learn its calls.
@@ -271,20 +273,61 @@ class ConcurrencyClauses(Clauses):
             action: the process that is held at a call.
             intruder: runs meanwhile, until it ends or waits for the action.
             points: at how many of its calls the action is held.
+            share: the part of the stage's budget that is used.
         """
         if (why := supported()) is not None:
             pytest.skip(why)
+        if stage.budget.race:
+            yield from self._orders(stage, prepare, (action, intruder), stage.budget.race * share)
+            return
         alone = [session.id for session in prepare(stage)]
         calls = calls_of(lambda: action(stage, (*alone,)), within=stage.path)
         if not calls:
             pytest.skip("no call of it that it could be held at was seen")
         for at in spread(range(1, calls + 1), points):
-            with Stage.open(stage.system, files=self.files()) as here:
-                sessions = prepare(here)
-                ids = tuple(session.id for session in sessions)
-                workspaces = tuple(session.workspace_path for session in sessions)
-                came = intrude(partial(action, here, ids), partial(intruder, here, ids), at=at, within=here.path)
-                yield RaceOutcome(here, sessions, workspaces, came.action, came.intruder, came.held)
+            with self._prepared(stage, prepare) as race:
+                came = intrude(
+                    partial(action, race.stage, race.ids), partial(intruder, race.stage, race.ids), at=at, within=race.stage.path
+                )
+                yield race.ended(came.order)
+
+    def _orders(self, stage: Stage, prepare: Prepare, actors: tuple[Actor, Actor], seconds: float) -> Iterator[RaceOutcome]:
+        search = OrderSearch(
+            partial(self._prepared, stage, prepare),
+            lambda race: [partial(actor, race.stage, race.ids) for actor in actors],
+            bound=2,
+            seconds=seconds,
+            within=lambda race: race.stage.path,
+        )
+        for race, order in search.orders():
+            stage.journal.covered = f"two processes took turns: {search.explored()}"
+            yield race.ended(order)
+
+    @contextmanager
+    def _prepared(self, stage: Stage, prepare: Prepare) -> Iterator[_Race]:
+        with stage.another(files=self.files()) as here:
+            sessions = prepare(here)
+            yield _Race(here, sessions, tuple(session.workspace_path for session in sessions))
+
+
+@dataclass(frozen=True)
+class _Race:
+    """A stage on which two processes are about to work."""
+
+    stage: Stage
+    sessions: tuple[DrivenSession, ...]
+    workspaces: tuple[Path | None, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(session.id for session in self.sessions)
+
+    def ended(self, order: ProcessInterleaving) -> RaceOutcome:
+        """What came of it; the journal tells the order."""
+        self.stage.journal.scene = f"Two processes, A and B, took turns:\n{order}"
+        assert order.finding is None, order.finding
+        action, intruder = order.ended
+        return RaceOutcome(self.stage, self.sessions, self.workspaces, action, intruder)
 
 
 def _went_well(ended: Ended) -> None:

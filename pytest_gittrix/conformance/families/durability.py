@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.faults.fault_sweep import describe_call, kind_of, plan
 from pytest_gittrix.testing.faults.faults import Fault, FileCall, Kill, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
+
+Value = TypeVar("Value")
 
 Operation = Callable[[DrivenEngine, DrivenSession], object]
 """Does something with an engine, to one of its sessions."""
@@ -27,7 +31,7 @@ FaultAt = Callable[[FileCall], Fault | None]
 
 
 POINTS = 8
-"""At how many of its calls an operation is killed. Killing it at every call is left to the system's own tests."""
+"""At how many of its calls an operation is killed, unless the stage has a budget for crashes: then at as many as there is time for."""
 
 WORK: Mapping[str, bytes] = {"app.py": b"agent\n", "new/file.txt": b"agent\n"}
 LATER = b"a later version of it\n" * 100
@@ -135,7 +139,7 @@ class DurabilityClauses(Clauses):
         Otherwise work is offered again although it is committed, or is in neither place, and a person must find out.
         """
         baseline = stage.judge.head()
-        for killed in kill_during(stage, _promote, self.files()):
+        for killed in kill_during(stage, promote, self.files()):
             judge = killed.stage.judge
             if killed.session.state == "active":
                 killed.session.promote()
@@ -148,7 +152,7 @@ class DurabilityClauses(Clauses):
 
         Otherwise a person who never heard of the session has to delete a lock, or repair files, before they can go on.
         """
-        for killed in kill_during(stage, _promote, self.files()):
+        for killed in kill_during(stage, promote, self.files()):
             person = killed.stage.durable
             assert person.git("status", "--porcelain") == ""
             person.git("fsck", "--strict", "--no-dangling", "--no-progress")
@@ -186,7 +190,7 @@ class DurabilityClauses(Clauses):
 
         Otherwise an empty file, or half of one, is promoted as if the agent had written it.
         """
-        for killed in kill_during(stage, lambda _, session: session.write("late.txt", LATER), self.files()):
+        for killed in kill_during(stage, _write_a_new_file, self.files()):
             if "late.txt" in killed.session.files():
                 assert killed.session.read("late.txt") == LATER
             else:
@@ -254,7 +258,8 @@ def _half_of(call: FileCall) -> Fault | None:
 def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_at: FaultAt = _kill) -> Iterator[Killed]:
     """Kill an operation at calls spread over its run, each time on a fresh stage, and open the system again.
 
-    Each stage has a session with ``WORK`` in it.
+    Each stage has a session with ``WORK`` in it. With a budget for crashes, the operation is killed at all of its calls, and in the midst
+    of its writes, for as long as that lasts.
 
     Args:
         stage: the operation is first run to its end on this stage, to learn its calls.
@@ -266,20 +271,46 @@ def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fa
         pytest.skip(why)
     clean = _supervised(stage, operation, _at_work(stage))
     assert clean.exit_code == 0, f"nobody disturbed it, and it failed: {clean.stderr.decode(errors='replace')}"
-    faults = [fault for call in clean.calls if (fault := fault_at(call)) is not None]
+    faults = _faults(clean.calls, fault_at, every=stage.budget.crash > 0)
     if not faults:
         pytest.skip("no call of it that could be struck was seen")
-    for fault in spread(faults, POINTS):
-        with Stage.open(stage.system, files=files) as fresh:
+    chosen = far_apart(faults) if stage.budget.crash else spread(faults, POINTS)
+    began = real_seconds()
+    for tried, fault in enumerate(chosen):
+        if tried and stage.budget.crash and real_seconds() - began >= stage.budget.crash:
+            break
+        with stage.another(files=files) as fresh:
             session = _at_work(fresh)
             workspace = session.workspace_path
             run = _supervised(fresh, operation, session, fault)
+            struck = describe_call(run.fired, fresh.path) if run.fired is not None else "none of its calls"
+            what = operation.__name__.strip("_").replace("_", " ")
+            fresh.journal.scene = (
+                f"Another process, which was to {what}, met {kind_of(fault)} at call {fault.at} of {len(clean.calls)}: {struck}"
+            )
+            if stage.budget.crash:
+                stage.journal.covered = f"{tried + 1} of {len(faults)} kills at calls that change a file were tried"
             assert run.killed or run.exit_code == 0, run.stderr.decode(errors="replace")
             engine = fresh.reopen()
             yield Killed(fresh, engine, engine.get_session(session.id), workspace, run.fired)
 
 
-def spread(values: Sequence[Any], number: int) -> list[Any]:
+def _faults(calls: Sequence[FileCall], fault_at: FaultAt, *, every: bool) -> list[Fault]:
+    """The faults for an operation with these calls; ``every`` adds the writes that a kill cuts short."""
+    if every and fault_at is _kill:
+        return plan(calls, ("kill", "torn")) if calls else []
+    return [fault for call in calls if (fault := fault_at(call)) is not None]
+
+
+def far_apart(values: Sequence[Value]) -> list[Value]:
+    """All of the values, in an order in which the first few are spread over the whole: every 16th, then those half-way, and so on."""
+    found: dict[int, None] = {}
+    for step in (16, 8, 4, 2, 1):
+        found |= dict.fromkeys(range(0, len(values), step))
+    return [values[index] for index in found]
+
+
+def spread(values: Sequence[Value], number: int) -> list[Value]:
     """At most ``number`` of the values, evenly spaced, with the first and the last."""
     if len(values) <= number:
         return [*values]
@@ -296,7 +327,8 @@ def _supervised(stage: Stage, operation: Operation, session: DrivenSession, faul
     return supervise_function(act, fault=fault, within=stage.path)
 
 
-def _promote(_: DrivenEngine, session: DrivenSession) -> None:
+def promote(_: DrivenEngine, session: DrivenSession) -> None:
+    """Promote a session: an operation to be killed."""
     session.promote()
 
 
@@ -306,6 +338,10 @@ def _start(engine: DrivenEngine, _: DrivenSession) -> None:
 
 def _write(_: DrivenEngine, session: DrivenSession) -> None:
     session.write("app.py", LATER)
+
+
+def _write_a_new_file(_: DrivenEngine, session: DrivenSession) -> None:
+    session.write("late.txt", LATER)
 
 
 def _evict(_: DrivenEngine, session: DrivenSession) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
-from pytest_gittrix.conformance.base.outcome import CAUSE, FAILING, LOST, NEVER, REFUSALS, SCRIPT, STATUS, Status
+from pytest_gittrix.conformance.base.outcome import CAUSE, COVERED, FAILING, LOST, NEVER, REFUSALS, SCENE, SCRIPT, STATUS, Status
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.visible import printable, printable_line
 
@@ -35,7 +35,7 @@ class ClauseOutcome:
     Attributes:
         clause: the clause.
         status: its outcome.
-        reason: why it is not kept, in full.
+        reason: why it is not kept, in full; how much was tried of a clause that is kept.
         replay: the command that runs the clause again, if it failed.
         cause: the cause of the failure, as a sentence; clauses that failed for one cause are one finding. Empty if the clause is the cause.
         loses_work: whether the clause saw work lost.
@@ -183,13 +183,16 @@ class SystemReport:
         return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {_some(one.clause.code for one in lacking)})"
 
 
-def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bool], requested: str = "") -> tuple[SystemReport, ...]:
+def summarise_clauses(
+    reports: Iterable[Any], *, is_own_file: Callable[[str], bool], requested: str = "", search: Mapping[str, float] | None = None
+) -> tuple[SystemReport, ...]:
     """Make a report of each system, sorted by name, from pytest's reports.
 
     Args:
         reports: pytest's reports of all phases; reports of tests that are not clauses are ignored.
         is_own_file: whether a node id is in a file of the project, so that pytest can run the test by it.
         requested: the name of the system on the command line; empty if none was given.
+        search: the seconds that were given to search for crashes and races, by the name of the option.
     """
     best: dict[str, dict[str, ClauseOutcome]] = {}
     refusals: dict[str, set[str]] = {}
@@ -203,7 +206,7 @@ def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bo
         missed.setdefault(properties[SYSTEM], {})[properties[PROPERTY]] = properties.get(NEVER, "")
         if outcome.status in FAILING:
             own = is_own_file(report.nodeid)
-            outcome = replace(outcome, replay=_replay(report.nodeid, outcome.clause.code, own, requested))
+            outcome = replace(outcome, replay=_replay(report.nodeid, outcome.clause.code, own, requested, search or {}))
             if own:
                 file = report.nodeid.partition("::")[0]
                 files[properties[SYSTEM]] = min(files.get(properties[SYSTEM], file), file)
@@ -233,7 +236,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
     if report.outcome == "skipped":
         status = Status.NOT_CLAIMED if LACKING in properties else Status(properties.get(STATUS, Status.SKIPPED))
         return ClauseOutcome(clause, status, properties.get(LACKING) or printable(_skip_reason(report)))
-    return ClauseOutcome(clause, Status.KEPT) if (report.when, report.outcome) == ("call", "passed") else None
+    return ClauseOutcome(clause, Status.KEPT, properties.get(COVERED, "")) if (report.when, report.outcome) == ("call", "passed") else None
 
 
 def _headed(script: str, clause: Clause) -> str:
@@ -248,7 +251,8 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
-    return prefix + _PLACE.sub("$ROOT", printable(message.removeprefix("ClauseFailure: ")))
+    told = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, "")]
+    return prefix + _PLACE.sub("$ROOT", printable("\n".join(filter(None, told))))
 
 
 def _skip_reason(report: Any) -> str:
@@ -256,10 +260,12 @@ def _skip_reason(report: Any) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def _replay(nodeid: str, code: str, own: bool, requested: str) -> str:
+def _replay(nodeid: str, code: str, own: bool, requested: str, search: Mapping[str, float]) -> str:
+    flags = [(name, f"{seconds:g}") for name, seconds in search.items() if seconds]
     if own:
-        return shlex.join(["pytest", nodeid])
-    return shlex.join(["gittrix", "conform", *([requested] if requested else []), "--clause", code])
+        return shlex.join(["pytest", nodeid, *(f"--gittrix-{name}={seconds}" for name, seconds in flags)])
+    again = ["gittrix", "conform", *([requested] if requested else []), "--clause", code]
+    return shlex.join([*again, *(word for name, seconds in flags for word in (f"--{name}", seconds))])
 
 
 def _rank(found: ClauseOutcome) -> tuple[int, str, str]:

@@ -40,6 +40,10 @@ def summary(system: SystemReport) -> Iterator[ReportLine]:
     for outcome in system.of(Status.WAIVED, Status.DOCUMENTED):
         yield ReportLine("")
         yield from _outcome_lines(outcome, "yellow")
+    covered = [outcome for outcome in system.of(Status.KEPT) if outcome.reason]
+    if covered:
+        yield ReportLine("")
+        yield from (ReportLine(f"kept {one.clause.code}: {one.reason}") for one in covered)
     if system.untested:
         yield ReportLine("")
         yield ReportLine(f"declared, and never tested: {', '.join(system.untested)} (each of its clauses was skipped)", "red")

@@ -89,11 +89,15 @@ class Journal:
         steps: what was done, in order.
         root: the directory of the place.
         opened_with: the arguments that the place was opened with.
+        scene: what another process did in the place meanwhile, or at which call it was killed; empty if there was none.
+        covered: how many of such scenes were tried, of how many; empty if there are none.
     """
 
     steps: list[Step] = field(default_factory=list)
     root: Path = Path()
     opened_with: Mapping[str, Any] = field(default_factory=dict)
+    scene: str = ""
+    covered: str = ""
 
     def begin(self, root: Path, opened_with: Mapping[str, Any]) -> None:
         """Say which place this is the journal of.
@@ -103,6 +107,10 @@ class Journal:
             opened_with: the arguments of ``Place.open``.
         """
         self.root, self.opened_with = root, opened_with
+
+    def take_over(self, other: Journal) -> None:
+        """Tell from now on what another journal tells so far, of its place; what was covered stays."""
+        self.steps, self.root, self.opened_with, self.scene = [*other.steps], other.root, other.opened_with, other.scene
 
     @property
     def calls(self) -> Iterator[VerbCall]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
@@ -197,42 +197,88 @@ def explore_processes(
         check: checks the world and what happened, and raises AssertionError. Not called after a deadlock, which is wrong anyway.
         bound: the highest number of preemptions.
         limit: the highest number of orders.
-        seconds: the time after which no further order is begun; None for no end.
+        seconds: the time after which no further order is begun, once one was played; None for no end.
         within: which calls are steps in that world, as for `interleave`. The fewer, the fewer orders.
         timeout, patience: as for `interleave`.
 
     Raises:
         InvalidInput, CapabilityMissing: as for `interleave`.
     """
-    began = real_seconds()
-    played: set[tuple[str, ...]] = set()
-    pending: list[_Planned] = [(0, 0, 0, ())]
-    changed_by: dict[str, set[int]] = {}
-    executions = missed = planned = 0
+    search = OrderSearch(make_world, actors, bound=bound, limit=limit, seconds=seconds, within=within, timeout=timeout, patience=patience)
     violation = None
-    while pending and executions < limit and violation is None and (seconds is None or real_seconds() - began < seconds):
-        distance, spent, _, requested = heappop(pending)
-        with make_world() as world:
-            order = interleave(actors(world), requested, within=within(world), timeout=timeout, patience=patience)
-            order = _checked(order, partial(check, world))
-        executions += 1
-        if order.finding is not None:
-            violation = order
-        missed += len(order.missed)
-        if order.preemptions != requested or order.points in played:
-            continue  # the preempting actor only went on waiting
-        played.add(order.points)
+    with closing(search.orders()) as orders:
+        for world, order in orders:
+            found = _checked(order, partial(check, world))
+            if found.finding is not None:
+                violation = found
+                break
+    return search.explored(violation)
+
+
+class OrderSearch(Generic[W]):
+    """The orders of some actors, for a caller that checks them itself. The arguments are those of `explore_processes`."""
+
+    def __init__(
+        self,
+        make_world: Callable[[], AbstractContextManager[W]],
+        actors: Callable[[W], Sequence[Actor]],
+        *,
+        bound: int = 1,
+        limit: int = 1000,
+        seconds: float | None = None,
+        within: Callable[[W], Within] = lambda _world: (),
+        timeout: float = 60.0,
+        patience: float = 0.15,
+    ) -> None:
+        self._make_world, self._actors, self._within = make_world, actors, within
+        self._bound, self._limit, self._seconds = bound, limit, seconds
+        self._timeout, self._patience = timeout, patience
+        self._began = real_seconds()
+        self._pending: list[_Planned] = [(0, 0, 0, ())]
+        self._played: set[tuple[str, ...]] = set()
+        self._changed_by: dict[str, set[int]] = {}
+        self._executions = self._missed = self._planned = 0
+
+    def orders(self) -> Generator[tuple[W, ProcessInterleaving], None, None]:
+        """Play the orders, and give each with its world, which is open until the next one is asked for.
+
+        Raises:
+            InvalidInput, CapabilityMissing: as for `interleave`.
+        """
+        while self._pending and self._executions < self._limit and not self._time_is_up():
+            distance, spent, _, requested = heappop(self._pending)
+            with self._make_world() as world:
+                order = interleave(
+                    self._actors(world), requested, within=self._within(world), timeout=self._timeout, patience=self._patience
+                )
+                self._executions += 1
+                self._missed += len(order.missed)
+                self._plan(order, distance, spent, requested)
+                yield world, order
+
+    def explored(self, violation: ProcessInterleaving | None = None) -> Explored:
+        """What was explored so far; ``violation`` is the order in which the caller found something wrong."""
+        complete = not self._pending and violation is None
+        return Explored(self._executions, complete, real_seconds() - self._began, self._missed, violation, len(self._pending))
+
+    def _time_is_up(self) -> bool:
+        return self._executions > 0 and self._seconds is not None and real_seconds() - self._began >= self._seconds
+
+    def _plan(self, order: ProcessInterleaving, distance: int, spent: int, requested: tuple[tuple[int, int], ...]) -> None:
+        """Plan the orders that have one switch more than this one."""
+        if order.preemptions != requested or order.points in self._played:
+            return  # the preempting actor only went on waiting
+        self._played.add(order.points)
         for turn in order.turns:
             if turn.did is not None and turn.did.path is not None:
-                changed_by.setdefault(turn.did.path, set()).add(turn.actor)
+                self._changed_by.setdefault(turn.did.path, set()).add(turn.actor)
         for choice in order.choices:
             price = spent + choice.preempts
-            if price <= bound and (not requested or choice.step > requested[-1][0]):
-                farther = distance + _distance(order, choice.step, changed_by)
+            if price <= self._bound and (not requested or choice.step > requested[-1][0]):
+                farther = distance + _distance(order, choice.step, self._changed_by)
                 for other in choice.others:
-                    planned += 1
-                    heappush(pending, (farther, price, planned, (*requested, (choice.step, other))))
-    return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation, len(pending))
+                    self._planned += 1
+                    heappush(self._pending, (farther, price, self._planned, (*requested, (choice.step, other))))
 
 
 _Planned = tuple[int, int, int, tuple[tuple[int, int], ...]]

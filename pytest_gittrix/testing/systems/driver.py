@@ -9,6 +9,7 @@ import builtins
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -191,6 +192,19 @@ def _require(capability: Capability | None, declared: frozenset[Capability]) -> 
         )
 
 
+@dataclass(frozen=True)
+class SearchBudget:
+    """For how long a clause searches for crashes and races; with 0 seconds it tries a few moments only.
+
+    Attributes:
+        crash: seconds for kills of a process at each of its calls.
+        race: seconds for orders of two processes.
+    """
+
+    crash: float = 0.0
+    race: float = 0.0
+
+
 class Stage:
     """A place with a system in it. Made by ``Stage.open``; a context manager that closes both.
 
@@ -199,7 +213,10 @@ class Stage:
         place: its place; ``durable``, ``rival`` and ``clock`` are those of the place.
         journal: what was done on the stage.
         gittrix: the first engine.
+        budget: for how long a clause on this stage searches for crashes and races.
     """
+
+    budget = SearchBudget()
 
     def __init__(self, system: SessionSystem, place: Place, closing: ExitStack) -> None:
         self.system = system
@@ -250,6 +267,19 @@ class Stage:
     def start(self, task: str = "Improve the project", eviction: Eviction | None = None, **identity: str) -> DrivenSession:
         """Start a session with the first engine."""
         return self.gittrix.start_session(task, eviction=eviction, **identity)
+
+    @contextmanager
+    def another(self, **arguments: Any) -> Iterator[Stage]:
+        """A fresh stage with the same system; the arguments are those of ``open``.
+
+        Where the block is left by an exception, the journal of this stage tells what was done on the other one.
+        """
+        with Stage.open(self.system, **arguments) as fresh:
+            try:
+                yield fresh
+            except BaseException:
+                self.journal.take_over(fresh.journal)
+                raise
 
     def reopen(self) -> DrivenEngine:
         """Open one more engine on the same sessions; it is closed with the stage."""

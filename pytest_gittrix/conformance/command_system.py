@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, faketime_library
-from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken, run_command
+from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken, CommandRefused, run_command
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -185,8 +185,12 @@ class CommandEngine:
         own = {name: value for name, value in variables.items() if place.env.get(name) != value or name == self._system.home_variable}
         step = CommandRun(tuple(command), self._system.directory(place), own, self._system.secret, stdin, tuple(program))
         place.journal.steps.append(step)
-        answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
-        step.answer = answer.data
+        try:
+            answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
+        except CommandRefused as refused:
+            step.ended = str(refused.details["code"])
+            raise
+        step.answer, step.ended = answer.data, "ok"
         return answer
 
     def start(self, task: str, policy: EvictionPolicy) -> str:

@@ -11,6 +11,7 @@ import pytest
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
 from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.search import searched_capabilities, share_of
+from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
@@ -98,4 +99,10 @@ def describe_end(item: Any, error: BaseException | None) -> None:
     """
     stage, clause = item.funcargs.get("stage"), clause_of(item.function)
     if isinstance(stage, Stage):
-        item.user_properties += properties_of(error, stage.journal, protects_work=clause is not None and clause.protects_work)
+        waived = any(name == WAIVED for name, _ in item.user_properties)
+        item.user_properties += properties_of(
+            error,
+            stage.journal,
+            protects_work=clause is not None and clause.protects_work,
+            shows=None if waived else shows_again,
+        )

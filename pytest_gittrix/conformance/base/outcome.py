@@ -6,7 +6,7 @@ the report of the test carries the status, the cause and the script of a failure
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
@@ -67,6 +67,10 @@ COVERED: Final = "gittrix_covered"
 
 SCRIPT: Final = "gittrix_script"
 """Name of the property that holds a shell script which shows a failure."""
+
+
+SHOWN: Final = "gittrix_shown"
+"""Name of the property that says whether the script, run once, showed the failure: ``yes`` or ``no``; absent if it was not run."""
 
 
 class ClauseFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
@@ -150,13 +154,20 @@ def refusal_is_incomplete(message: str, cause: str) -> None:
     found.append(failure)
 
 
-def properties_of(error: BaseException | None, journal: Journal, *, protects_work: bool) -> Iterator[tuple[str, str]]:
+def properties_of(
+    error: BaseException | None,
+    journal: Journal,
+    *,
+    protects_work: bool,
+    shows: Callable[[str, Journal], bool | None] | None = None,
+) -> Iterator[tuple[str, str]]:
     """What the report of a clause's test says beyond passed and failed, as properties.
 
     Args:
         error: the exception that ended the test; None if it passed.
         journal: what was done on the clause's stage.
         protects_work: whether work is lost where the clause's promise is broken.
+        shows: runs the script of a failure once, as ``shell_lines.shows_again`` does; None leaves it unrun.
     """
     if refusals := journal.refusals():
         yield REFUSALS, "\n".join(refusals)
@@ -176,4 +187,7 @@ def properties_of(error: BaseException | None, journal: Journal, *, protects_wor
         yield LOST, "yes"
     if journal.scene:
         yield SCENE, journal.scene
-    yield SCRIPT, shell_script(journal)
+    script = shell_script(journal)
+    yield SCRIPT, script
+    if shows is not None and (shown := shows(script, journal)) is not None:
+        yield SHOWN, "yes" if shown else "no"

@@ -50,6 +50,7 @@ def _finding_data(found: Finding) -> dict[str, Any]:
         "clauses": [one.clause.code for one in found.outcomes],
         "losses": [*found.losses],
         "script": found.script,
+        "reproduced": found.reproduced,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
-from pytest_gittrix.conformance.base.outcome import CAUSE, COVERED, FAILING, LOST, NEVER, REFUSALS, SCENE, SCRIPT, STATUS, Status
+from pytest_gittrix.conformance.base.outcome import CAUSE, COVERED, FAILING, LOST, NEVER, REFUSALS, SCENE, SCRIPT, SHOWN, STATUS, Status
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.visible import printable, printable_line
 
@@ -40,6 +40,7 @@ class ClauseOutcome:
         cause: the cause of the failure, as a sentence; clauses that failed for one cause are one finding. Empty if the clause is the cause.
         loses_work: whether the clause saw work lost.
         script: a shell script that shows the failure; empty if there is none.
+        reproduced: whether the script, run once, showed the failure; None if it was not run.
     """
 
     clause: Clause
@@ -49,6 +50,7 @@ class ClauseOutcome:
     cause: str = ""
     loses_work: bool = False
     script: str = ""
+    reproduced: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,17 @@ class Finding:
 
     @property
     def script(self) -> str:
-        """The shortest script that shows it; empty if there is none."""
-        return min((one.script for one in self.outcomes if one.script), key=len, default="")
+        """The shortest script of those that were seen to show it, or else of all; empty if there is none."""
+        return self._shown.script
+
+    @property
+    def reproduced(self) -> bool | None:
+        """Whether the script, run once, showed it; None if it was not run."""
+        return self._shown.reproduced
+
+    @cached_property
+    def _shown(self) -> ClauseOutcome:
+        return min(self.outcomes, key=lambda one: (not one.script, not one.reproduced, len(one.script)))
 
 
 @dataclass(frozen=True)
@@ -228,6 +239,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
             cause=printable_line(facts.get(CAUSE, "")),
             loses_work=LOST in facts,
             script=_headed(facts.get(SCRIPT, ""), clause),
+            reproduced=facts[SHOWN] == "yes" if SHOWN in facts else None,
         )
     if report.outcome == "skipped" and hasattr(report, "wasxfail"):
         if WAIVED in properties:
@@ -251,7 +263,8 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
-    told = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, "")]
+    unseen = "The script, run once more, did not show it." if properties.get(SHOWN) == "no" else ""
+    told = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, ""), unseen]
     return prefix + _PLACE.sub("$ROOT", printable("\n".join(filter(None, told))))
 
 

@@ -131,6 +131,7 @@ def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> Cl
         replay=again,
         loses_work=one.lost,
         script=one.script if one.verdict == "broken" else "",
+        reproduced=one.reproduced if one.verdict == "broken" and one.script else None,
     )
 
 

@@ -67,6 +67,7 @@ class CommandRun:
         stdin: its standard input.
         program: the program and its first arguments, which all commands of the system have; empty for a command of the agent.
         answer: the ``data`` of its answer; None until it has answered, and if it refused.
+        ended: ``ok``, or the code of the error that it answered with; empty if it gave no answer.
     """
 
     command: tuple[str, ...]
@@ -76,6 +77,7 @@ class CommandRun:
     stdin: bytes = b""
     program: tuple[str, ...] = ()
     answer: Any = None
+    ended: str = ""
 
 
 Step = VerbCall | PersonCall | CommandRun

@@ -23,6 +23,7 @@ from pytest_gittrix.conformance.base.outcome import (
     NEVER,
     REFUSALS,
     SCRIPT,
+    SHOWN,
     STATUS,
     ClauseFailure,
     Status,
@@ -269,7 +270,7 @@ def test_a_reason_is_whole_and_steers_no_terminal(text: str, shown: str) -> None
 def failed(code: str, reason: str = "no", **facts: str) -> Any:
     """A failed clause, with what the plugin adds to its report."""
     report = phase(code, "failed", message=crashed(reason))
-    names = {"status": STATUS, "cause": CAUSE, "never": NEVER, "lost": LOST, "script": SCRIPT}
+    names = {"status": STATUS, "cause": CAUSE, "never": NEVER, "lost": LOST, "script": SCRIPT, "shown": SHOWN}
     report.user_properties += [(names[name], text) for name, text in facts.items()]
     return report
 
@@ -302,6 +303,20 @@ def test_a_refusal_that_was_never_given_is_one_cause() -> None:
 
     assert [found.title for found in summarised(*missed).findings] == ["promote never refuses with BASELINE_CONFLICT"]
     assert [found.id for found in summarised(*missed, kept).findings] == ["CNF-01", "CNF-04"]
+
+
+def test_a_script_that_did_not_show_it_again_is_told_and_comes_last() -> None:
+    short, long = "#!/bin/sh\none\n", "#!/bin/sh\none\ntwo\n"
+    system = summarised(
+        failed("CNF-01", cause="the same", script=short, shown="no"), failed("CNF-02", cause="the same", script=long, shown="yes")
+    )
+    [finding] = system.findings
+    [data] = to_json([system])["systems"][0]["findings"]
+
+    assert found(system, "CNF-01")[1].endswith("\nThe script, run once more, did not show it.")
+    assert "did not show it" not in found(system, "CNF-02")[1]
+    assert (finding.script.endswith("two\n"), finding.reproduced, data["reproduced"]) == (True, True, True)
+    assert summarised(failed("CNF-01", script=short)).findings[0].reproduced is None
 
 
 def test_a_finding_shows_its_shortest_script() -> None:

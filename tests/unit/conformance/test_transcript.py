@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.base.transcript import printf_of, shell_script
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.testing.repos.history import Executable, Symlink
-from pytest_gittrix.testing.repos.journal import Journal, VerbCall
+from pytest_gittrix.testing.repos.journal import CommandRun, Journal, VerbCall
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
@@ -67,6 +68,35 @@ def test_the_script_repeats_what_people_and_the_program_did(tmp_path: Path) -> N
     assert "made-" in (root / "durable" / "said").read_text(encoding="utf-8")
     assert f"program() {{ {shlex.quote(system.command[0])}" in script
     assert "COMMIT1=" not in script
+
+
+def test_a_script_is_run_once_to_see_whether_it_shows_what_was_seen(tmp_path: Path) -> None:
+    system = CommandSystem([sys.executable, "-c", PROGRAM], name="fake")
+    with Stage.open(system, files={"a.txt": "a\n"}) as stage:
+        session = stage.start()
+        session.write("b.txt", "bytes\n")
+        stage.rival.commit({"a.txt": "rival\n"})
+        script = shell_script(stage.journal)
+
+        assert shows_again(script, stage.journal) is True
+
+        run = next(step for step in stage.journal.steps if isinstance(step, CommandRun))
+        run.ended = "SESSION_NOT_FOUND"
+        assert shows_again(script, stage.journal) is False
+
+        run.ended = "ok"
+        (stage.durable.path / "c.txt").write_text("written by the clause itself\n", encoding="utf-8")
+        assert shows_again(script, stage.journal) is False
+
+        stage.journal.scene = "Another process was killed."
+        assert shows_again(script, stage.journal) is None
+
+
+def test_a_script_of_verbs_is_not_run() -> None:
+    with Stage.open(GitTrixSystem("lazy"), files={"a.txt": "a\n"}) as stage:
+        stage.start()
+
+        assert shows_again(shell_script(stage.journal), stage.journal) is None
 
 
 def test_a_system_without_commands_is_shown_by_its_verbs(tmp_path: Path) -> None:

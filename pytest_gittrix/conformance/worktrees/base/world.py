@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import select
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.conformance.base.shell_lines import MARK, RanLine, run_line, run_script
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
@@ -49,11 +47,9 @@ PRECIOUS: Final = "precious"
 """The beginning of the text that stands for work; see ``token``."""
 
 _LOST: Final = "lost: "
-_MARK: Final = "GITTRIX_WORLD"
 _PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _NAMED: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
 _MOST_OUTPUT: Final = 1 << 20
-_MOST_OF_A_LINE: Final = 300
 
 
 class PromiseBroken(Exception):
@@ -71,31 +67,6 @@ class PromiseBroken(Exception):
 
 class NoVerdict(Exception):
     """The scenario did not come about, so nothing can be said; the message says why."""
-
-
-@dataclass(frozen=True)
-class RanLine:
-    """A line of shell that has ended.
-
-    Attributes:
-        line: the line.
-        status: its exit status; None if it was ended because its time was up.
-        output: what it printed, on both streams.
-    """
-
-    line: str
-    status: int | None
-    output: str
-
-    @property
-    def last_line(self) -> str:
-        """The last line of the output, where programs say why they failed."""
-        return next(iter(self.output.rstrip().splitlines()[-1:]), "no output")[:_MOST_OF_A_LINE]
-
-    @property
-    def done(self) -> bool:
-        """Whether it exited with 0."""
-        return self.status == 0
 
 
 def token(what: str) -> str:
@@ -192,39 +163,11 @@ class ToolWorld:
         """The whole environment of everything that runs in the world."""
         environment = hermetic_env(self.root / "home", base={name: os.environ[name] for name in _PASSED if name in os.environ})
         del environment["GIT_OPTIONAL_LOCKS"], environment["GIT_TEMPLATE_DIR"]
-        environment |= {"TERM": "dumb", "R": str(self.root), "W": self._last, _MARK: self._mark}
+        environment |= {"TERM": "dumb", "R": str(self.root), "W": self._last, MARK: self._mark}
         return environment | {name: value.replace("{world}", str(self.root)) for name, value in self.tool.env.items()}
 
     def _run(self, line: str, where: Path, *, stdin: str = "", limit: float = 60.0, most: int = -1) -> RanLine:
-        # Not a pipe: a process that the line leaves behind would hold its end open.
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
-            given.write(stdin.encode())
-            given.seek(0)
-            process = subprocess.Popen(
-                ["sh", "-c", line],
-                stdin=given,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=where if where.is_dir() else self.root,
-                env=self.environment(),
-                start_new_session=True,
-            )
-            status: int | None
-            try:
-                status = _waited(process, limit)
-            except BaseException:
-                self._end(process)
-                raise
-            if status is None:
-                self._end(process)
-            output.seek(0)
-            return RanLine(line, status, output.read(most).decode("utf-8", "backslashreplace"))
-
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return run_line(line, where if where.is_dir() else self.root, self.environment(), stdin=stdin, limit=limit, most=most)
 
     def _place(self, where: Path) -> str:
         return "$W" if str(where) == self._last else self.portable(str(where))
@@ -394,34 +337,19 @@ class ToolWorld:
     def replay(self, script: str) -> str:
         """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed."""
         try:
-            return self._run(script.replace("mktemp -d", f"mktemp -d -p {shlex.quote(str(self.root))}"), self.root).output
+            return run_script(script, self.root, self.environment())
         finally:
             self.close()
 
     def close(self) -> None:
         """End every process that was started in the world, and remove it."""
-        AgentTree(None, mark=self._mark, variable=_MARK).end(grace=0, poll=0.01)
+        AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=0.01)
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 def _escaped(value: str) -> str:
     """A value as it stands between double quotes in a script, with ``$R`` for the world."""
     return re.sub(r'(["\\$`])', r"\\\1", value).replace("{world}", "$R")
-
-
-def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """The exit status of a process; None if it does not end in time. ``Popen.wait`` with a limit would sleep between looks."""
-    with suppress(AttributeError, OSError):
-        ends = os.pidfd_open(process.pid)
-        try:
-            if not select.select([ends], [], [], limit)[0]:
-                return None
-        finally:
-            os.close(ends)
-        return process.wait()
-    with suppress(subprocess.TimeoutExpired):
-        return process.wait(limit)
-    return None
 
 
 def _content(path: str) -> bytes:

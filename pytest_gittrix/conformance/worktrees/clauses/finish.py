@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_gittrix.conformance.base.shell_lines import RanLine
 from pytest_gittrix.conformance.worktrees.base.clause import clause
 from pytest_gittrix.conformance.worktrees.base.forms import FORMS, judge_form, plant
-from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, RanLine, ToolWorld, token
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 
 def _committed(world: ToolWorld, line: str = "echo @ > new.txt", what: str = "feature") -> str:

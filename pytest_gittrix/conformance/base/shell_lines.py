@@ -1,0 +1,157 @@
+"""Runs lines of shell, each in an environment of its own, and the script of a finding once more, to see whether it shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import select
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.testing.repos.journal import CommandRun, Journal
+
+MARK: Final = "GITTRIX_WORLD"
+"""The variable by which the processes that a line started are known."""
+
+_LONGEST_SCRIPT: Final = 120.0
+_MOST_OF_A_LINE: Final = 300
+_STATE: Final = "echo; echo STATE; git log --all --format=%T | sort; git status --porcelain; git symbolic-ref HEAD"
+
+
+@dataclass(frozen=True)
+class RanLine:
+    """A line of shell that has ended.
+
+    Attributes:
+        line: the line.
+        status: its exit status; None if it was ended because its time was up.
+        output: what it printed, on both streams.
+    """
+
+    line: str
+    status: int | None
+    output: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output, where programs say why they failed."""
+        return next(iter(self.output.rstrip().splitlines()[-1:]), "no output")[:_MOST_OF_A_LINE]
+
+    @property
+    def done(self) -> bool:
+        """Whether it exited with 0."""
+        return self.status == 0
+
+
+def run_line(line: str, where: Path, environment: Mapping[str, str], *, stdin: str = "", limit: float = 60.0, most: int = -1) -> RanLine:
+    """Run a line of shell.
+
+    Args:
+        line: the line, or a whole script.
+        where: the directory that it starts in.
+        environment: its whole environment.
+        stdin: its standard input.
+        limit: the seconds after which it is ended.
+        most: how many bytes of its output are read; all by default.
+    """
+    # Not a pipe: a process that the line leaves behind would hold its end open.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        process = subprocess.Popen(
+            ["sh", "-c", line],
+            stdin=given,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=where,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        status: int | None
+        try:
+            status = _waited(process, limit)
+        except BaseException:
+            _end(process)
+            raise
+        if status is None:
+            _end(process)
+        output.seek(0)
+        return RanLine(line, status, output.read(most).decode("utf-8", "backslashreplace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """The exit status of a process; None if it does not end in time. ``Popen.wait`` with a limit would sleep between looks."""
+    with suppress(AttributeError, OSError):
+        ends = os.pidfd_open(process.pid)
+        try:
+            if not select.select([ends], [], [], limit)[0]:
+                return None
+        finally:
+            os.close(ends)
+        return process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    return None
+
+
+def run_script(script: str, place: Path, environment: Mapping[str, str], *, limit: float = 60.0) -> str:
+    """Run a script that makes a directory of its own, and give what it printed. Every process that it started is ended.
+
+    Args:
+        script: the script; its directory is made below ``place``.
+        place: a directory that is there.
+        environment: its whole environment, with a value of ``MARK``.
+        limit: the seconds after which it is ended.
+    """
+    try:
+        return run_line(script.replace("mktemp -d", f"mktemp -d -p {shlex.quote(str(place))}"), place, environment, limit=limit).output
+    finally:
+        AgentTree(None, mark=environment[MARK], variable=MARK).end(grace=0, poll=0.01)
+
+
+def shows_again(script: str, journal: Journal) -> bool | None:
+    """Run the script of a failure once, and see whether the program answers as it did, and leaves durable as it was left.
+
+    Args:
+        script: the script, as ``transcript.shell_script`` makes it.
+        journal: what it is a script of; its place is still there.
+
+    Returns:
+        Whether it did; None where no script can: the system runs no commands, or another process was in it.
+    """
+    runs = [step for step in journal.steps if isinstance(step, CommandRun) and step.program]
+    if not runs or journal.scene:
+        return None
+    with tempfile.TemporaryDirectory(prefix="gittrix-script-", ignore_cleanup_errors=True) as directory:
+        place = Path(directory).resolve()
+        secret = {name: value for run in runs for name, value in run.variables.items() if name in run.secret}
+        environment = {**hermetic_env(place), **secret, MARK: secrets.token_hex(8)}
+        said, _, state = run_script(f"{script}\n{_STATE}\n", place, environment, limit=_LONGEST_SCRIPT).partition("\nSTATE\n")
+        left = run_line(_STATE, journal.root / "durable", environment).output.partition("STATE\n")[2]
+    return state == left and [*_answers(said)] == [run.ended for run in runs if run.ended]
+
+
+def _answers(output: str) -> Iterator[str]:
+    """How the commands of a script ended, by the envelopes that it printed: ``ok``, or the code of the error."""
+    for begins in re.finditer(r"^\{", output, re.MULTILINE):
+        with suppress(ValueError, TypeError, KeyError):
+            envelope, _ = json.JSONDecoder().raw_decode(output, begins.start())
+            if "ok" in envelope:
+                yield "ok" if envelope["ok"] else str(envelope["error"]["code"])

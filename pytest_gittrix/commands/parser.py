@@ -373,7 +373,11 @@ def _promote(verb: Parser) -> None:
     verb.add_argument(
         "--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"
     )
-    verb.add_argument("--keep", action="store_true", help="go on with the session, from the promoted commit")
+    verb.add_argument(
+        "--keep",
+        action=argparse.BooleanOptionalAction,
+        help="go on with the session, or end it; by default as it was started",
+    )
     verb.add_argument("--refuse-secrets", action="store_true", help="promote nothing if a file or a new line looks like credentials")
     verb.add_argument(
         "--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"

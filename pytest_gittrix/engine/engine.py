@@ -197,6 +197,7 @@ class GitTrix:
         parent: str | None = None,
         id: str | None = None,
         seed_files: Mapping[str, bytes | str] | None = None,
+        keep_after_promote: bool = False,
         **identity: str,
     ) -> UserSession:
         """Start a session from the head of a branch.
@@ -213,6 +214,8 @@ class GitTrix:
             id: its id, if another program chose it, such as the agent's runtime; made here by default.
             seed_files: files to begin with beside the baseline: contents by path, text as UTF-8. They are no touched files and are not
                 promoted, unless they are changed; then their promotion adds them to durable whole. Forks and handoffs have them too.
+            keep_after_promote: whether it goes on after a promotion to a pull request, and after the next ones to the same branch, as with
+                ``promote(keep=True)``. A promotion that says ``keep=False`` ends it all the same.
             identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
 
         Raises:
@@ -237,6 +240,7 @@ class GitTrix:
             id_=id,
             identity=identity,
             seed_files=seed_files,
+            keep_after_promote=keep_after_promote,
         )
         return UserSession(recorder, made, ephemeral.limits, self.services)
 

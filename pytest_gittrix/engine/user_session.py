@@ -83,7 +83,7 @@ class UserSession(AgentSession):
         draft: bool = False,
         refuse_secrets: bool = False,
         allow_secrets: Iterable[str] = (),
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
 
@@ -106,7 +106,8 @@ class UserSession(AgentSession):
                 of them, in ``.secrets``.
             allow_secrets: paths of files that may look so.
             keep: go on with the session: the commit is its baseline then, and what was not promoted stays touched. With ``branch`` and
-                ``pr`` the new branch is the session's too, so that the next promotion adds to it.
+                ``pr`` the new branch is the session's too, so that the next promotion adds to it. By default a promotion ends the session,
+                unless it was started with ``keep_after_promote`` and this is to a pull request.
 
         Raises:
             BaselineConflict: durable drifted over the selection, or with ``keep`` over work that is not promoted; the session stays

@@ -198,6 +198,8 @@ class SpawnConfig:
         agent: the name of a plugin; the project's first by default.
         confine: how its agent is confined; as the orchestrator's agents by default.
         limits: what its agent may use; those of the orchestrator's agents hold, too, where these name no other.
+        keep_after_promote: whether its session, with its agent, goes on after a promotion to a pull request, so that what is wrong with
+            it can be mended there.
     """
 
     project_id: str
@@ -207,6 +209,7 @@ class SpawnConfig:
     agent: str | None = None
     confine: Level | None = None
     limits: ResourceLimits | Mapping[str, int | float | str] | None = None
+    keep_after_promote: bool = True
 
     def check(self) -> SpawnConfig:
         """Return the same, if each value is allowed. Raises InvalidInput if not."""

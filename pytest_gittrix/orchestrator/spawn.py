@@ -142,6 +142,7 @@ class Spawner:
             durable_branch=project.branch,
             workspace=project.workspace,
             id=id,
+            keep_after_promote=config.keep_after_promote,
             project=project.id,
             agent=agent.name,
             runtime=RUNTIME,

@@ -19,7 +19,8 @@ def routes(daemon: Daemon) -> APIRouter:
     @api.post("", response_model=Answered)
     def spawn(body: Spawn) -> Response:
         """Start a session of a project."""
-        config = SpawnConfig(body.projectId, body.issueId, body.branch, body.prompt, body.agent, body.confine, body.limits)
+        named = (body.projectId, body.issueId, body.branch, body.prompt, body.agent)
+        config = SpawnConfig(*named, confine=body.confine, limits=body.limits, keep_after_promote=body.keepAfterPromote)
         return done(session=daemon.orchestrator.spawn(config).to_wire())
 
     @api.get("", response_model=Answered)

@@ -77,6 +77,7 @@ class Spawn(Sent):
     agent: Word | None = None
     confine: Level | None = None
     limits: Limits | None = None
+    keepAfterPromote: bool = True  # noqa: N815
 
 
 class Lead(Sent):

@@ -110,7 +110,7 @@ def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Diale
         "branch": facts.get("branch", observations.pr.branch),
         "issueId": facts.get("issue", facts.get("work_unit")),
         "pr": pr_info(observations.pr),
-        "workspacePath": state.workspace if state.workspace_present else None,
+        "workspacePath": state.workspace if state.workspace_present and not state.ended else None,
         "runtimeHandle": _handle(facts, observations),
         "agentInfo": _agent_info(facts, events),
         "createdAt": instant_text(state.created_ns),

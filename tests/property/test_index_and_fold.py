@@ -94,6 +94,7 @@ MAY_HAPPEN: Final[list[tuple[int, Callable[[random.Random, SessionState], Happen
     (1, lambda draw, now: ("archive.written", {"touched": 1})),
     (1, lambda draw, now: ("workspace.removed", {})),
     (1, lambda draw, now: ("promote.done", {"commit": "d" * 40, "ref": "r", "branch": "main", "strategy": "commit"})),
+    (2, lambda draw, now: ("promote.kept", kept(draw, now))),
     (1, lambda draw, now: ("session.ended", end(draw, now))),
 ]
 """What may happen to a session, with how often; what is not legal when it comes is drawn anew."""
@@ -103,6 +104,14 @@ WEIGHTS: Final = [weight for weight, _ in MAY_HAPPEN]
 def intent(now: SessionState) -> dict[str, Any]:
     """A promotion that is about to happen."""
     return {"commit": "d" * 40, "parent": now.baseline, "ref": "refs/heads/main", "tree": "e" * 40, "paths_digest": "p", "count": 1}
+
+
+def kept(draw: random.Random, now: SessionState) -> dict[str, Any]:
+    """A promotion after which the session goes on."""
+    commit = now.intent.commit if now.intent else f"{now.seq:040x}"
+    merged = [{"path": "a", "mode": 0o100644, "id": "f" * 40}] if draw.random() < 0.5 else []
+    where = {"ref": "refs/heads/x", "branch": draw.choice(["main", "x"]), "strategy": draw.choice(["commit", "pr"])}
+    return {"commit": commit, **where, "before": now.baseline, "merged": merged}
 
 
 def end(draw: random.Random, now: SessionState) -> dict[str, Any]:

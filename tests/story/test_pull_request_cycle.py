@@ -14,6 +14,14 @@ from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
+TEAM = """\
+confine = "off"
+[[projects]]
+id = "app"
+durable = {durable}
+agents = {{ mender = {command} }}
+forge = {{ repo = "acme/app", base_url = {forge} }}
+"""
 GIT = "git -c user.name=agent -c user.email=agent@example.org"
 
 
@@ -32,15 +40,8 @@ def test_a_pull_request_fails_its_checks_is_mended_and_merged_while_the_daemon_i
         script = kit.script("mender").polite().run(*change("broken")).at("pushed").read().run(*change("mended")).at("mended").hang()
         home = tmp_path / "home"
         home.mkdir()
-        team = f"""\
-confine = "off"
-[[projects]]
-id = "app"
-durable = {json.dumps(str(remote.path))}
-agents = {{ mender = {json.dumps(script.command)} }}
-forge = {{ repo = "acme/app", base_url = {json.dumps(server.url)} }}
-"""
-        (home / "team.toml").write_text(team)
+        names = {"durable": str(remote.path), "command": script.command, "forge": server.url}
+        (home / "team.toml").write_text(TEAM.format(**{name: json.dumps(value) for name, value in names.items()}))
 
         with DaemonProcess(home) as daemon:
             session = daemon.ok("POST", "/api/orchestrator/sessions", {"projectId": "app", "issueId": "#42"})["session"]
@@ -73,5 +74,60 @@ forge = {{ repo = "acme/app", base_url = {json.dumps(server.url)} }}
             server.state.merge(number)
             assert status() == "merged"
             lead.kill(id)
+        assert remote.repo.read("app.py") == b"mended\n"
+        assert kit.heard == ["the tests fail"]
+
+
+@on_linux
+def test_after_a_promotion_as_a_pull_request_the_agent_mends_it_in_the_same_session(tmp_path: Path) -> None:
+    with (
+        BareRemote.make(tmp_path / "app.git", files={"app.py": "v1\n"}) as remote,
+        ForgeServer(remote) as server,
+        server.forge() as client,
+        AgentKit(tmp_path / "kit", timeout=60.0) as kit,
+    ):
+
+        def change(text: str) -> tuple[str, ...]:
+            return "sh", "-c", f"echo {text} > app.py"
+
+        script = kit.script("mender").polite().run(*change("broken")).at("done").read().run(*change("mended")).at("mended").hang()
+        home = tmp_path / "home"
+        home.mkdir()
+        names = {"durable": str(remote.path), "command": script.command, "forge": server.url}
+        (home / "team.toml").write_text(TEAM.format(**{name: json.dumps(value) for name, value in names.items()}))
+
+        with DaemonProcess(home) as daemon:
+            session = daemon.ok("POST", "/api/orchestrator/sessions", {"projectId": "app", "issueId": "#42"})["session"]
+            id, branch = session["id"], session["branch"]
+            kit.wait_for("done")
+        # The daemon was killed with SIGKILL; its agent runs on.
+        agent = kit.alive()
+
+        project = Project("app", remote.path, agents=(CommandAgent("mender", tuple(script.command)),), forge=client)
+        with (
+            GitTrix(None, store=home / "sessions", sweep_interval=None, forge=lambda _durable: client) as engine,
+            Orchestrator(engine, [project], confine="off") as lead,
+        ):
+            first = engine.get_session(id).promote(strategy="pr")
+            (opened,) = client.find_prs(head=branch)
+            assert (first.branch, first.pr_url, first.warnings) == (branch, opened.url, ())
+            assert (engine.info(id).state, engine.info(id).touched_files) == ("active", ())
+            server.state.checks(branch, {"tests": "failure"})
+            with DaemonProcess(home) as daemon:
+                lead.poll(id)
+                assert daemon.ok("GET", f"/api/orchestrator/sessions/{id}")["session"]["status"] == "ci_failed"
+                assert daemon.ok("POST", f"/api/orchestrator/sessions/{id}/send", {"text": "the tests fail"})["sent"]
+                kit.go("done")
+                kit.wait_for("mended")
+            assert kit.alive() == agent
+            assert engine.info(id).touched_files == ("app.py",)
+            second = engine.get_session(id).promote(message="Mend it")
+            assert (second.branch, second.pr_url, client.find_prs(head=branch)[0].head_sha) == (branch, None, second.sha)
+            server.state.checks(branch, {"tests": "success"})
+            assert lead.poll(id)[0].status == "mergeable"
+            server.state.merge(opened.number)
+            assert lead.poll(id)[0].status == "merged"
+            lead.kill(id, purge=True)
+        assert len(client.find_prs(head=branch, state="all")) == 1
         assert remote.repo.read("app.py") == b"mended\n"
         assert kit.heard == ["the tests fail"]

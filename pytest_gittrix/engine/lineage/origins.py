@@ -54,12 +54,24 @@ class Origins:
         id_: str | None,
         identity: Mapping[str, str],
         seed_files: Mapping[str, bytes | str] | None = None,
+        keep_after_promote: bool = False,
     ) -> Made:
         """Start a session from a branch's head; ``GitTrix.start_session`` says how and what it raises."""
         origin = Succession(self.recorder_of(parent)) if parent is not None else None
         facts = with_values(check_identity(identity))
         given = check_seed_files(seed_files, ephemeral.limits.max_file)
-        beginning = Beginning(check_text(task, "task"), durable, branch, ephemeral, policy, strategy, facts, origin, seed_files=given)
+        beginning = Beginning(
+            check_text(task, "task"),
+            durable,
+            branch,
+            ephemeral,
+            policy,
+            strategy,
+            facts,
+            origin,
+            seed_files=given,
+            keep_after_promote=keep_after_promote,
+        )
         return self._start(beginning, id_)
 
     def _start(self, beginning: Beginning, id_: str | None = None) -> Made:

@@ -78,6 +78,7 @@ class Beginning:
         origin: the session that it comes from.
         baseline: the commit it starts from; the branch's head by default.
         seed_files: what it is given beside the baseline.
+        keep_after_promote: whether it goes on after a promotion to a pull request.
     """
 
     task: str
@@ -90,6 +91,7 @@ class Beginning:
     origin: Origin | None = None
     baseline: str | None = None
     seed_files: SeedFiles = field(default_factory=dict)
+    keep_after_promote: bool = False
 
     def created(self, id_: str, baseline: str, workspace: str) -> dict[str, Any]:
         """The data of ``session.created`` for an id and the path of a workspace. Raises InvalidInput for an unknown strategy."""
@@ -113,6 +115,8 @@ class Beginning:
             data["identity"] = dict(self.identity)
         if self.seed_files:
             data["seed_files"] = to_data(self.seed_files)
+        if self.keep_after_promote:
+            data["keep_after_promote"] = True
         if self.origin is not None:
             data["lineage"] = self.origin.lineage(id_).to_data()
         return data

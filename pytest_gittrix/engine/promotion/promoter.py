@@ -42,7 +42,7 @@ class PromoteRequest:
     pull_request: PrRequest
     refuse_secrets: bool
     allow_secrets: frozenset[str]
-    keep: bool = False
+    keep: bool | None = None
 
     def selection(self, state: SessionState) -> tuple[Snapshot | None, Iterable[str] | None]:
         """The snapshot that was reviewed, if one was, and the paths.
@@ -83,8 +83,8 @@ class PromoteRequest:
             ),
         )
 
-    def check_keep(self, state: SessionState, branch: str, strategy: str) -> None:
-        """Refuse a strategy with which the session cannot go on, or went on with already.
+    def keeps(self, state: SessionState, branch: str, strategy: str) -> bool:
+        """Whether the session goes on after the promotion.
 
         Raises:
             InvalidInput: a patch moves no baseline; or the session's branch has a pull request.
@@ -95,10 +95,10 @@ class PromoteRequest:
                 why="No commit lands from which the session could go on.",
                 fix=Advice("Promote with another strategy, or without keep=True.", "Promote with another strategy, or without --keep."),
             )
-        kept = state.kept
-        if strategy == "pr" and self.pull_request.base is None and kept is not None and kept.branch == branch and kept.pr_url:
+        before = state.kept if state.kept is not None and state.kept.branch == branch else None
+        if strategy == "pr" and self.pull_request.base is None and before is not None and before.pr_url is not None:
             raise InvalidInput(
-                f"The session's branch {branch!r} has a pull request: {kept.pr_url}",
+                f"The session's branch {branch!r} has a pull request: {before.pr_url}",
                 why="Another one would be merged into that branch.",
                 fix=Advice(
                     "Promote with strategy='commit', which adds to that pull request.", "Promote with --strategy commit, which adds to it."
@@ -107,6 +107,9 @@ class PromoteRequest:
                     "Name the branch that another one goes to, with base=.", "Name the branch that another one goes to, with --base."
                 ),
             )
+        if self.keep is not None:
+            return self.keep
+        return state.keep_after_promote and (strategy == "pr" or (strategy == "commit" and before is not None))
 
     def commit_message(self, state: SessionState) -> str:
         """The caller's message, or one from the session's task."""
@@ -150,7 +153,7 @@ class Promoter:
             branch = state.durable_branch or durable.branch
             message = request.commit_message(state)
             strategy = self.strategies.choose(durable, branch, requested=requested, of_session=check_strategy(state.strategy))
-            request.check_keep(state, branch, strategy)
+            keeps = request.keeps(state, branch, strategy)
             proposal = self.pull_requests.propose(
                 request.pull_request, strategy, durable=durable, branch=branch, session=state.id, task=state.task, message=message
             )
@@ -167,12 +170,12 @@ class Promoter:
                 self.resources,
                 self.pull_requests,
                 self.settle,
-                Keeping(state, workspace) if request.keep else None,
+                Keeping(state, workspace) if keeps else None,
             )
             selection = select(snapshot, files, request.hunks)
             found = request.secrets(snapshot, selection)
             result = promotion.run(selection)
-            if request.keep:
+            if keeps:
                 return replace(self._go_on(recorder, workspace, result), secrets=found)
             return replace(self._end_session(recorder, workspace, result, selection.changes), secrets=found)
 

@@ -154,6 +154,7 @@ class SessionState:
         intent: the promotion that has not ended in the log.
         kept: the last promotion after which the session went on; None if there was none. It moved ``baseline`` and ``durable_branch``.
         earlier_baselines: the baselines before that one, oldest first; the workspace was made from the first.
+        keep_after_promote: whether it goes on after a promotion to a pull request that does not say otherwise.
         workspace_present: whether the workspace is complete and not removed.
         checkpoint: the tree that was saved last; see ``workspace.kept``.
         steps: the steps that began and did not end, outermost first.
@@ -200,6 +201,7 @@ class SessionState:
     intent: Intent | None = None
     kept: Kept | None = None
     earlier_baselines: tuple[str, ...] = ()
+    keep_after_promote: bool = False
     workspace_present: bool = False
     checkpoint: str | None = None
     changed_since_checkpoint: bool = False

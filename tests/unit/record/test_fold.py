@@ -25,7 +25,7 @@ from pytest_gittrix.record.state.fold import (
     metadata_of,
     state_from_metadata,
 )
-from pytest_gittrix.record.state.values import Lineage
+from pytest_gittrix.record.state.values import Kept, Lineage
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -41,6 +41,8 @@ INTENT: dict[str, Any] = {
 }
 DONE = {"commit": "c" * 40, "ref": "refs/heads/main", "branch": "main", "strategy": "commit"}
 
+KEPT = {**DONE, "before": "b" * 40, "in_durable": [{"path": "a"}]}
+
 # One event of each kind that can follow, as it would be at any time.
 SAMPLES: dict[str, dict[str, Any]] = {
     "workspace.ready": {"path": "/w"},
@@ -51,6 +53,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "session.activity": {"observed_ns": NOW},
     "promote.intent": INTENT,
     "promote.done": DONE,
+    "promote.kept": KEPT,
     "promote.aborted": {"commit": "c" * 40, "reason": "lost"},
     "promote.conflict": {"paths_digest": "d", "count": 1, "head": "f" * 40},
     "worktree.updated": {"commit": "c" * 40},
@@ -158,6 +161,23 @@ def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:
     assert done.result == Result("c" * 40, "main", "http://pr", "p")
 
 
+def test_a_promotion_that_keeps_a_session_moves_its_baseline() -> None:
+    deleted: list[Any] = [("session.write", {"path": path, "op": "delete"}) for path in "ab"]
+    merged = [{"path": "m", "mode": 0o100644, "id": "1" * 40}]
+    first = {**KEPT, "branch": "gittrix/x", "strategy": "pr", "pr_url": "http://pr", "merged": merged}
+    state = fold(history(*deleted, "promote.intent", ("promote.kept", first)))
+    assert (state.state, state.intent, state.result, state.strategy) == ("active", None, None, "commit")
+    assert (state.baseline, state.earlier_baselines) == ("c" * 40, ("b" * 40,))
+    assert (state.durable_branch, state.durable_ref) == ("gittrix/x", "local:///repo#gittrix/x")
+    assert (state.api_deleted, list(state.api_touched)) == ({"b"}, ["a", "b"])
+    assert state.kept == Kept("c" * 40, "gittrix/x", "http://pr", merged)
+    assert metadata_of(state)["earlierBaselines"] == ["b" * 40]
+    second = {**DONE, "commit": "d" * 40, "branch": "gittrix/x", "before": "c" * 40}
+    again = fold(history(*deleted, ("promote.kept", first), ("promote.kept", second)))
+    assert again.kept == Kept("d" * 40, "gittrix/x", "http://pr", [])
+    assert again.earlier_baselines == ("b" * 40, "c" * 40)
+
+
 def test_who_works_in_a_session_is_what_was_told_last() -> None:
     born = history(
         ("session.identified", {"identity": {"agent": "a", "rig": "r"}}),
@@ -248,6 +268,8 @@ def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dic
         ["promote.intent", "promote.intent"],
         ["promote.intent", ("promote.done", {**DONE, "commit": "other"})],
         ["promote.intent", ("promote.aborted", {"commit": "other", "reason": ""})],
+        ["promote.intent", ("promote.kept", {**KEPT, "commit": "other"})],
+        [("promote.kept", {**KEPT, "before": "f" * 40})],
         ["promote.intent", ("session.ended", {"state": "expired"})],
         [("session.ended", {"state": "active"})],
         [("session.ended", {"state": "bogus"})],
@@ -291,7 +313,14 @@ def test_an_event_of_a_later_engine_is_not_passed_over() -> None:
 
 
 FULL = history(
-    "workspace.ready", "session.write", "session.commit", "session.activity", "promote.intent", "promote.done", "archive.written"
+    "workspace.ready",
+    "session.write",
+    "session.commit",
+    "session.activity",
+    "promote.kept",
+    "promote.intent",
+    "promote.done",
+    "archive.written",
 )
 
 

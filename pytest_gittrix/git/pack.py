@@ -10,7 +10,7 @@ import hashlib
 import os
 import struct
 import zlib
-from bisect import bisect_left
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -33,6 +33,9 @@ _PIECE: Final = 1 << 20
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
 _RETRIES: Final = 10
+_KNOWN: Final[OrderedDict[tuple[int, int, int, int], None]] = OrderedDict()
+"""The packs of whole objects that were written or looked through last, by what the system says of them: to hash one is half of a copy."""
+_MOST_KNOWN: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, 
 
 def _index(ids: Sequence[bytes], offsets: Sequence[int], checksums: Sequence[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
     # For each value of the first byte, the number of ids whose first byte is not greater.
-    fanout = [*(bisect_left(ids, bytes([first])) for first in range(1, 256)), len(ids)]
+    begins = Counter(id_[0] for id_ in ids)
+    fanout = accumulate(begins[first] for first in range(256))
     large = [offset for offset in offsets if offset >= _LARGE]
     positions = {offset: _LARGE | number for number, offset in enumerate(large)}
     small = [positions.get(offset, offset) for offset in offsets] if large else offsets
@@ -167,11 +171,13 @@ def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], f
                 break
             index = Path(source.removesuffix(".pack") + ".idx").read_bytes()
             data = opened.enter_context(mmap(opened.enter_context(open(source, "rb")).fileno(), 0, access=ACCESS_READ))
-            if not (_ends_in_its_hash(index, format_) and _ends_in_its_hash(data, format_)):
+            if not _ends_in_its_hash(index, format_):
                 return False
             ids, checksums, offsets = _read_index(index, format_)
-            if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
-                return False
+            if not _is_known(source):
+                if not _ends_in_its_hash(data, format_) or any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
+                    return False
+                _know(source)
             found = [entry for entry in zip(ids, offsets, checksums, strict=True) if entry[0] in missing]
             ranges, places, at = _places({offset for _, offset, _ in found}, offsets, len(data) - format_.size, at)
             entries += [(id_, places[offset], checksum) for id_, offset, checksum in found]
@@ -183,9 +189,26 @@ def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], f
         stem = os.path.join(directory, f"pack-{format_.digest(b''.join(entry[0] for entry in entries)).hex()}")
         hasher = hashlib.new(format_.name, usedforsecurity=False)
         write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), parts), mode=0o400)
+        _know(stem + ".pack")
     names, starts, sums = zip(*entries, strict=True)
     write_file(stem + ".idx", _index(names, starts, sums, hasher.digest(), format_), mode=0o400)
     return True
+
+
+def _identity(path: str) -> tuple[int, int, int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_known(pack: str) -> bool:
+    """Whether this process has written a pack of whole objects, or looked through it, and nobody has written to it since."""
+    return _identity(pack) in _KNOWN
+
+
+def _know(pack: str) -> None:
+    _KNOWN[_identity(pack)] = None
+    while len(_KNOWN) > _MOST_KNOWN:
+        _KNOWN.popitem(last=False)
 
 
 def _ends_in_its_hash(data: bytes | mmap, format_: ObjectFormat) -> bool:

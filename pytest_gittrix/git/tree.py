@@ -132,12 +132,15 @@ def changed_directories(
                 pending.append((prefix + name + b"/", _subtree(left), _subtree(right)))
 
 
-def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict[str, tuple[Entry | None, Entry | None]]:
+def changed_paths(
+    read_tree: ReadTree, old: str | None, new: str | None, *, read_new: ReadTree | None = None
+) -> dict[str, tuple[Entry | None, Entry | None]]:
     """Every path whose entry differs between two trees, with its old and its new entry; renames are not detected.
 
-    The cost grows with what changed. ``None`` is the empty tree.
+    The cost grows with what changed. For the arguments see ``changed_directories``.
     """
-    return {path: leaves for change in changed_directories(read_tree, old, new) for path, leaves in changed_entries(change)}
+    found = changed_directories(read_tree, old, new, read_new=read_new)
+    return {path: leaves for change in found for path, leaves in changed_entries(change)}
 
 
 def changed_entries(change: DirectoryChange) -> Iterator[tuple[str, tuple[Entry | None, Entry | None]]]:

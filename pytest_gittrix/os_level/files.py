@@ -210,9 +210,11 @@ def sync_file_system(path: str) -> None:
         return
     import ctypes  # dear to load
 
+    from pytest_gittrix.os_level.linux import libc
+
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+        if libc.syncfs(descriptor):
             raise OSError(ctypes.get_errno(), "the disk refused", path)
     finally:
         os.close(descriptor)

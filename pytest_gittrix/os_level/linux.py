@@ -38,7 +38,7 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _RENAMEAT2, _RENAME_EXCHANGE = {"x86_64": 316, "aarch64": 276}, 2
 
 
-_libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 
 
 def _failure(what: str) -> OSError:
@@ -49,7 +49,7 @@ def _failure(what: str) -> OSError:
 def syscall(what: str, number: int, *arguments: int | bytes | ctypes.Array[Any]) -> int:
     """Make a system call that the C library has no function for; gives what it returns. Raises OSError if it fails."""
     words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result: int = _libc.syscall(ctypes.c_long(number), *words)
+    result: int = libc.syscall(ctypes.c_long(number), *words)
     if result < 0:
         raise _failure(what)
     return result
@@ -58,7 +58,7 @@ def syscall(what: str, number: int, *arguments: int | bytes | ctypes.Array[Any])
 def _prctl(what: str, option: int, *values: int) -> None:
     # prctl is variadic and refuses rubbish in unused arguments: every one is passed as a full word.
     words = [*values, 0, 0, 0, 0][:4]
-    if _libc.prctl(option, *map(ctypes.c_ulong, words)) != 0:
+    if libc.prctl(option, *map(ctypes.c_ulong, words)) != 0:
         raise _failure(f"prctl({what})")
 
 
@@ -91,7 +91,7 @@ def drop_capabilities() -> None:
             break  # there are no more, or there is none to drop
     _prctl("PR_CAP_AMBIENT", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header, none = struct.pack("=Ii", _CAPABILITY_VERSION, 0), struct.pack("=6I", *[0] * 6)
-    if _libc.capset(header, none) != 0:
+    if libc.capset(header, none) != 0:
         raise _failure("capset")
 
 
@@ -109,14 +109,14 @@ def keep_ids(user: int, group: int) -> None:
 
 def unshare(flags: int) -> None:
     """Leave namespaces for fresh ones."""
-    if _libc.unshare(flags) != 0:
+    if libc.unshare(flags) != 0:
         raise _failure("unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Mount something, or bind a place to another."""
     name = kind.encode() if kind is not None else None
-    if _libc.mount(os.fsencode(source), os.fsencode(target), name, ctypes.c_ulong(flags), options.encode() or None) != 0:
+    if libc.mount(os.fsencode(source), os.fsencode(target), name, ctypes.c_ulong(flags), options.encode() or None) != 0:
         raise _failure(f"mount({target})")
 
 
@@ -148,11 +148,11 @@ def exchange(directory: int, one: str, other: str) -> None:
 
 def unmount(target: str) -> None:
     """Take a mount out of sight, with those below it; who uses it keeps it."""
-    if _libc.umount2(os.fsencode(target), _MNT_DETACH) != 0:
+    if libc.umount2(os.fsencode(target), _MNT_DETACH) != 0:
         raise _failure(f"umount({target})")
 
 
 def set_host_name(name: str) -> None:
     """Name the machine in this namespace."""
-    if _libc.sethostname(name.encode(), len(name)) != 0:
+    if libc.sethostname(name.encode(), len(name)) != 0:
         raise _failure("sethostname")

@@ -24,7 +24,7 @@ from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, changed_directories, changed_entries, flatten, parents
+from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, changed_paths, flatten, parents
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
@@ -32,6 +32,7 @@ from pytest_gittrix.workspaces.seed_files import (
     ancestry,
     build_seed,
     closure,
+    commit_of,
     derivation,
     exact_packs,
     seed_directory,
@@ -53,18 +54,17 @@ class _Blobs:
 
     def __init__(self) -> None:
         self._data: dict[str, bytes] = {}
+        self.get = self._data.get  # without a call in between, since a workspace asks for each of its files
         self._size = 0
         self._full_for = ""
-
-    def get(self, id_: str) -> bytes | None:
-        return self._data.get(id_)
 
     def put(self, id_: str, data: bytes, seed: str) -> None:
         """Keep a file that a seed has read. When there is no room, the next seed drops all, but no seed drops what it has read itself."""
         if self._size + len(data) > _CACHED_BYTES:
             if self._full_for == seed:
                 return
-            self._data, self._size, self._full_for = {}, 0, seed
+            self._data.clear()
+            self._size, self._full_for = 0, seed
         if len(data) <= _CACHED_BYTES:
             self._data[id_] = data
             self._size += len(data)
@@ -145,8 +145,7 @@ class Seed:
 
     def differences(self, newer: Seed) -> dict[str, tuple[Entry | None, Entry | None]]:
         """Every path whose entry differs in another baseline, with its entry here and there. The cost grows with what differs."""
-        found = changed_directories(self.trees.read, self.root, newer.root, read_new=newer.trees.read)
-        return {path: entries for change in found for path, entries in changed_entries(change)}
+        return changed_paths(self.trees.read, self.root, newer.root, read_new=newer.trees.read)
 
     @cached_property
     def has_submodules(self) -> bool:
@@ -207,6 +206,14 @@ class Seed:
 
     def _root_of(self, commit: str) -> str:
         return parse_commit(commit, self.objects.read(commit)[1]).tree
+
+    def nearest_with(self, name: str) -> tuple[str, Collection[str]] | None:
+        """The directory of a name in the nearest seed that this one comes from and that has it, and the paths at which the two differ."""
+        for ancestor in ancestry(self.directory):
+            found = os.path.join(os.path.dirname(self.directory), ancestor, name)
+            if os.path.isdir(found):
+                return found, changed_paths(self.trees.read, self._root_of(commit_of(ancestor)), self.root).keys()
+        return None
 
     def size(self, path: str) -> int:
         """How many bytes a file of the baseline has."""

@@ -7,7 +7,8 @@ A seed is a directory, ``<commit>-<history>``:
 - ``ancestry``: the names of the seeds that a derived seed comes from, the nearest first.
 - ``shallow``: the commits whose parents are left out.
 - ``index``: the index of a fresh workspace.
-- ``lower/``: the lower layer of overlays: every file of the baseline, and of a ``.git`` the pack and the index.
+- ``lower/``: the lower layer of overlays: every file of the baseline, and of a ``.git`` the pack and the index. Files that did not change
+  since an earlier seed are hard links to those of its layer.
 - ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 

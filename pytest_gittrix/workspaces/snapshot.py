@@ -224,37 +224,34 @@ class _Walk:
         prefix = f"{path}/" if path else ""
         subdirectories: list[str] = []
         present: list[str] = []
-        # In a large workspace nearly every file is unchanged, so for a known file the change time is tested first.
+        # In a large workspace nearly every file is unchanged, so for a known file the change time is tested first, and alone.
         unsuspected: Container[str] = () if suspect or self.seed.has_submodules else known
         stamp, latest = self.created.stamp, self.latest
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                name = entry.name
-                if name in unsuspected:
-                    status = entry.stat(follow_symlinks=False)
-                    changed = status.st_ctime_ns
-                    if changed < stamp:
-                        present.append(name)
-                        continue
-                if name == ".git":
-                    if path and entry.is_dir(follow_symlinks=False):
-                        self.nested.append(path)
+        with os.scandir(descriptor) as scanned:
+            entries = [*scanned]
+        remaining = [entry for entry in entries if entry.name not in unsuspected or entry.stat(follow_symlinks=False).st_ctime_ns >= stamp]
+        unchanged = len(entries) - len(remaining)
+        for entry in remaining:
+            name = entry.name
+            if name == ".git":
+                if path and entry.is_dir(follow_symlinks=False):
+                    self.nested.append(path)
+                continue
+            if is_temporary(name) and not self._tracked(prefix + name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                subdirectories.append(name)
+                continue
+            status = entry.stat(follow_symlinks=False)
+            changed = status.st_ctime_ns
+            latest = max(latest, changed)
+            if self.created.layered and prefix + name in self.seed.directories:
+                self.hiding.append(prefix + name)
+            if name in known:
+                present.append(name)
+                if changed < stamp and not suspect:
                     continue
-                if is_temporary(name) and not self._tracked(prefix + name):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    subdirectories.append(name)
-                    continue
-                status = entry.stat(follow_symlinks=False)
-                changed = status.st_ctime_ns
-                latest = max(latest, changed)
-                if self.created.layered and prefix + name in self.seed.directories:
-                    self.hiding.append(prefix + name)
-                if name in known:
-                    present.append(name)
-                    if changed < stamp and not suspect:
-                        continue
-                self._compare_file(descriptor, prefix + name, name, status, known.get(name))
+            self._compare_file(descriptor, prefix + name, name, status, known.get(name))
         self.latest = latest
         for name in subdirectories:
             if name in known and known[name].mode == SUBMODULE:
@@ -264,8 +261,9 @@ class _Walk:
             if self.created.layered and name in known:  # even if the directory is ignored
                 self.changes[prefix + name] = None
             self._enter_subdirectory(descriptor, prefix + name, name, depth, suspect=suspect, complete=complete)
-        if complete and len(present) < len(known):
-            self.changes.update(dict.fromkeys(prefix + name for name in known.keys() - set(present)))
+        if complete and unchanged + len(present) < len(known):
+            absent = known.keys() - {*present, *({entry.name for entry in entries} - {entry.name for entry in remaining})}
+            self.changes.update(dict.fromkeys(prefix + name for name in absent))
 
     def _tracked(self, path: str) -> bool:
         return path in self.seed.entries or path in self.seed.directories

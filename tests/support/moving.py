@@ -1,8 +1,11 @@
-"""A baseline that moves: random commits of every kind of change, and branches that are put back."""
+"""A baseline that moves: random commits of every kind of change, and branches that are put back; and what a directory made of it holds."""
 
 from __future__ import annotations
 
+import os
 import random
+import stat
+from pathlib import Path
 
 from support.git import Content, GitRepo, executable, link, submodule
 
@@ -34,3 +37,17 @@ def edit(draw: random.Random, repo: GitRepo) -> None:
     elif "d" in there and any(path.startswith("d/") and new is not None for path, new in files.items()):
         files["d"] = None
     repo.commit({path: new for path, new in files.items() if new is not None or path in there})
+
+
+def contents(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file below a directory: its mode, its time if it is no directory, and its bytes. Names of packs have no meaning."""
+    found: dict[str, tuple[int, int, bytes]] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        name = str(path.relative_to(root))
+        if stat.S_ISDIR(status.st_mode):
+            found[name] = status.st_mode, 0, b""
+        elif ".git/objects/pack/" not in name:
+            data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+            found[name] = status.st_mode, 0 if name.startswith(".git/") else status.st_mtime_ns, data
+    return found

@@ -17,7 +17,7 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_directories, changed_entries
+from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.seed import Seed
@@ -168,8 +168,8 @@ def _reading(repository: Path, seed: Seed) -> Iterator[_Reader]:
 def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
     kind, data = reader.objects.read(id_)
     tree = parse_commit(id_, data).tree if kind == "commit" else id_
-    found = changed_directories(seed.trees.read, seed.root, tree, read_new=reader.trees.read)
-    return {path: new for change in found for path, (_, new) in changed_entries(change)}
+    changed = changed_paths(seed.trees.read, seed.root, tree, read_new=reader.trees.read)
+    return {path: new for path, (_, new) in changed.items()}
 
 
 def write_files(workspace: Workspace, files: Files) -> None:

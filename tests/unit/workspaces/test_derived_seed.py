@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.git import FORMATS, Content, GitRepo, git
-from support.moving import edit
+from support.moving import contents, edit
 
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prune_seeds
 from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
-from pytest_gittrix.workspaces.workspace import create
+from pytest_gittrix.workspaces.workspace import create, lower_layer
 
 STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
 """How often the baseline moves; each time the seed, and now and then a workspace, is compared with one that is made from nothing."""
@@ -88,6 +88,28 @@ def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
             shutil.rmtree(path)
         prune_seeds(str(tmp_path / "seeds"), list, remove=shutil.rmtree)
     assert derived > 3
+
+
+def test_on_a_moving_baseline_every_lower_layer_is_the_one_made_from_nothing(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}, bare=True)
+    draw = random.Random(0)
+    for _ in range(20):
+        layer = lower_layer(prepared(repo, tmp_path / "seeds"))
+        fresh = lower_layer(prepared(repo, tmp_path / "cold"))
+        assert contents(Path(layer)) == contents(Path(fresh))
+        shutil.rmtree(tmp_path / "cold")
+        edit(draw, repo)
+
+
+def test_lower_layers_share_the_files_at_which_they_do_not_differ(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"d/same": "1\n", "d/changed": "1\n"}, bare=True)
+    before = Path(lower_layer(prepared(repo, tmp_path / "seeds")))
+    repo.commit({"d/changed": "2\n"})
+
+    after = Path(lower_layer(prepared(repo, tmp_path / "seeds")))
+
+    assert (before / "d/same").samefile(after / "d/same")
+    assert (before / "d/changed").read_text() == "1\n"
 
 
 def test_a_clone_gets_nothing_of_earlier_or_later_baselines(tmp_path: Path) -> None:

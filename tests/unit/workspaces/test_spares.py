@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site
 from support.git import GitRepo, git
-from support.moving import edit
+from support.moving import contents, edit
 
 from pytest_gittrix.backends.local import MOST_SPARES, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
@@ -35,20 +35,6 @@ from pytest_gittrix.workspaces.workspace import KINDS, Trash, WorkspaceKind, cre
 def prepared(repo: GitRepo, root: Path) -> Seed:
     with Repository.open(repo.path) as opened:
         return prepare_seed(str(root / "seeds"), opened, repo.head())
-
-
-def contents(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file below a directory: its mode, its time if it is no directory, and its bytes. Names of packs have no meaning."""
-    found: dict[str, tuple[int, int, bytes]] = {}
-    for path in sorted(root.rglob("*")):
-        status = path.lstat()
-        name = str(path.relative_to(root))
-        if stat.S_ISDIR(status.st_mode):
-            found[name] = status.st_mode, 0, b""
-        elif ".git/objects/pack/" not in name:
-            data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            found[name] = status.st_mode, 0 if name.startswith(".git/") else status.st_mtime_ns, data
-    return found
 
 
 def made(spares: Spares, order: SpareOrder) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -53,6 +53,9 @@ _MOST_IN_A_LINE: Final = 1 << 26
 _MOST_TERMINALS: Final = 64
 
 T = TypeVar("T")
+
+Watch = Callable[[Mapping[str, Any]], Awaitable[object]]
+"""Is told of an update of the agent, as the protocol's JSON has it."""
 
 
 class Starts(Protocol):
@@ -96,8 +99,12 @@ class AcpAgent:
         self._connection: Any = connect_to_agent(client, self._lines)
         self._client = client
 
-    async def prompt(self, text: str) -> Prompted:
+    async def prompt(self, text: str, *, blocks: Sequence[Any] | None = None) -> Prompted:
         """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn.
+
+        Args:
+            text: the prompt; it is recorded.
+            blocks: the prompt as blocks of the protocol's schema, where it is more than the text.
 
         Raises:
             AdapterUnavailable: the agent refused, answered what is none, or ended; its last errors are in the message.
@@ -107,7 +114,7 @@ class AcpAgent:
         client.cancelled.clear()
         reason = "failed"
         try:
-            answer = await self._asked(self._connection.prompt(self.acp_session, [text_block(text)]))
+            answer = await self._asked(self._connection.prompt(self.acp_session, blocks or [text_block(text)]))
             reason = str(answer.stop_reason)
         except asyncio.CancelledError:
             reason = "cancelled"
@@ -147,7 +154,10 @@ class AcpAgent:
             raise AdapterUnavailable(
                 f"The agent did not do what it was asked: {visible_line(self._lines.problem or str(problem))}.{state}",
                 why=f"Its last errors: {errors}" if errors else "",
-                fix="See whether the program speaks the Agent Client Protocol, and has what it needs (readable=, network=).",
+                fix=Advice(
+                    "See whether the program speaks the Agent Client Protocol, and has what it needs (readable=, network=).",
+                    "See whether the program speaks the Agent Client Protocol, and has what it needs (--readable, --network).",
+                ),
             ) from problem
 
 
@@ -159,6 +169,7 @@ async def acp_agent(
     programs: Starts | None = None,
     policy: Policy = allow,
     environment: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> AsyncIterator[AcpAgent]:
     """Start an agent that speaks the protocol, in a session; at the end of the block everything of it ends.
 
@@ -168,6 +179,7 @@ async def acp_agent(
         programs: runs the agent and its terminals; ``session.programs()`` by default.
         policy: decides what the agent asks permission for; ``allow`` by default, since it stays confined and cannot promote.
         environment: more variables of the agent.
+        watch: called with each update of the agent, in their order, once it is recorded.
 
     Raises:
         ExtraMissing: the extra ``acp`` is not installed.
@@ -185,7 +197,7 @@ async def acp_agent(
     used: Any = programs if own is None else own
     try:
         running = await _made(lambda: used.start(argv, environment=environment), Running.kill)
-        async with _attended(running, _Client(session, used, policy, running)) as agent:
+        async with _attended(running, _Client(session, used, policy, running, watch)) as agent:
             yield agent
     finally:
         if own is not None:
@@ -311,12 +323,13 @@ class _Listener:
 
     capabilities = ClientCapabilities()
 
-    def __init__(self, log: Log, workspace: str, policy: Policy, running: Running) -> None:
+    def __init__(self, log: Log, workspace: str, policy: Policy, running: Running, watch: Watch | None = None) -> None:
         self.workspace = workspace
         self.transcript = Transcript(log)
         self.cancelled = asyncio.Event()
         self._policy = policy
         self._running = running
+        self._watch = watch
         self._turn = asyncio.Lock()
         self._errors = bytearray()
         self._reading = asyncio.create_task(self._read_errors())
@@ -340,7 +353,11 @@ class _Listener:
     # Called by the connection, with the names and arguments of the protocol.
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
-        await self.in_order(self.transcript.take, _json(update))
+        told = _json(update)
+        async with self._turn:
+            await asyncio.to_thread(self.transcript.take, told)
+            if self._watch is not None:
+                await self._watch(told)
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:  # noqa: ARG002
         call, shown = _json(tool_call), [_json(option) for option in options]
@@ -362,8 +379,8 @@ class _Client(_Listener):
 
     capabilities = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
 
-    def __init__(self, session: AgentSession, programs: Starts, policy: Policy, running: Running) -> None:
-        super().__init__(session, programs.workspace, policy, running)
+    def __init__(self, session: AgentSession, programs: Starts, policy: Policy, running: Running, watch: Watch | None) -> None:
+        super().__init__(session, programs.workspace, policy, running, watch)
         self._session = session
         self._programs = programs
         self._terminals: dict[str, asyncio.Future[Running]] = {}  # also those that are starting
@@ -378,7 +395,7 @@ class _Client(_Listener):
     async def read_text_file(
         self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **_: Any  # noqa: ARG002
     ) -> Any:  # fmt: skip
-        with _refusals(path):
+        with refusals(path):
             text = (await asyncio.to_thread(self._session.read, self._inside(path))).decode("utf-8")
         if line is not None or limit is not None:
             first = max(line or 1, 1) - 1
@@ -386,7 +403,7 @@ class _Client(_Listener):
         return ReadTextFileResponse(content=text)
 
     async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> Any:  # noqa: ARG002
-        with _refusals(path):
+        with refusals(path):
             await asyncio.to_thread(self._session.write, self._inside(path), content)
         return WriteTextFileResponse()
 
@@ -408,7 +425,7 @@ class _Client(_Listener):
                 [command, *(args or [])], cwd=cwd or ".", environment=variables, merged=True, keep="last", most_output=most
             )
 
-        with _refusals(command):
+        with refusals(command):
             if len(self._terminals) >= _MOST_TERMINALS:
                 raise CapabilityMissing(f"There are {_MOST_TERMINALS} terminals, which is the most.", fix="Release one before.")
             name = f"term-{next(self._numbers)}"
@@ -430,7 +447,7 @@ class _Client(_Listener):
         return TerminalOutputResponse(output=kept.decode("utf-8", "replace"), truncated=output.truncated, exit_status=status)
 
     async def wait_for_terminal_exit(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
-        with _refusals(terminal_id):
+        with refusals(terminal_id):
             return WaitForTerminalExitResponse(**_exit_fields(await self._terminal(terminal_id).wait_async()))
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
@@ -471,7 +488,7 @@ async def _ended(making: asyncio.Future[Any], end: Callable[[Any], object]) -> N
 
 
 @contextmanager
-def _refusals(what: str) -> Iterator[None]:
+def refusals(what: str) -> Iterator[None]:
     """Turn the errors of a session into those of the protocol."""
     try:
         yield

@@ -14,6 +14,7 @@ _COMMANDS = {
     "conform": "see which promises a session system keeps",
     "unfinished": "see what would be lost if a worktree were removed now",
     "mcp": "serve a session to an agent, by the Model Context Protocol",
+    "acp": "serve sessions to an editor, by the Agent Client Protocol",
     "torture": "strike any program at each call that changes a file; see what is left",
 }
 """The commands of a terminal. Each is the function of its name, in the module of its name beside this one."""

@@ -48,7 +48,9 @@ while True:
 """Its source; ``ask`` sends a request and waits for the answer, and ``say`` is a piece of what it answers."""
 
 
-MEMBER = [f"acp:{sys.executable}", "-I", "-S", "-c", AGENT]
+ARGV = [sys.executable, "-I", "-S", "-c", AGENT]
+"""Its command line."""
+MEMBER = [f"acp:{ARGV[0]}", *ARGV[1:]]
 """The command of a member that runs it."""
 SAVES = """
 import subprocess

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gittrix.confine.choose import Confinement, Finished, Place, missing, run, toolchain, wrapped
+from pytest_gittrix.confine.choose import Confinement, Place, missing, run, toolchain, wrapped
 from pytest_gittrix.git.environment import hermetic_env, run_git
 
 OUT, IN = True, False
@@ -177,27 +177,27 @@ class Host:
         self._victim = self._start_victim(held)
         self._processor = min(os.sched_getaffinity(0))
         os.sched_setaffinity(self._victim.pid, range(os.cpu_count() or 1))
-        self._judges: Mapping[str, Callable[[Finished], bool]] = {
+        self._judges: Mapping[str, Callable[[bytes], bool]] = {
             "write outside": lambda _: (self.outside / "written").exists(),
-            "read a secret outside": lambda ended: self.token.encode() in ended.stdout,
-            "see that a path outside exists": lambda ended: self.token.encode() in ended.stdout,
+            "read a secret outside": lambda printed: self.token.encode() in printed,
+            "see that a path outside exists": lambda printed: self.token.encode() in printed,
             "chmod outside": lambda _: (self.outside / "plain").stat().st_mode & 0o777 == 0o777,
-            "be told of changes outside": lambda ended: self.token.encode() in ended.stdout,
+            "be told of changes outside": lambda printed: self.token.encode() in printed,
             "TCP to the host": lambda _: self._heard(self._tcp),
             "UDP to the host": lambda _: self._heard(self._udp),
             "Unix socket of the host, by path": lambda _: self._heard(self._unix),
             "Unix socket of the host, abstract": lambda _: self._heard(self._abstract),
             "datagrams to a host's Unix socket, from a pair": lambda _: self._heard(self._datagrams),
-            "see host processes": lambda ended: self.token.encode() in ended.stdout,
+            "see host processes": lambda printed: self.token.encode() in printed,
             "signal a host process": lambda _: self._was_signalled(),
             "choose the processors of a host process": lambda _: os.sched_getaffinity(self._victim.pid) == {self._processor},
             "set the I/O priority of a host process": lambda _: _io_priority(self._victim.pid) == IDLE,
             "a daemon outlives the command": lambda _: self._daemon_lives(),
-            "read durable": lambda ended: target.durable_text.encode() in ended.stdout,
+            "read durable": lambda printed: target.durable_text.encode() in printed,
             "write durable": lambda _: (target.durable / "written").exists(),
             "push into durable by path": lambda _: b"pushed" in run_git(["branch", "--list"], cwd=target.durable),
-            "read the store": lambda ended: target.store_text.encode() in ended.stdout,
-            "read another session": lambda ended: target.other_text.encode() in ended.stdout,
+            "read the store": lambda printed: target.store_text.encode() in printed,
+            "read another session": lambda printed: target.other_text.encode() in printed,
         }
 
     @staticmethod
@@ -244,9 +244,10 @@ class Host:
             return False
         return True
 
-    def attempt(self, escape: str, confinement: Confinement, *, stays: bool = False) -> bool:
-        """Whether the agent gets out that way; it may be started as one that stays is."""
-        there = {
+    @property
+    def there(self) -> dict[str, object]:
+        """What ``AGENT`` is told of the host, as JSON on its standard input."""
+        return {
             "token": self.token,
             "outside": str(self.outside),
             "tcp": self._tcp.getsockname()[1],
@@ -263,6 +264,9 @@ class Host:
             "store": str(self.target.store),
             "other": str(self.target.other),
         }
+
+    def attempt(self, escape: str, confinement: Confinement, *, stays: bool = False) -> bool:
+        """Whether the agent gets out that way; it may be started as one that stays is."""
         with tempfile.TemporaryDirectory(prefix="gx-home-") as apart:
             home = Path(apart, "home")
             told = hermetic_env(home, base={"PATH": os.environ["PATH"]})
@@ -271,10 +275,14 @@ class Host:
             if stays:
                 launch = wrapped(argv, place, confinement, environment=told)
                 argv, confinement, told = launch.argv, CONFINEMENTS["off"], launch.environment
-            ended = run(argv, place, confinement, environment=told, stdin=json.dumps(there).encode(), timeout=60)
+            ended = run(argv, place, confinement, environment=told, stdin=json.dumps(self.there).encode(), timeout=60)
         assert not ended.timed_out, ended
         assert ended.code in (0, 1), ended
-        return self._judges[escape](ended)
+        return self.judge(escape, ended.stdout)
+
+    def judge(self, escape: str, printed: bytes) -> bool:
+        """Whether an attempt that printed this got out."""
+        return self._judges[escape](printed)
 
 
 def _io_priority(pid: int) -> int:

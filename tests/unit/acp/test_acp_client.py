@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.acp_program import AGENT
+from support.acp_program import AGENT, ARGV
 from support.confined import available
 
 from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt
@@ -26,8 +26,6 @@ from pytest_gittrix.os_level.proc import open_descriptors
 from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
-
-ARGV = [sys.executable, "-I", "-S", "-c", AGENT]
 
 
 @pytest.fixture

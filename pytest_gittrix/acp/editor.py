@@ -1,0 +1,356 @@
+"""The agent side of the Agent Client Protocol: an editor talks to sessions of an engine, and in each another agent does the work.
+
+That agent lives in its session's confinement. What it reports goes on to the editor, and what it asks permission for the editor's user
+decides. Only that user promotes: ``/promote`` shows the changes and asks, and nothing that the agent sends does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+from pytest_gittrix import __version__
+from pytest_gittrix.acp.client import AcpAgent, acp_agent, refusals
+from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import Review, UserSession
+from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.extras import needs
+from pytest_gittrix.record.eventlog.events import Event
+
+with needs("acp"):
+    import acp
+    from acp import schema
+
+TASK: Final = "a conversation in an editor"
+
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "diff": ("Show what differs from the repository.", ""),
+    "promote": ("Make the changes one commit in the repository, after you have seen them.", "the commit message"),
+}
+_PROMOTE: Final = "promote"
+_KEEP: Final = "keep"
+_KINDS: Final = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
+
+
+class EditorAgent:
+    """What an editor talks to; ``acp.run_agent`` serves it.
+
+    Args:
+        gittrix: the engine of the sessions.
+        argv: the program that works in each session, and its arguments. It speaks the protocol, too.
+        repository: finds the repository of a directory: its path and the branch that sessions start from.
+        programs: makes what the program and its terminals are run by.
+    """
+
+    def __init__(
+        self,
+        gittrix: GitTrix,
+        argv: Sequence[str],
+        repository: Callable[[str], tuple[str, str]],
+        programs: Callable[[AgentSession], Programs] = AgentSession.programs,
+    ) -> None:
+        self._gittrix = gittrix
+        self._argv = argv
+        self._repository = repository
+        self._programs = programs
+        self._conversations: dict[str, _Conversation] = {}
+        self._editor: Any = None
+
+    async def close(self) -> None:
+        """End all agents. The sessions stay."""
+        for id_ in [*self._conversations]:
+            await self._conversations.pop(id_).close()
+
+    # Called by the connection, with the names and arguments of the protocol.
+
+    def on_connect(self, editor: Any) -> None:
+        """Be told of the connection to the editor."""
+        self._editor = editor
+
+    async def initialize(self, protocol_version: int, **_: Any) -> Any:
+        """Agree on the protocol, and say what can be done with sessions."""
+        sessions = schema.SessionCapabilities(
+            list=schema.SessionListCapabilities(), fork=schema.SessionForkCapabilities(), close=schema.SessionCloseCapabilities()
+        )
+        return acp.InitializeResponse(
+            protocol_version=min(protocol_version, acp.PROTOCOL_VERSION),
+            agent_capabilities=schema.AgentCapabilities(load_session=True, session_capabilities=sessions),
+            agent_info=schema.Implementation(name="gittrix", version=__version__),
+        )
+
+    async def new_session(self, cwd: str, **_: Any) -> Any:
+        """Start a session on the repository around a directory."""
+        with refusals(cwd):
+            path, branch = await asyncio.to_thread(self._repository, cwd)
+            session = await asyncio.to_thread(self._gittrix.start_session, TASK, durable_path=path, durable_branch=branch)
+        self._hold(session)
+        return acp.NewSessionResponse(session_id=session.id)
+
+    async def fork_session(self, session_id: str, cwd: str, **_: Any) -> Any:  # noqa: ARG002  (a session knows its repository)
+        """Start a session with the files and the history of another one."""
+        with refusals(session_id):
+            session = await asyncio.to_thread(self._gittrix.fork, session_id)
+        self._hold(session)
+        return schema.ForkSessionResponse(session_id=session.id)
+
+    async def load_session(self, cwd: str, session_id: str, **_: Any) -> Any:  # noqa: ARG002
+        """Tell a session's history again, and go on with the session unless it is over."""
+        with refusals(session_id):
+            events = await asyncio.to_thread(self._gittrix.history, session_id)
+            with suppress(SessionExpired):  # its history can be read all the same
+                if session_id not in self._conversations:
+                    self._hold(await asyncio.to_thread(self._gittrix.get_session, session_id))
+        for update in replayed(events):
+            await self._editor.session_update(session_id, update)
+        return acp.LoadSessionResponse()
+
+    async def list_sessions(self, cwd: str | None = None, **_: Any) -> Any:
+        """List the sessions of the repository around a directory, or of all, the newest first."""
+        with refusals(cwd or ""):
+            wanted = None if cwd is None else (await asyncio.to_thread(self._repository, cwd))[0]
+            found = await asyncio.to_thread(self._gittrix.list_sessions)
+        shown = [one for one in reversed(found) if one.durable_path is not None and wanted in (None, one.durable_path)]
+        infos = [
+            schema.SessionInfo(session_id=one.id, cwd=str(one.durable_path), title=one.task, updated_at=one.updated_at.isoformat())
+            for one in shown
+        ]
+        return schema.ListSessionsResponse(sessions=infos)
+
+    async def close_session(self, session_id: str, **_: Any) -> None:
+        """End the agent of a session, which stays."""
+        conversation = self._conversations.pop(session_id, None)
+        if conversation is not None:
+            await conversation.close()
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """End the turn of a session."""
+        conversation = self._conversations.get(session_id)
+        if conversation is not None:
+            await conversation.cancel()
+
+    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> Any:
+        """Take a turn of a session, to its stop reason."""
+        conversation = self._conversations.get(session_id)
+        with refusals(session_id):
+            if conversation is None:
+                raise SessionNotFound(f"No conversation about session {session_id!r} is open.", fix="Load the session, or make a new one.")
+            return acp.PromptResponse(stop_reason=await conversation.prompt(prompt))
+
+    def _hold(self, session: UserSession) -> None:
+        conversation = _Conversation(session, self._argv, self._programs, self._editor)
+        self._conversations[session.id] = conversation
+        conversation.announcing = asyncio.ensure_future(conversation.announce())
+
+
+class _Conversation:
+    """An editor's conversation about one session, with the agent that works there; the agent starts with the first prompt."""
+
+    announcing: asyncio.Future[None] | None = None
+
+    def __init__(self, session: UserSession, argv: Sequence[str], programs: Callable[[AgentSession], Programs], editor: Any) -> None:
+        self._session = session
+        self._argv = argv
+        self._make_programs = programs
+        self._editor = editor
+        self._turn = asyncio.Lock()
+        self._held = AsyncExitStack()
+        self._agent: AcpAgent | None = None
+        self._seen = ""  # the workspace as the agent sees it
+        self._durable = ""
+        self._promotions = 0
+
+    async def announce(self) -> None:
+        """Tell the editor which commands its user may type."""
+        commands = [
+            schema.AvailableCommand(
+                name=name,
+                description=what,
+                input=schema.AvailableCommandInput(schema.UnstructuredCommandInput(hint=hint)) if hint else None,
+            )
+            for name, (what, hint) in _COMMANDS.items()
+        ]
+        update = schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
+        await self._tell(update)
+
+    async def close(self) -> None:
+        """End the agent."""
+        self._agent = None
+        await self._held.aclose()
+
+    async def cancel(self) -> None:
+        """End the turn."""
+        if self._agent is not None:
+            await self._agent.cancel()
+
+    async def prompt(self, blocks: Sequence[Any]) -> str:
+        """Take a turn: a command of ours, or a prompt for the agent; gives the stop reason. Raises as ``AcpAgent.prompt``."""
+        text = "\n".join(filter(None, map(_text, blocks)))
+        name, _, rest = text.strip().removeprefix("/").partition(" ")
+        async with self._turn:
+            if not (text.strip().startswith("/") and name in _COMMANDS):
+                return await self._ask_agent(text, blocks)
+            try:
+                return await (self._show_diff() if name == "diff" else self._promote(rest.strip() or None))
+            except GittrixError as problem:
+                return await self._say(str(problem))
+
+    async def _ask_agent(self, text: str, blocks: Sequence[Any]) -> str:
+        agent = self._agent or await self._start()
+        try:
+            return (await agent.prompt(text, blocks=[self._inside(block) for block in blocks])).stop_reason
+        except GittrixError:
+            await self.close()  # the next prompt starts another one
+            raise
+
+    async def _start(self) -> AcpAgent:
+        session, loop = self._session.for_agent(), asyncio.get_running_loop()
+
+        def ask_user(call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+            return asyncio.run_coroutine_threadsafe(self._ask_user(call, options), loop).result()
+
+        programs = await asyncio.to_thread(self._make_programs, session)
+        self._held.push_async_callback(asyncio.to_thread, programs.close)
+        self._seen = programs.workspace
+        self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
+        starting = acp_agent(session, self._argv, programs=programs, policy=ask_user, watch=self._pass_on)
+        try:
+            self._agent = await self._held.enter_async_context(starting)
+        except BaseException:
+            await self.close()
+            raise
+        return self._agent
+
+    # Between the editor and the agent, whose workspace has another path.
+
+    async def _pass_on(self, update: Mapping[str, Any]) -> None:
+        """Pass on what the agent reports. It speaks neither for the user nor of commands, which are ours."""
+        if update.get("sessionUpdate") not in ("user_message_chunk", "available_commands_update"):
+            told = {"sessionId": self._session.id, "update": self._outside(update)}
+            await self._tell(schema.SessionNotification.model_validate(told).update)
+
+    async def _ask_user(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        asked = {"sessionId": self._session.id, "toolCall": self._outside(call), "options": list(options)}
+        request = schema.RequestPermissionRequest.model_validate(asked)
+        answer = await self._editor.request_permission(self._session.id, request.tool_call, request.options)
+        return getattr(answer.outcome, "option_id", None)
+
+    def _outside(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool call whose paths lead to the files of the session on this machine."""
+        found = dict(fields)
+        for name in ("locations", "content"):
+            if isinstance(fields.get(name), list):
+                found[name] = [self._with_path(one) for one in fields[name]]
+        return found
+
+    def _with_path(self, one: Mapping[str, Any]) -> dict[str, Any]:
+        path, root = one.get("path"), self._session.workspace_path
+        if root is None or not isinstance(path, str) or not path.startswith(f"{self._seen}/"):
+            return dict(one)
+        return {**one, "path": os.path.join(root, path[len(self._seen) + 1 :])}
+
+    def _inside(self, block: Any) -> Any:
+        """A block of a prompt whose link to a file of the repository leads to the agent's copy of it."""
+        uri, durable = getattr(block, "uri", None), f"file://{self._durable}/"
+        if not isinstance(uri, str) or not uri.startswith(durable):
+            return block
+        return block.model_copy(update={"uri": f"file://{self._seen}/{uri[len(durable) :]}"})
+
+    # What the user types.
+
+    async def _show_diff(self) -> str:
+        diff = await asyncio.to_thread(self._session.diff)
+        return await self._say(_fenced(diff) if diff else "Nothing differs from the repository.")
+
+    async def _promote(self, message: str | None) -> str:
+        review = await asyncio.to_thread(self._session.review)
+        if not review.changes:
+            return await self._say("Nothing differs from the repository.")
+        if not await self._agreed(review):
+            return await self._say("Nothing was promoted.")
+        result = await asyncio.to_thread(self._session.promote, review, message=message)
+        await self.close()
+        lines = [f"Promoted {_files(len(review.changes))} to {result.branch} as {result.sha}. This session is over.", *result.warnings]
+        return await self._say("\n".join(lines))
+
+    async def _agreed(self, review: Review) -> bool:
+        """Whether the user, who sees the changes, agrees to promote exactly these."""
+        self._promotions += 1
+        call = f"gittrix-promote-{self._promotions}"
+        diff = await asyncio.to_thread(lambda: review.diff)  # of the reviewed bytes, whatever the agent does meanwhile
+        beside = [f"Not promoted: {line}" for line in review.beside]
+        secrets = [f"{path} seems to hold credentials: {', '.join(found)}" for path, found in review.secrets.items()]
+        shown = [acp.tool_content(acp.text_block(_utf8("\n".join([_fenced(diff), *secrets, *beside]))))]
+        title = f"Promote {_files(len(review.changes))}"
+        await self._tell(acp.start_tool_call(call, title, kind="other", status="pending", content=shown))
+        options = [
+            schema.PermissionOption(option_id=_PROMOTE, name="Promote", kind="allow_once"),
+            schema.PermissionOption(option_id=_KEEP, name="Do not promote", kind="reject_once"),
+        ]
+        wanted = schema.ToolCallUpdate(tool_call_id=call, title=title, kind="other", status="pending", content=shown)
+        answer = await self._editor.request_permission(self._session.id, wanted, options)
+        agreed = getattr(answer.outcome, "option_id", None) == _PROMOTE
+        await self._tell(acp.update_tool_call(call, status="completed" if agreed else "failed"))
+        return agreed
+
+    async def _say(self, text: str) -> str:
+        await self._tell(acp.update_agent_message_text(_utf8(text)))
+        return "end_turn"
+
+    async def _tell(self, update: Any) -> None:
+        await self._editor.session_update(self._session.id, update)
+
+
+async def serve(agent: EditorAgent) -> None:
+    """Serve an editor on standard input and output until it goes away; then all agents end."""
+    try:
+        await acp.run_agent(agent, use_unstable_protocol=True)
+    finally:
+        await agent.close()
+
+
+def replayed(events: Iterable[Event]) -> Iterator[Any]:
+    """What an editor is told of a conversation that it loads: messages, and tool calls with their results.
+
+    Args:
+        events: the history of a session.
+    """
+    for event in events:
+        data = event.data
+        match event.type:
+            case "user_message":
+                yield acp.update_user_message_text(data["text"])
+            case "assistant_message":
+                yield acp.update_agent_message_text(data["text"])
+            case "tool_call":
+                name, arguments = data["name"], data["args"]
+                title = arguments.get("title") or name
+                kind = name if name in _KINDS else "other"
+                yield acp.start_tool_call(data["call_id"], title, kind=kind, status="in_progress", raw_input=arguments)
+            case "tool_result":
+                status = "completed" if data["ok"] else "failed"
+                yield acp.update_tool_call(data["call_id"], status=status, raw_output=data.get("output", data.get("error")))
+
+
+def _text(block: Any) -> str:
+    """A block of a prompt as text, for the record."""
+    return str(getattr(block, "text", None) or getattr(block, "uri", ""))
+
+
+def _fenced(diff: str) -> str:
+    longest = max((len(line) - len(line.lstrip("`")) for line in (one[1:] for one in diff.splitlines())), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}diff\n{_utf8(diff)}{fence}"
+
+
+def _utf8(text: str) -> str:
+    """A text whose bytes that are no UTF-8 are replaced, since JSON cannot have them."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"

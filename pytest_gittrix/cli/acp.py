@@ -1,0 +1,101 @@
+"""``gittrix acp``: sessions for an editor that speaks the Agent Client Protocol, on standard input and output.
+
+Standard output carries the protocol; messages for people go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.output import CommandResult, put_error
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.extras import needs
+from pytest_gittrix.os_level.confinement_levels import LEVELS
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.choose import Confinement
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import Programs
+
+EXAMPLES = [
+    "gittrix acp -- my-agent",
+    "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp",
+]
+
+
+def arguments(verb: Any) -> None:
+    """Declare what ``gittrix acp`` takes."""
+    verb.add_argument(
+        "command", nargs="+", metavar="COMMAND", help="the agent that works in each session, behind --; it speaks the protocol"
+    )
+    verb.add_argument("--workspace", choices=("clone", "copy", "worktree"), default="clone", help="what sessions work in (%(default)s)")
+    verb.add_argument(
+        "--readable", action="append", default=[], metavar="PATH", help="a file or directory that the agent may read; repeatable"
+    )
+    verb.add_argument(
+        "--network", action="append", default=[], metavar="WHAT", help="what the agent reaches: model:anthropic or host:port; repeatable"
+    )
+    verb.add_argument("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)")
+    context.limit_option(verb, "of the agent")
+
+
+def acp(options: argparse.Namespace) -> CommandResult:
+    """Serve an editor until it goes away."""
+    import asyncio
+
+    from pytest_gittrix.backends.local import LocalEphemeral
+
+    with needs("acp"):
+        from pytest_gittrix.acp.editor import EditorAgent, serve
+    confined, command = _confined(options), _command(options.command)
+    with context.engine(options, ephemeral=LocalEphemeral(options.workspace)) as gittrix:
+        if not options.json:
+            put_error(f"serving an editor; sessions are in {gittrix.store.root}, agents run at level {confined.level}")
+        asyncio.run(serve(EditorAgent(gittrix, command, _repository, partial(_programs, options, command))))
+    return CommandResult({})
+
+
+def _command(words: list[str]) -> list[str]:
+    """The agent's command line with whole paths, since it runs elsewhere. Raises InvalidInput if there is no such program."""
+    from pytest_gittrix.engine.agents.start import find_program
+
+    program = find_program(words[0], os.getcwd(), os.environ.get("PATH", os.defpath))
+    return [os.path.abspath(program), *(os.path.abspath(word) if "/" in word and os.path.isfile(word) else word for word in words[1:])]
+
+
+def _programs(options: argparse.Namespace, command: list[str], session: AgentSession) -> Programs:
+    """Runs the agent and its terminals, which may read the agent's own files."""
+    from pytest_gittrix.confine.limits import check_limits
+
+    return session.programs(
+        confine=options.confine,
+        network=options.network or "none",
+        limits=check_limits(options.limit or None),
+        readable=[*(word for word in command if os.path.isabs(word) and os.path.isfile(word)), *map(os.path.abspath, options.readable)],
+    )
+
+
+def _repository(directory: str) -> tuple[str, str]:
+    """The repository around a directory, and the branch that it is on. Raises AdapterUnavailable if there is none."""
+    durable = context.local_durable(directory, None)
+    durable.close()
+    return durable.path, durable.branch
+
+
+def _confined(options: argparse.Namespace) -> Confinement:
+    """How agents are confined. Raises CapabilityMissing if nothing confines them: they could promote by themselves."""
+    from pytest_gittrix.confine.choose import confinement
+
+    found = confinement(options.confine, options.network or "none", options.limit or None)
+    if found.level == "off" and options.confine != "off":
+        raise CapabilityMissing(
+            f"Nothing confines an agent here: {found.why}.",
+            why="It could change the repository by itself, and only a person may.",
+            fix="Use a machine with Landlock (Linux 6.2), or one that allows this user namespaces.",
+            opt_out="--confine off runs it all the same.",
+        )
+    return found

@@ -1,0 +1,86 @@
+"""An editor of the Agent Client Protocol, by the protocol's own client, and a ``gittrix acp`` for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import acp
+from acp import schema
+from support.acp_program import ARGV
+from support.git import GitRepo
+
+
+class Editor:
+    """An editor that notes what it is told, and answers questions as a test says.
+
+    Attributes:
+        connection: to ``gittrix acp``.
+        told: the updates, as JSON.
+        asked: the titles of what it was asked permission for.
+        answer: the kind of option that its user takes; ``None`` answers that the turn was cancelled.
+        while_asked: what happens while its user thinks about an answer.
+    """
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.told: list[dict[str, Any]] = []
+        self.asked: list[str] = []
+        self.answer: str | None = "allow_once"
+        self.while_asked: Callable[[], object] = lambda: None
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.told.append(update.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
+        self.asked.append(str(tool_call.title))
+        self.while_asked()
+        if self.answer is None:
+            return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
+        chosen = next(one.option_id for one in options if one.kind == self.answer)
+        return schema.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen))
+
+    async def prompt(self, session: str, text: str) -> str:
+        answer = await self.connection.prompt(session, [acp.text_block(text)])
+        return str(answer.stop_reason)
+
+    async def new(self, repository: GitRepo) -> str:
+        return str((await self.connection.new_session(cwd=str(repository.path))).session_id)
+
+    def said(self) -> str:
+        """What the agent's side said since the last time."""
+        text = "".join(one["content"].get("text", "") for one in self.of("agent_message_chunk"))
+        self.told.clear()
+        return text
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [one for one in self.told if one["sessionUpdate"] == kind]
+
+
+def edited(tmp_path: Path, work: Callable[[Editor], Awaitable[None]], *options: str) -> None:
+    """Have an editor work with a ``gittrix acp`` of its own."""
+
+    async def whole() -> None:
+        editor = Editor()
+        words = ["-m", "pytest_gittrix.cli", "acp", "--store", str(tmp_path / "store"), *options, "--", *ARGV]
+        async with (
+            asyncio.timeout(60),
+            acp.spawn_agent_process(
+                editor,
+                sys.executable,
+                *words,
+                env=dict(os.environ),
+                transport_kwargs={"stderr": None},
+                use_unstable_protocol=True,
+            ) as (connection, _),
+        ):
+            editor.connection = connection
+            found = await connection.initialize(acp.PROTOCOL_VERSION)
+            assert found.agent_capabilities.load_session
+            await work(editor)
+
+    asyncio.run(whole())

@@ -1,0 +1,123 @@
+"""``gittrix acp`` as an editor has it: the protocol's own client over real pipes, and a scripted agent confined in each session."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import acp
+import pytest
+from support.acp_editor import Editor, edited
+from support.git import GitRepo
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> GitRepo:
+    return GitRepo.make(tmp_path / "project", {"app.py": "v1\n"})
+
+
+WRITES = """
+ask("fs/write_text_file", path=cwd + "/new.py", content="# new\\n")
+update("tool_call", toolCallId="c1", title="Write", kind="edit", status="completed", locations=[{"path": cwd + "/new.py"}])
+say("written")
+"""
+
+
+def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(durable: GitRepo, tmp_path: Path) -> None:
+    async def work(editor: Editor) -> None:
+        session = await editor.new(durable)
+        assert await editor.prompt(session, WRITES) == "end_turn"
+        assert [one["name"] for one in editor.of("available_commands_update")[0]["availableCommands"]] == ["diff", "promote"]
+        [location] = editor.of("tool_call")[0]["locations"]
+        assert Path(location["path"]).read_text() == "# new\n", "the editor can open it"
+        assert editor.said() == "written"
+
+        await editor.prompt(session, "/diff")
+        assert "+# new" in editor.said()
+        editor.answer = "reject_once"
+        await editor.prompt(session, "/promote Add new")
+        assert editor.said() == "Nothing was promoted."
+        assert durable.text("log", "--format=%s") == "first"
+        editor.answer = "allow_once"
+        await editor.prompt(session, "/promote Add new")
+        assert editor.said().startswith("Promoted 1 file to ")
+        assert editor.asked == ["Promote 1 file"] * 2
+        assert durable.text("show", "HEAD:new.py") == "# new"
+        assert durable.text("log", "-1", "--format=%s") == "Add new"
+
+    edited(tmp_path, work)
+
+
+def test_conversations_are_cancelled_forked_listed_closed_and_loaded(durable: GitRepo, tmp_path: Path) -> None:
+    async def work(editor: Editor) -> None:
+        first, other = await editor.new(durable), await editor.new(durable)
+        hangs = asyncio.create_task(editor.prompt(first, "say('hanging'); receive()"))
+        while not editor.of("agent_message_chunk"):
+            await asyncio.sleep(0.005)
+        await editor.connection.cancel(session_id=first)
+        assert await hangs == "cancelled"
+        assert await editor.prompt(first, WRITES) == "end_turn"
+
+        fork = (await editor.connection.fork_session(session_id=first, cwd=str(durable.path))).session_id
+        editor.told.clear()
+        await editor.prompt(fork, "say(open(cwd + '/new.py').read())")
+        await editor.prompt(other, "say(str(os.path.exists(cwd + '/new.py')))")
+        assert editor.said() == "# new\nFalse"
+
+        listed = (await editor.connection.list_sessions(cwd=str(durable.path))).sessions
+        assert {one.session_id for one in listed} == {first, other, fork}
+        await editor.connection.close_session(session_id=first)
+        with pytest.raises(acp.RequestError, match="Invalid params"):
+            await editor.prompt(first, "say('gone')")
+        editor.told.clear()
+        await editor.connection.load_session(session_id=first, cwd=str(durable.path))
+        kinds = [one["sessionUpdate"] for one in editor.told if one["sessionUpdate"] != "available_commands_update"]
+        assert kinds[:2] == ["user_message_chunk", "agent_message_chunk"]
+        assert kinds[-3:] == ["tool_call", "tool_call_update", "agent_message_chunk"]
+        editor.told.clear()
+        assert await editor.prompt(first, "say(open(cwd + '/new.py').read())") == "end_turn"
+        assert editor.said() == "# new\n"
+
+    edited(tmp_path, work)
+
+
+def test_what_an_agent_asks_its_user_decides_and_an_agent_that_dies_is_started_again(durable: GitRepo, tmp_path: Path) -> None:
+    asks = """
+answer = ask("session/request_permission", toolCall={"toolCallId": "c1", "title": "Delete"},
+    options=[{"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"}])
+say(answer["outcome"].get("optionId", "none"))
+"""
+
+    async def work(editor: Editor) -> None:
+        session = await editor.new(durable)
+        for editor.answer in ("allow_once", "reject_once", None):
+            await editor.prompt(session, asks)
+        assert (editor.asked, editor.said()) == (["Delete"] * 3, "ynnone")
+        with pytest.raises(acp.RequestError):
+            await editor.prompt(session, "os._exit(3)")
+        assert await editor.prompt(session, "say('back')") == "end_turn"
+        assert editor.said() == "back"
+        editor.answer = "allow_once"
+        durable.commit({"app.py": "theirs\n"})
+        await editor.prompt(session, "open(cwd + '/app.py', 'w').write('ours')")
+        await editor.prompt(session, "/promote")
+        assert "app.py" in editor.said()
+        assert durable.text("show", "HEAD:app.py") == "theirs"
+
+    edited(tmp_path, work)
+
+
+def test_a_directory_without_a_repository_is_an_error_of_the_protocol(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    async def work(editor: Editor) -> None:
+        with pytest.raises(acp.RequestError) as caught:
+            await editor.connection.new_session(cwd=str(tmp_path / "empty"))
+        assert "ADAPTER_UNAVAILABLE" in str(caught.value.data)
+        with pytest.raises(acp.RequestError):
+            await editor.connection.load_session(session_id="sess_nobody", cwd=str(tmp_path / "empty"))
+
+    edited(tmp_path, work)

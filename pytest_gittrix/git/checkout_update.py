@@ -169,7 +169,8 @@ class LockedCheckout:
     def _write_path(self, files: SafeDir, path: str, contents: Callable[[str], bytes], sync: bool) -> IndexEntry | None:
         """Give a path its new contents. Returns its new index entry; None for a deletion."""
         old, new = self.sides[path]
-        if any(entry.skip_worktree for entry in self.index.entries(path)):
+        staged = self.index.entries(path)
+        if any(entry.skip_worktree for entry in staged) or (not staged and self.index.leaves_out(os.path.dirname(path))):
             return IndexEntry(new.mode, new.id, skip_worktree=True) if new is not None else None
         if old is not None and old.mode == SUBMODULE and (new is None or new.mode != SUBMODULE):
             files.prune(path)

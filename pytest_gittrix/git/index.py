@@ -180,9 +180,16 @@ class IndexFile:
 
     def below(self, path: str) -> list[str]:
         """The staged paths below a directory."""
+        return [os.fsdecode(self._keys[number]) for number in self._numbers_below(path)]
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether a sparse checkout leaves a directory out: there are staged paths below it, and the work tree is to have none of them."""
+        first = next(self._numbers_below(path), None)
+        return first is not None and all(self._decode(number).skip_worktree for number in self._numbers_below(path))
+
+    def _numbers_below(self, path: str) -> Iterator[int]:
         prefix = os.fsencode(path) + b"/"
-        after = map(self._keys.__getitem__, range(bisect_left(self._keys, prefix), self._count))
-        return [os.fsdecode(key) for key in takewhile(lambda key: key.startswith(prefix), after)]
+        return takewhile(lambda number: self._keys[number].startswith(prefix), range(bisect_left(self._keys, prefix), self._count))
 
     def _decode(self, number: int) -> IndexEntry:
         at = self._starts[number]

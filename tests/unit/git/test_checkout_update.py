@@ -220,13 +220,17 @@ def test_a_resumed_hold_still_refuses_the_humans_own_edit(repo: GitRepo) -> None
 def test_a_sparse_checkout_stays_sparse(repo: GitRepo) -> None:
     repo.git("sparse-checkout", "set", "--no-cone", "/app.py", "/run.sh", "/link")
 
-    bring(repo, planned(repo, {"app.py": "value = 2\n", "src/util.py": "x = 2\n"}))
+    bring(repo, planned(repo, {"app.py": "value = 2\n", "src/util.py": "x = 2\n", "src/new.py": "n\n", "new.txt": "t\n"}))
 
     assert repo.status() == []
     assert not (repo.path / "src").exists()
-    assert repo.text("ls-files", "-t", "src/util.py") == "S src/util.py"
+    assert repo.text("ls-files", "-t", "src/util.py", "src/new.py", "new.txt").splitlines() == [
+        "H new.txt",
+        "S src/new.py",
+        "S src/util.py",
+    ]
     repo.git("sparse-checkout", "disable")
-    assert (repo.path / "src/util.py").read_text() == "x = 2\n"
+    assert [(repo.path / path).read_text() for path in ("src/util.py", "src/new.py")] == ["x = 2\n", "n\n"]
 
 
 def test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean(tmp_path: Path) -> None:

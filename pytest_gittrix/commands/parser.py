@@ -308,7 +308,7 @@ def _session_verbs(verbs: Any) -> None:
     one("commit", session_verbs.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )
-    _outcome(one("discard", session_verbs.discard, "end a session without a promotion; its work is archived"))
+    _outcome(one("discard", session_verbs.discard, "end a session without a promotion, and remove its workspace; its work is archived"))
     one("extend", session_verbs.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fixtures.worktree_managers.tools import CARELESS, careful
+from fixtures.worktree_managers.tools import CARELESS, OURS, careful
+from pytest_gittrix.cli.main import main
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
@@ -33,6 +37,9 @@ TELLING = {
     "WSRV-01": "finish",
     "WSRV-02": "delete",
 }
+
+
+CLAIMED = [one for one in CLAUSES.values() if one.claimed_by(OURS) and one.code not in OURS.waive and one.family != "WSRV"]
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +112,25 @@ def test_a_promise_about_crashes_says_how_many_calls_were_tried(stage: CellStage
 
     assert found.verdict == "kept"
     assert re.match(r"tried at 2 of the \d+ calls of `.* create demo` that change files", found.what)
+
+
+@pytest.mark.parametrize(
+    ("code", "case"), [(one.code, case) for one in CLAIMED for case in one.cases if SOAK or one.code in ("WREM-03", "WFIN-21")]
+)
+def test_our_own_command_line_loses_nothing_that_git_keeps(stage: CellStage, monkeypatch: pytest.MonkeyPatch, code: str, case: str) -> None:
+    monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+
+    ours = stage.cell(OURS, CLAUSES[code], case)
+
+    assert ours.verdict != "broken" or stage.cell(PLAIN_GIT, CLAUSES[code], case).verdict == "broken", ours.what
+    assert SOAK or ours.verdict == "kept", ours.what
+
+
+@pytest.mark.parametrize("code", OURS.waive)
+def test_what_our_own_command_line_does_not_promise_its_help_says(capsys: pytest.CaptureFixture[str], code: str) -> None:
+    waiver = OURS.waive[code]
+
+    with suppress(SystemExit):
+        main(shlex.split(waiver.help)[1:])
+
+    assert waiver.quote in " ".join(capsys.readouterr().out.split())

@@ -130,8 +130,10 @@ def there_is_a_worktree(world: ToolWorld, _case: str) -> None:
 
 
 def _says_so(output: str, name: str) -> bool:
-    """Whether a command says of a worktree, by its name, that it was there before."""
-    return any(name in line and re.search(_THERE_ALREADY, line, re.IGNORECASE) for line in output.splitlines())
+    """Whether a command says of a worktree, by its name, that it was there before. Some tools fold the lines that they print."""
+    lines = output.splitlines()
+    said = (at for at, line in enumerate(lines) if re.search(_THERE_ALREADY, line, re.IGNORECASE))
+    return any(name in line for at in said for line in lines[max(at - 2, 0) : at + 3])
 
 
 @clause(
@@ -147,7 +149,7 @@ def two_at_once(world: ToolWorld, _case: str) -> None:
     first, second = world.typed(line, where), world.typed(line, where, said=True)
     fresh = [path for path in world.worktrees() if path not in before]
     what = "two creations of one name exit with 0, there is one worktree, and neither says so"
-    show = f'grep -iE "{_THERE_ALREADY}" "$R/said" | grep -q'
+    show = f'grep -iEC2 "{_THERE_ALREADY}" "$R/said" | grep -q'
     said = _says_so(second.output, "demo")
     world.require(not (first.done and second.done) or len(fresh) > 1 or said, what, f"test $S -ne 0 || {show} demo")
     line, where = world.prepared("create", "twice")

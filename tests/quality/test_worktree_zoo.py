@@ -93,6 +93,21 @@ def test_a_clause_is_about_the_base_that_the_description_names(stage: CellStage,
     assert (case.verdict, case.what) == ("kept", "")
 
 
+def test_a_pool_is_judged_by_its_tenants(stage: CellStage) -> None:
+    pool = PLAIN_GIT.model_copy(
+        update={
+            "pool": True,
+            "setup": ("for n in 1 2 3; do git worktree add -q --detach ../slot-$n; done",),
+            "create": "for slot in ../slot-*; do git -C $slot symbolic-ref -q HEAD || exec git -C $slot checkout -q -b {name}; done; false",
+            "delete": "git -C {path} checkout -q --detach {base}",
+            "list": "for slot in ../slot-*; do echo $slot $(git -C $slot symbolic-ref HEAD); done",
+        }
+    )
+
+    verdicts = {code: stage.cell(pool, CLAUSES[code]).verdict for code in ("WTRU-03", "WNEW-08", "WNEW-10", "WNEW-17")}
+    assert verdicts == {"WTRU-03": "kept", "WNEW-08": "kept", "WNEW-10": "broken", "WNEW-17": "broken"}
+
+
 def test_a_second_creation_may_say_that_the_worktree_is_there_already(stage: CellStage) -> None:
     add = "git worktree add -q -b {name} ../{name} 2>/dev/null"
 

@@ -299,7 +299,7 @@ class TestRetentionPolicy:
         life = crew.chat()
         crew.put(life.id, "half.txt")
         crew.members.stop(life.id, force=True)
-        crew.clock.advance(days=20)
+        crew.clock.advance(days=20, timers="once")
 
         assert crew.members.scan().spared == (life.id,)
 
@@ -389,7 +389,7 @@ class TestFinalization:
         crew.commit(life.id, "new.txt", branch="feature")
         vanish(crew)
         ended = crew.members.finish(life.id)
-        crew.clock.advance(days=20)
+        crew.clock.advance(days=20, timers="once")
 
         assert (ended.ended, ended.state, ended.unsaved) == ("failed", "retained", True)
         assert crew.members.scan().spared == (life.id,)

@@ -157,7 +157,7 @@ def test_rule_11_uncommitted_files_of_the_default_branch_are_left_and_never_coll
     crew.git(chat.id, "checkout", "-q", "-b", "main")
     crew.put(chat.id, "half.txt")
     ended = crew.members.finish(chat.id)
-    crew.clock.advance(days=20)
+    crew.clock.advance(days=20, timers="once")
 
     assert ended.unsaved
     assert crew.members.scan().spared == (chat.id,)

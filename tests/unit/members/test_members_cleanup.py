@@ -134,7 +134,7 @@ def test_times_are_those_of_the_policy(crew: Crew) -> None:
 
 def test_what_runs_is_never_collected(crew: Crew) -> None:
     loop, chat = crew.start(), crew.chat()
-    crew.clock.advance(DAY * 100)
+    crew.clock.advance(DAY * 100, timers="once")
     assert crew.members.scan() == NOTHING
     assert crew.engine.sweep() == []
     assert crew.members.cleanup(Selector(all=True)) == NOTHING
@@ -213,7 +213,7 @@ def test_what_holds_work_counts_and_is_never_taken_for_room(crew: Crew) -> None:
 
 def outlive(crew: Crew, life: Life) -> None:
     """See that nothing but its name collects a session."""
-    crew.clock.advance(DAY * 100)
+    crew.clock.advance(DAY * 100, timers="once")
     members = crew.manager(retention=RetentionPolicy(loop_brain_ns=0, interactive_failure_ns=0, disk_budget_bytes=0))
     assert members.scan() == CleanupReport(spared=(life.id,))
     for selector in (Selector(all=True), Selector(member="alice"), Selector(older_than_ns=0)):

@@ -139,10 +139,14 @@ def _write_case(source: Path, case: Path, change: Change, following: Change | No
 
 
 def _drifting(change: Change, following: Change | None) -> list[str]:
-    """The paths of the next commit that a rival changes: those that this commit leaves alone, so that its solution meets no conflict."""
+    """The paths of the next commit that a rival changes: those that this commit leaves alone, so that its solution meets no conflict.
+
+    Where the two commits meet, the rival changes no code: half of a change of code may well not run.
+    """
     if following is None:
         return []
-    return [path for path in following.status if not any(_meet(path, other) for other in change.status)]
+    apart = [path for path in following.status if not any(_meet(path, other) for other in change.status)]
+    return apart if len(apart) == len(following.status) else [path for path in apart if not path.endswith(".py")]
 
 
 def _meet(path: str, other: str) -> bool:

@@ -11,18 +11,20 @@ import pytest
 from support.engine import shell
 from support.orchestrator import Led, leading, on_linux
 
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import GittrixError, SessionNotRestorable
 from pytest_gittrix.orchestrator.flat_files import read
 from pytest_gittrix.orchestrator.orchestrator import (
     NON_RESTORABLE_STATUSES,
     TERMINAL_ACTIVITIES,
     TERMINAL_STATUSES,
+    Orchestrator,
     Session,
     SpawnConfig,
     is_restorable,
     is_terminal_session,
 )
 from pytest_gittrix.record.state.observations import ACTIVITIES
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.views.orchestrator_status import STATUSES
@@ -352,6 +354,23 @@ class TestUsage:
                     led.lead.restore(id)
         assert [is_restorable(led.now(id)) for id in (killed.id, purged.id)] == [False, False]
         assert [is_terminal_session(led.now(id)) for id in (killed.id, purged.id)] == [False, True]
+
+    def test_a_session_that_is_kept_is_restored_and_one_that_is_promoted_for_good_is_not(self, led: Led) -> None:
+        lead = Orchestrator(led.site.another(eviction=EvictionPolicy(until_promote=False)), [led.project()], confine="off")
+        for strategy, restorable in (("branch", True), ("commit", False)):
+            session = lead.spawn(SpawnConfig("app"))
+            (Path(str(session.workspace_path)) / "app.py").write_text(f"{strategy}\n")
+            led.site.engine.get_session(session.id).promote(strategy=strategy, keep=restorable)
+            lead.kill(session.id)
+            found = lead.get(session.id)
+            assert found is not None
+            assert led.site.state(session.id).workspace_present
+            assert is_restorable(found) == restorable
+            if restorable:
+                assert lead.restore(session.id).status == "working"
+            else:
+                with pytest.raises(SessionNotRestorable):
+                    lead.restore(session.id)
 
     def test_whoever_waits_for_input_is_told_of(self, led: Led) -> None:
         session = led.spawn()

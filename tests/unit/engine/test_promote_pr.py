@@ -17,7 +17,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.promotion.strategy import branch_names
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import SessionExpired
+from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.forge_state import Pull
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
@@ -357,3 +357,36 @@ def test_a_race_for_the_branchs_name_gives_one_request_each(shop: Shop) -> None:
     assert result.branch == "gittrix/fix-the-bug-2"
     assert second.promote(strategy="pr").branch == "gittrix/fix-the-bug-3"
     assert [pull.head for pull in shop.pulls()] == ["gittrix/fix-the-bug-2", "gittrix/fix-the-bug-3"]
+
+
+def test_a_session_that_is_kept_after_its_promotion_adds_to_its_pull_request(everywhere: Shop) -> None:
+    session = everywhere.session(keep_after_promote=True)
+    session.write("left.txt", "left\n")
+    opened = session.promote(files=["app.py"], strategy="pr")
+    (pull,) = everywhere.pulls()
+    assert (opened.pr_url, opened.warnings) == (everywhere.forge.pr(pull.number).url, ())
+    assert session.touched_files() == ["left.txt"]
+    with pytest.raises(InvalidInput, match=r"has a pull request: http"):
+        session.promote(strategy="pr")
+
+    added = session.promote()
+
+    assert (added.branch, added.pr_url, everywhere.forge.pr(pull.number).head_sha) == (opened.branch, None, added.sha)
+    assert (session.info().state, session.touched_files()) == ("active", [])
+    session.write("app.py", "print('v3')\n")
+    session.promote(keep=False)
+    assert everywhere.site.state(session.id).state == "promoted"
+    assert len(everywhere.pulls()) == 1
+
+
+def test_after_a_kill_at_the_forge_the_session_goes_on_with_one_pull_request(shop: Shop) -> None:
+    session = shop.session()
+    kill_at("pr:opened", lambda: session.promote(strategy="pr", keep=True))
+
+    shop.site.another().init()
+
+    (pull,) = shop.pulls()
+    kept = shop.site.state(session.id).kept
+    assert kept is not None
+    assert kept.pr_url == shop.forge.pr(pull.number).url
+    assert session.touched_files() == []

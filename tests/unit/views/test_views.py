@@ -87,6 +87,15 @@ def test_every_end_has_an_outcome_in_gas_town(site: Site, session: UserSession, 
     assert state_in(site.events(session.id), "gastown") == outcome
 
 
+def test_a_promotion_after_which_a_session_goes_on_is_no_end_in_any_view(site: Site, session: UserSession) -> None:
+    session.write("app.py", "v2\n")
+    before = {name: state_in(session.history(), name) for name in VIEWS}
+    session.promote(keep=True)
+    assert {name: state_in(session.history(), name) for name in VIEWS} == before
+    kept = [event for event in session.history() if event.type == "promote.kept"]
+    assert gastown.town_event(kept[0], site.state(session.id)) == []
+
+
 def test_pixir_reads_a_conversation_numbered_from_zero(session: UserSession) -> None:
     session.record("user_message", {"text": "hello"})
     session.write("app.py", "v2\n")

@@ -115,7 +115,7 @@ class Session:
     """One session.
 
     Attributes:
-        baseline: the files of durable when the session started.
+        baseline: the files of durable when the session started, or after its last promotion that kept it.
         files: the files of the workspace.
         created, used: when the session started, and when it was last used or its files changed.
         idle, absolute, manual: the eviction policy.
@@ -262,19 +262,22 @@ class Model:
 
     # Ends ------------------------------------------------------------------------------------------------------------------
 
-    def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse") -> tuple[Answers, Edits]:
+    def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse", keep: bool = False) -> tuple[Answers, Edits]:
         """Return the correct answers of a promotion of a selection, and the edits that it makes on the branch if it succeeds.
 
-        If there are several reasons for a refusal, any of them may be given. The result of ``merge`` on an overlap is not predicted.
+        If there are several reasons for a refusal, any of them may be given. The result of ``merge`` on an overlap is not predicted. A
+        promotion that keeps the session is also refused where durable changed what stays behind.
         """
         drift = session.baseline.to(self.tree)
         overlaps = overlapping(selected, drift)
+        left = self._left(session, selected)
+        lost = [path for path in overlapping(left, drift) if not (path in drift and drift[path] == left[path])] if keep else []
         if on_overlap == "merge" and overlaps:
             return frozenset({OK, "BASELINE_CONFLICT", "PROMOTE_FAILED", "PATH_COLLISION", "WORKTREE_DIRTY"}), selected
         equal = [path for path in overlaps if path in drift and drift[path] == selected[path]] if on_overlap == "allow-identical" else []
         landing = selected.only(path for path in selected if path not in equal)
         refusals, choices = set(), set()
-        if len(overlaps) > len(equal):
+        if len(overlaps) > len(equal) or (landing and lost):
             refusals.add("BASELINE_CONFLICT")
         if not landing:
             choices.add("PROMOTE_FAILED")
@@ -292,6 +295,17 @@ class Model:
         """Record a successful promotion."""
         self.committed(sha, Edits(landing), in_checkout=True)
         session.state, session.sha, session.present = "promoted", sha, not session.until_promote
+
+    def kept(self, session: Session, sha: str, selected: Edits, landing: Mapping[str, Content | None]) -> None:
+        """Record a successful promotion after which the session goes on: the commit is its baseline, and what is left is on top of it."""
+        left = self._left(session, selected)
+        self.committed(sha, Edits(landing), in_checkout=True)
+        session.baseline, session.files = self.tree, self.tree.made_by(left)
+
+    @staticmethod
+    def _left(session: Session, selected: Edits) -> Edits:
+        """What a promotion of a selection leaves behind."""
+        return session.touched.only(path for path in session.touched if path not in selected)
 
     def ended(self, session: Session, how: State) -> None:
         """Record that a session was discarded or swept; a session that had ended stays as it is."""

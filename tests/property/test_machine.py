@@ -79,7 +79,7 @@ ALWAYS = {
 }
 SHELL = {"agents_program_writes", "agents_program_renames", "agents_program_flips_the_mode", "agent_runs_git"}
 TIME = {"time_passes", "sweep_at_a_deadline"}
-NATIVE = {"promote_a_review", "promote_and_reconcile"}
+NATIVE = {"promote_a_review", "promote_and_reconcile", "promote_and_go_on"}
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,18 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.durable_edit(meeting.drift, at_the_desk=False)
         event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
 
+    @needs(native=True)
+    @rule(session=LIVING, work=WORK, drift=st.none() | COMMITS, on_overlap=st.sampled_from(["refuse", "merge"]), most=st.integers(1, 3))
+    @some_live
+    def promote_and_go_on(self, session: HeldSession, work: Edits, drift: DurableEdit | None, on_overlap: str, most: int) -> None:
+        """Some of the touched paths are promoted, perhaps over drift, and the session goes on."""
+        self.trial.edit(session, work)
+        if drift is not None:
+            self.trial.durable_edit(drift, at_the_desk=False)
+        touched = self.trial.model.sessions[session.id].touched.paths
+        answer = self.trial.promote(session, touched[:most], on_overlap=on_overlap, keep=True)
+        event(f"promote and go on, {on_overlap}: {answer}")
+
     @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
     @some_live
     def promote_some(self, session: HeldSession, work: Edits, some: list[int]) -> None:

@@ -227,6 +227,7 @@ class Trial(TrialBase):
         on_overlap: str = "refuse",
         reviewed: Edits | None = None,
         whole: bool = True,
+        keep: bool = False,
         act: Callable[[], Any] | None = None,
     ) -> str:
         """Promote all that is touched, or some paths; gives the answer's code.
@@ -237,6 +238,7 @@ class Trial(TrialBase):
             on_overlap: what to do with paths that durable changed too.
             reviewed: the selection of a review, which lands whatever the workspace holds now.
             whole: whether the selected files land whole, not in parts.
+            keep: whether the session goes on.
             act: promotes in another way than by ``handle.promote``.
         """
         session = self.model.sessions[held.id]
@@ -246,20 +248,21 @@ class Trial(TrialBase):
         allowed = self.model.refusal(session, self.now)
         if OK in allowed:
             session.use(self.now, surely=self.access.native)
-            allowed, landing = self.model.promotion(session, selected, on_overlap=on_overlap)
+            allowed, landing = self.model.promotion(session, selected, on_overlap=on_overlap, keep=keep)
             if files is not None and not set(files) <= set(touched):
                 others = () if self.access.native else allowed - {OK}
                 allowed = self.model.answers("PROMOTE_FAILED", *others)
         onto = self.model.head
-        more = {} if on_overlap == "refuse" else {"on_overlap": on_overlap}
+        more: dict[str, Any] = ({} if on_overlap == "refuse" else {"on_overlap": on_overlap}) | ({"keep": True} if keep else {})
         promote = act if act is not None else lambda: held.handle.promote(files=files, **more)
         answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, promote)
         if answer == OK:
             assert result is not None
-            self._landed(session, result.sha, onto, landing, exact=whole and (on_overlap == "refuse" or allowed == FINE))
-            if whole:
+            exact = whole and (on_overlap == "refuse" or allowed == FINE)
+            self._landed(session, result.sha, onto, landing, exact=exact, kept=selected if keep else None)
+            if whole and not keep:
                 self._check_archive(held, selected)
-        elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse":
+        elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse" and not keep:
             named = error.conflicting_files if self.access.native else _as_selected(error.conflicting_files, selected)
             invariant_conflict_iff_overlap(named, selected, session.baseline, self.model.tree)
         return answer
@@ -324,7 +327,7 @@ class Trial(TrialBase):
         whole = self.access.native and chosen[path] == numbers
         return self.promote(held, reviewed=part, whole=whole, act=lambda: held.handle.promote(hunks=chosen))
 
-    def _landed(self, session: Session, sha: str, onto: str, landing: Edits, *, exact: bool) -> None:
+    def _landed(self, session: Session, sha: str, onto: str, landing: Edits, *, exact: bool, kept: Edits | None = None) -> None:
         if exact:
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
         else:
@@ -332,7 +335,10 @@ class Trial(TrialBase):
             landing = self.judge.tree(onto).to(self.judge.tree(sha))
             require(set(landing) <= set(session.touched), "A promotion changes selected paths only.", *landing)
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
-        self.model.promoted(session, sha, landing)
+        if kept is None:
+            self.model.promoted(session, sha, landing)
+        else:
+            self.model.kept(session, sha, kept, landing)
         now = self._fingerprint()
         branch = self.world.durable.branch
         invariant_untouched(

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from support.agent_processes import on_linux
 from support.gate import FOR_PEOPLE, ROOT, Gate
+from support.model_server import ModelServer, use
 
 from pytest_gittrix.confine import confinement
 from pytest_gittrix.extras import missing
@@ -37,7 +38,31 @@ def by_openai_agents(gate: Gate) -> str | None:
     return str(gate.engine.get_session(asyncio.run(run())).workspace_path)
 
 
-LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {"deepagents": by_deepagents, "openai-agents": by_openai_agents}
+def by_claude(gate: Gate) -> str | None:
+    from claude_agent_sdk import ClaudeSDKClient
+
+    from pytest_gittrix.integrations.claude_agent import claude_options
+
+    session = gate.engine.start_session("the gate")
+
+    async def run() -> None:
+        async with claude_options(session.for_agent(), readable=[ROOT]) as options, ClaudeSDKClient(options) as client:
+            await client.query("Go.")
+            _ = [message async for message in client.receive_response()]
+
+    attempt = use("Bash", command=shlex.join(gate.command), description="try")
+    with ModelServer.answering([attempt]) as model, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANTHROPIC_BASE_URL", model.url)
+        patch.setenv("ANTHROPIC_API_KEY", "hunter2")
+        asyncio.run(run())
+    return str(session.workspace_path)
+
+
+LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
+    "deepagents": by_deepagents,
+    "openai-agents": by_openai_agents,
+    "claude": by_claude,
+}
 """By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
 
 

@@ -77,13 +77,16 @@ def deepagents():
 def openai_agents():
     import pytest_gittrix.integrations.openai_agents
 
+def claude():
+    import pytest_gittrix.integrations.claude_agent
+
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
         "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
-        "deepagents": [deepagents], "openai-agents": [openai_agents], "harbor": [harbor]}
+        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

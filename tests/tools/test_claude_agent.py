@@ -1,0 +1,161 @@
+"""The Claude Agent SDK in a session: the real program, with a model that is a server of these tests."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("claude_agent_sdk", reason='needs pip install "pytest-gittrix[claude]"')
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from claude_agent_sdk import ClaudeSDKClient, ResultMessage
+from claude_agent_sdk.testing import run_session_store_conformance
+from support.frameworks import available, programs_of
+from support.git import git
+from support.model_server import ModelServer, text, use
+
+from pytest_gittrix.backends import LocalDurable
+from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
+
+LONG = 120
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
+KEY = "sk-a-key-that-stays-outside"
+LOOK = "cat app.py; env; ls -a ~; cat /etc/shadow; true"
+SLEEP = use("Bash", command=": > up; sleep 600 & sleep 600", description="wait")
+
+
+@pytest.fixture
+def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
+    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["jail", "guard"])
+def level(request: pytest.FixtureRequest) -> str:
+    return available(request.param)
+
+
+@pytest.fixture
+def of_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModelServer], None]:
+    def use_model(model: ModelServer) -> None:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    return use_model
+
+
+def prompted(session: UserSession, prompt: str, **options: Any) -> ResultMessage:
+    """The result of one prompt to an agent."""
+
+    async def ask() -> ResultMessage:
+        async with asyncio.timeout(LONG), claude_options(session.for_agent(), **options) as chosen, ClaudeSDKClient(chosen) as client:
+            await client.query(prompt)
+            return [message async for message in client.receive_response() if isinstance(message, ResultMessage)][-1]
+
+    return asyncio.run(ask())
+
+
+def sleeping(session: UserSession, end: Callable[[ClaudeSDKClient], Awaitable[object]]) -> None:
+    """Have an agent run a command that sleeps, and end that."""
+
+    async def main() -> None:
+        async with asyncio.timeout(LONG), claude_options(session.for_agent(), confine="auto") as chosen, ClaudeSDKClient(chosen) as client:
+            await client.query("Wait.")
+            while not os.path.exists(f"{chosen.cwd}/up"):
+                await asyncio.sleep(0.05)
+            await end(client)
+
+    asyncio.run(main())
+
+
+def no_deletion(tool: str, arguments: Mapping[str, Any]) -> str | None:
+    return "Nothing is deleted here." if "rm " in arguments.get("command", "") else None
+
+
+def test_an_agent_works_confined_is_judged_recorded_and_resumed(
+    engine: GitTrix, level: str, of_model: Callable[[ModelServer], None]
+) -> None:
+    looks = [use("Bash", command=LOOK, description="look"), use("Bash", command="rm app.py", description="delete")]
+    with ModelServer.answering(looks, [use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
+        of_model(model)
+        session = engine.start_session("look around")
+        done = prompted(session, "Look around.", policy=no_deletion, confine=level)
+
+        assert (done.result, session.touched_files()) == ("Done.", ["new.py"])
+        look, deletion, _ = model.tool_results()
+        assert "return a - b" in look
+        assert KEY not in look
+        assert "root:" not in look
+        assert "Nothing is deleted here." in deletion
+        assert model.keys == {KEY}
+        events = [event for event in session.history() if event.type in ("user_message", "tool_call", "tool_result", "assistant_message")]
+        assert [event.type for event in events] == ["user_message", *["tool_call", "tool_result"] * 3, "assistant_message"]
+        assert [event.data["ok"] for event in events if event.type == "tool_result"] == [True, False, True]
+
+        for resumed in (session, session.fork(task="go on")):
+            assert prompted(resumed, "Go on.", resume=done.session_id, confine=level).session_id == done.session_id
+            assert "Look around." in str(model.requests[-1]["messages"])
+        assert programs_of(session.id) == []
+    session.promote(message="Add x")
+
+
+def test_an_interrupted_command_ends_and_the_agent_stays(engine: GitTrix, of_model: Callable[[ModelServer], None]) -> None:
+    async def end(client: ClaudeSDKClient) -> None:
+        await client.interrupt()
+        _ = [message async for message in client.receive_response()]
+        await client.query("Still there?")
+        assert [message async for message in client.receive_response() if isinstance(message, ResultMessage)][-1].result == "Yes."
+
+    with ModelServer.answering([SLEEP], [text("Yes.")]) as model:
+        of_model(model)
+        session = engine.start_session("wait")
+        sleeping(session, end)
+
+    assert [event.data["ok"] for event in session.history(["tool_result"])] == [False]
+    assert programs_of(session.id) == []
+
+
+def test_the_agent_ends_with_its_session(engine: GitTrix, of_model: Callable[[ModelServer], None]) -> None:
+    with ModelServer.answering([SLEEP]) as model:
+        of_model(model)
+        session = engine.start_session("wait")
+
+        async def end(client: ClaudeSDKClient) -> None:
+            await asyncio.to_thread(session.discard)
+            assert programs_of(session.id) == []
+
+        sleeping(session, end)
+
+
+def test_the_program_of_the_page_runs_as_shown(project: Path) -> None:
+    [program] = re.findall(r"^```python\n(# file: agent\.py.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    mend = use("Bash", command="sed -i 's/a - b/a + b/' app.py", description="mend")
+    with ModelServer.answering([mend], [text("Mended.")]) as model:
+        environment = {**os.environ, "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY}
+        subprocess.run([sys.executable, "-c", program], cwd=project.parent, env=environment, timeout=LONG, check=True)
+
+    assert git("show", "HEAD:app.py", cwd=project) == "def add(a, b):\n    return a + b"
+
+
+def test_the_store_of_transcripts_passes_the_conformance_of_the_sdk(engine: GitTrix) -> None:
+    asyncio.run(run_session_store_conformance(lambda: GittrixSessionStore(engine.start_session("store").for_agent())))
+
+
+def test_an_agent_that_nothing_confines_is_refused(engine: GitTrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    async def enter() -> None:
+        async with claude_options(engine.start_session("off").for_agent(), confine="off", network="all"):
+            pass
+
+    with pytest.raises(CapabilityMissing, match="would not be confined"):
+        asyncio.run(enter())

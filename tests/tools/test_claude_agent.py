@@ -143,7 +143,7 @@ def test_the_program_of_the_page_runs_as_shown(project: Path) -> None:
         environment = {**os.environ, "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY}
         subprocess.run([sys.executable, "-c", program], cwd=project.parent, env=environment, timeout=LONG, check=True)
 
-    assert git("show", "HEAD:app.py", cwd=project) == "def add(a, b):\n    return a + b"
+    assert git("show", "HEAD:app.py", cwd=project) == b"def add(a, b):\n    return a + b\n"
 
 
 def test_the_store_of_transcripts_passes_the_conformance_of_the_sdk(engine: GitTrix) -> None:

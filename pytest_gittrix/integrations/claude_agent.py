@@ -7,7 +7,6 @@ permission callback, and the store of transcripts. ``docs/reference/integrations
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -15,16 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.aio.threads import in_thread
-from pytest_gittrix.confine.filesystem_layout import HOME
-from pytest_gittrix.engine.agents.programs import Programs
-from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired
+from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.claude_program import ConfinedProgram, StartedPrograms
+from pytest_gittrix.integrations.claude_program import ConfinedClaude, confined_claude
 from pytest_gittrix.integrations.files import SandboxFiles
-from pytest_gittrix.workspaces.workspace import end_with_workspace
 
 with needs("claude"):
-    import claude_agent_sdk
     from claude_agent_sdk import (
         ClaudeAgentOptions,
         HookMatcher,
@@ -48,13 +43,6 @@ SOURCE: Final = "claude-agent-sdk"
 """What ``source`` is in the ``workflow_event`` of a piece of transcript."""
 PERSON: Final = 24 * 3600.0
 """Seconds that a policy may take, which may ask a person."""
-
-_VARIABLES: Final = {
-    "IS_SANDBOX": "1",  # root is refused elsewhere
-    "DISABLE_AUTOUPDATER": "1",
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-}
-_CONFIGURATION: Final = ".claude"
 
 
 def allow(tool: str, arguments: Mapping[str, Any]) -> str | None:  # noqa: ARG001  (a policy)
@@ -82,47 +70,28 @@ async def claude_options(
     Args:
         session: the agent's side of a session, as ``for_agent()`` gives it.
         policy: decides about each tool call; ``allow`` by default.
-        confine, limits, readable: as for ``AgentSession.programs``.
-        network: likewise; the model alone by default. Its key is read from ``ANTHROPIC_API_KEY`` and is not given to the program.
-        program: the agent's program; the one that the SDK brings by default.
+        confine, network, limits, readable, program: as for ``confined_claude``.
         hooks: more hooks, by the name of their event.
         options: more of the SDK's options, such as ``model``, ``resume`` or ``max_turns``.
 
     Raises:
         ExtraMissing: the extra ``claude`` is not installed.
-        CapabilityMissing: nothing confines the program here.
-        InvalidInput: ``ANTHROPIC_API_KEY`` is not set, or as for ``AgentSession.programs``.
-        SessionExpired: the session has ended.
+        GittrixError: as ``confined_claude``.
     """
-    path = Path(program or Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").absolute()
-    start = partial(session.programs, confine=confine, network=network, limits=limits, at=None, readable=[path, *readable])
+    settings: dict[str, Any] = {"program": program, "confine": confine, "network": network, "limits": limits, "readable": readable}
     with ExitStack() as held:
-        programs = await in_thread(start, Programs.close)
-        held.callback(programs.close)
-        if programs.confinement.level == "off":
-            raise CapabilityMissing(
-                "The agent's program would not be confined.",
-                why=f"It would have the model's key and all that this user may do. {programs.confinement.why}".strip(),
-                fix=Advice("Use confine='auto' on a machine that has a jail or a guard.", "Use --confine auto."),
-            )
-        directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="gittrix-claude-")))
-        home = HOME if programs.confinement.level == "jail" else str(programs.home)
-        configuration = f"{home}/{_CONFIGURATION}"
-        variables = programs.environment({**_VARIABLES, "CLAUDE_CONFIG_DIR": configuration})
-        script = ConfinedProgram(str(path), programs.place, programs.confinement, variables).write(directory)
-        started = StartedPrograms(directory)
-        end_with_workspace(started, str(programs.place.workspace))
-        held.callback(started.kill)
+        enter = partial(held.enter_context, confined_claude(session, **settings))
+        claude: ConfinedClaude = await in_thread(enter, lambda _: held.close())
         log = _Log(session, policy)
         merged = {name: [*log.hooks().get(name, []), *(hooks or {}).get(name, [])] for name in {**log.hooks(), **(hooks or {})}}
         try:
             yield ClaudeAgentOptions(
-                cli_path=script,
-                cwd=programs.workspace,
-                env={"CLAUDE_CONFIG_DIR": configuration},
+                cli_path=claude.script,
+                cwd=claude.programs.workspace,
+                env={"CLAUDE_CONFIG_DIR": claude.configuration},
                 hooks=merged,
                 can_use_tool=log.may_use,
-                session_store=_StoreOfHome(session, SandboxFiles(programs), configuration),
+                session_store=_StoreOfHome(session, SandboxFiles(claude.programs), claude.configuration),
                 **options,
             )
         finally:

@@ -1,7 +1,7 @@
-"""The program that the Claude Agent SDK starts in place of the agent's: it becomes the agent's program, confined.
+"""Claude Code in a session: a file that is started in its place, and becomes it, confined.
 
-The SDK takes one path for a program, and gives it this process's variables. The file at that path starts this module, which passes on none
-of them but the SDK's own marks. The model's key is read here and goes to the gateway alone.
+Who starts it, the Claude Agent SDK or ``run_claude``, gives that file the variables of this process. It passes on none of them but the
+SDK's own marks. The model's key is read there and goes to the gateway alone.
 """
 
 from __future__ import annotations
@@ -9,17 +9,35 @@ from __future__ import annotations
 import os
 import pickle
 import shlex
+import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gittrix.confine.command import Confinement, wrapped
-from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.filesystem_layout import HOME, Place
 from pytest_gittrix.confine.started import end_tree_of
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.workspaces.workspace import end_with_workspace
 
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.limits import ResourceLimits
+    from pytest_gittrix.confine.network import ModelEndpoint
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import Programs
+
+_VARIABLES: Final = {
+    "IS_SANDBOX": "1",  # root is refused elsewhere
+    "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+}
 _OF_THE_SDK: Final = (
     "CLAUDE_CODE_ENTRYPOINT",
     "CLAUDE_AGENT_SDK_VERSION",
@@ -69,6 +87,96 @@ class StartedPrograms:
         for file in sorted((self.directory / _STARTED).iterdir()):
             pid, start_time = map(int, file.name.split("-"))
             end_tree_of(replace(Owner.current(), pid=pid, start_time=start_time))
+
+
+@dataclass(frozen=True)
+class ConfinedClaude:
+    """Claude Code as it is started in a session.
+
+    Attributes:
+        script: the file that is started in its place.
+        programs: the session's programs, among which it is.
+        configuration: the directory of its configuration and transcripts, as it sees that.
+    """
+
+    script: Path
+    programs: Programs
+    configuration: str
+
+
+@contextmanager
+def confined_claude(
+    session: AgentSession,
+    *,
+    program: Path | str | None = None,
+    confine: str | None = None,
+    network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = ("model:anthropic",),
+    limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+    readable: Iterable[Path | str] = (),
+) -> Iterator[ConfinedClaude]:
+    """Claude Code for a session, for a block; what of it runs at the end of the block, or of the session, is killed.
+
+    Args:
+        session: the agent's side of a session, as ``for_agent()`` gives it.
+        program: its path; the one that the Claude Agent SDK brings by default, or else the one in ``PATH``.
+        network: what it reaches; the model alone by default. The key is read from ``ANTHROPIC_API_KEY`` and is not given to the program.
+        confine, limits, readable: as for ``AgentSession.programs``.
+
+    Raises:
+        CapabilityMissing: there is no such program, or nothing confines it here.
+        InvalidInput: ``ANTHROPIC_API_KEY`` is not set, or as for ``AgentSession.programs``.
+        SessionExpired: the session has ended.
+    """
+    path = _found(program)
+    with ExitStack() as held:
+        programs = held.enter_context(
+            session.programs(confine=confine, network=network, limits=limits, at=None, readable=[path, *readable])
+        )
+        if programs.confinement.level == "off":
+            raise CapabilityMissing(
+                "Claude Code would not be confined.",
+                why=f"It would have the model's key and all that this user may do. {programs.confinement.why}".strip(),
+                fix=Advice("Use confine='auto' on a machine that has a jail or a guard.", "Use --confine auto."),
+            )
+        directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="gittrix-claude-")))
+        configuration = f"{HOME if programs.confinement.level == 'jail' else programs.home}/.claude"
+        variables = programs.environment({**_VARIABLES, "CLAUDE_CONFIG_DIR": configuration})
+        script = ConfinedProgram(str(path), programs.place, programs.confinement, variables).write(directory)
+        started = StartedPrograms(directory)
+        end_with_workspace(started, str(programs.place.workspace))
+        held.callback(started.kill)
+        yield ConfinedClaude(script, programs, configuration)
+
+
+def run_claude(session: AgentSession, arguments: Sequence[str], **settings: Any) -> int:
+    """Run Claude Code in a session to its end, on the standard streams of this process; gives its exit status.
+
+    Args:
+        session: the agent's side of a session, as ``for_agent()`` gives it.
+        arguments: those of its command line.
+        settings: as for ``confined_claude``.
+
+    Raises:
+        GittrixError: as ``confined_claude``.
+    """
+    with confined_claude(session, **settings) as claude, subprocess.Popen([claude.script, *arguments]) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # the program has heard it too, and decides
+                continue
+
+
+def _found(program: Path | str | None) -> Path:
+    brought = find_spec("claude_agent_sdk") if program is None else None
+    places = [Path(one, "_bundled", "claude") for one in (brought.submodule_search_locations or () if brought else ())]
+    found = program or next((place for place in places if place.is_file()), None) or shutil.which("claude")
+    if found is None or not Path(found).is_file():
+        raise CapabilityMissing(
+            f"There is no program {str(program or 'claude')!r}.",
+            fix=Advice("Install the extra 'claude', which brings it, or give program=.", "Install the extra 'claude', which brings it."),
+        )
+    return Path(found).absolute()
 
 
 def main() -> NoReturn:

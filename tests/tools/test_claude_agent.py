@@ -25,6 +25,7 @@ from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
+from pytest_gittrix.integrations.claude_program import run_claude
 
 LONG = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
@@ -134,6 +135,15 @@ def test_the_agent_ends_with_its_session(engine: GitTrix, of_model: Callable[[Mo
             assert programs_of(session.id) == []
 
         sleeping(session, end)
+
+
+def test_a_prompt_on_the_command_line(engine: GitTrix, of_model: Callable[[ModelServer], None], capfd: pytest.CaptureFixture[str]) -> None:
+    with ModelServer.answering([use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
+        of_model(model)
+        session = engine.start_session("command line")
+        status = run_claude(session.for_agent(), ["-p", "Add x.", "--permission-mode", "acceptEdits"])
+
+    assert (status, capfd.readouterr().out, session.touched_files()) == (0, "Done.\n", ["new.py"])
 
 
 def test_the_program_of_the_page_runs_as_shown(project: Path) -> None:

@@ -1,8 +1,7 @@
-"""The program that the Claude Agent SDK starts in place of the agent's, with a shell script as the agent's."""
+"""Claude Code in a session, with a shell script in its place: confined, without the model's key, and ended."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,46 +9,82 @@ import pytest
 from support.agent_processes import on_linux
 from support.confined import available
 
+from pytest_gittrix import UserSession
 from pytest_gittrix.confine import Place
-from pytest_gittrix.integrations.claude_program import ConfinedProgram, StartedPrograms
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.integrations.claude_program import ConfinedClaude, ConfinedProgram, confined_claude, run_claude
+from pytest_gittrix.os_level.monotonic import pause
 from pytest_gittrix.testing import World
 
 pytestmark = on_linux
 
 
-@pytest.mark.parametrize("name", ["guard by landlock", "jail by namespaces"])
-def test_the_program_is_confined_gets_no_key_and_is_ended(name: str, tmp_path: Path) -> None:
+AGENT = """#!/bin/sh
+echo "$*"; env; echo made > new.py
+[ "$1" = stay ] || exit 3
+sleep 600
+"""
+KEY = "sk-secret"
+LEVELS = ("guard by landlock", "jail by namespaces")
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "agent"
+    path.write_text(AGENT)
+    path.chmod(0o700)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("A_SECRET", KEY)
+    monkeypatch.setenv("CLAUDE_CODE_ENTRYPOINT", "sdk-py")
+    return path
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_it_is_confined_and_gets_no_key(name: str, agent: Path, capfd: pytest.CaptureFixture[str]) -> None:
     level = available(name).level
-    agent = tmp_path / "agent"
-    agent.write_text('#!/bin/sh\necho "$*"; env; cat; : > up; sleep 600\n')
-    agent.chmod(0o700)
-    outside = {**os.environ, "ANTHROPIC_API_KEY": "sk-secret", "A_SECRET": "sk-secret", "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
-    (tmp_path / "d").mkdir()
-    with World.open(files={"app.py": "v1\n"}) as world, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    with World.open(files={"app.py": "v1\n"}) as world:
+        session = world.start()
+        status = run_claude(session.for_agent(), ["--flag", "two words"], program=agent, confine=level)
+        shown = capfd.readouterr().out
+
+        assert (status, session.touched_files()) == (3, ["new.py"])
+    assert shown.startswith("--flag two words\n")
+    assert KEY not in shown
+    assert "CLAUDE_CODE_ENTRYPOINT=sdk-py\n" in shown
+    assert "ANTHROPIC_API_KEY=the-key-is-added-outside\n" in shown
+
+
+def test_it_ends_with_its_block_and_with_its_session(agent: Path) -> None:
+    level = available("jail by namespaces").level
+
+    def at_work(claude: ConfinedClaude, session: UserSession) -> subprocess.Popen[bytes]:
+        started = subprocess.Popen([claude.script, "stay"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while not session.exists("new.py"):
+            assert started.poll() is None
+            pause(0.01)
+        return started
+
+    with World.open(files={"app.py": "v1\n"}) as world:
+        one, two = world.start(), world.start()
+        with confined_claude(one.for_agent(), program=agent, confine=level) as claude:
+            started = at_work(claude, one)
+        assert started.wait(60) != 0
+        with confined_claude(two.for_agent(), program=agent, confine=level) as claude:
+            started = at_work(claude, two)
+            two.discard()
+            assert started.wait(60) != 0
+
+
+def test_a_program_that_is_not_there_or_that_nothing_confines_is_refused(agent: Path) -> None:
+    with World.open(files={"app.py": "v1\n"}) as world:
         session = world.start().for_agent()
-        with session.programs(confine=level, network=["model:anthropic"], readable=[agent], at=None) as programs:
-            program = ConfinedProgram(str(agent), programs.place, programs.confinement, programs.environment({"IS_SANDBOX": "1"}))
-            script = program.write(tmp_path / "d")
-            with subprocess.Popen([script, "--flag", "two words"], stdin=-1, stdout=-1, stderr=-1, env=outside) as started:
-                assert started.stdin is not None
-                assert started.stdout is not None
-                started.stdin.write(b"prompt\n")
-                started.stdin.close()
-                shown = b""
-                while b"prompt\n" not in shown:
-                    piece = os.read(started.stdout.fileno(), 1 << 16)
-                    assert piece, shown
-                    shown += piece
-
-                StartedPrograms(tmp_path / "d").kill()
-
-                assert started.wait(60) != 0
-
-    assert shown.startswith(b"--flag two words\n")
-    assert b"sk-secret" not in shown
-    assert b"CLAUDE_CODE_ENTRYPOINT=sdk-py\n" in shown
-    assert b"ANTHROPIC_API_KEY=the-key-is-added-outside\n" in shown
+        with pytest.raises(CapabilityMissing, match="no program"):
+            run_claude(session, [], program="/no/claude")
+        with (
+            pytest.raises(CapabilityMissing, match="would not be confined"),
+            confined_claude(session, program=agent, confine="off", network="all"),
+        ):
+            pass
 
 
 def test_a_program_that_cannot_be_confined_is_not_started(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """``gittrix acp``: sessions for an editor that speaks the Agent Client Protocol, on standard input and output.
 
-Standard output carries the protocol; messages for people go to standard error.
+Standard output carries the protocol; messages for people go to standard error. ``gittrix agent`` shows such an agent at work, without an
+editor and without a model.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, put_error
+from pytest_gittrix.commands.render import text_of
+from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.confinement_levels import LEVELS
@@ -21,10 +25,26 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.engine.agents.programs import Programs
 
-EXAMPLES = [
-    "gittrix acp -- my-agent",
-    "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp",
-]
+EXAMPLES = ["gittrix acp -- my-agent", "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp"]
+AGENT_EXAMPLES = ["gittrix agent --demo", "gittrix agent --demo --times 100"]
+
+
+def agent_arguments(verb: Any) -> None:
+    """Declare what ``gittrix agent`` takes."""
+    verb.add_argument("--demo", action="store_true", required=True, help="tell a story of a scripted agent that speaks the protocol")
+    verb.add_argument("--times", type=number, default=1, metavar="N", help="tell it so often, in one process (%(default)s)")
+    verb.add_argument("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)")
+
+
+def agent(options: argparse.Namespace) -> CommandResult:
+    """Run the story, and count what it leaves; exit status 1 if that is anything."""
+    with needs("acp"):
+        from pytest_gittrix.testing.acp_story import run_stories
+
+    told: list[str] = []
+    left = run_stories(options.times, confine=options.confine, tell=told.append)
+    shown = [*(told if options.times == 1 else []), f"{options.times} {'time' if options.times == 1 else 'times'}, left behind: {left}."]
+    return CommandResult({"times": options.times, "left": asdict(left), "story": told}, text_of(shown), status=1 if left else 0)
 
 
 def arguments(verb: Any) -> None:

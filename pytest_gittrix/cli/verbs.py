@@ -19,6 +19,8 @@ _COMMANDS = {
 }
 """The commands of a terminal. Each is the function of its name, in the module of its name beside this one."""
 
+_AGENT = "watch a scripted agent at work, from its first edit to the second promotion"
+
 
 def command_line(line: Iterable[str] | None = None) -> Parser:
     """Make the parser of the whole command line, or of the verbs that stand in ``line``; its ``parse_args`` raises Misuse."""
@@ -39,3 +41,9 @@ def _add_verbs(words: Collection[str] | None, areas: Any) -> None:
             module.arguments(add_command(areas, name, getattr(module, name), what, examples=module.EXAMPLES))
         else:
             add_command(areas, name, None, what, examples=())
+    if words is None or "agent" in words:
+        from pytest_gittrix.cli import acp
+
+        acp.agent_arguments(add_command(areas, "agent", acp.agent, _AGENT, examples=acp.AGENT_EXAMPLES))
+    else:
+        add_command(areas, "agent", None, _AGENT, examples=())

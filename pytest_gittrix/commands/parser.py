@@ -27,7 +27,7 @@ ON_OVERLAP = ("refuse", "allow-identical", "merge")
 
 COMMANDS: Final = {
     "sessions": ("session", "promote", "sweep", "recover"),
-    "agents that stay": ("member", "serve", "mcp", "acp"),
+    "agents that stay": ("member", "serve", "mcp", "acp", "agent"),
     "tests": ("eval", "conform", "torture"),
     "worktrees": ("unfinished",),
 }

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from pytest_gittrix.confine.running import Running
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing
-from pytest_gittrix.os_level.proc import open_descriptors
+from pytest_gittrix.os_level.proc import open_connections
 from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
@@ -33,18 +31,9 @@ def session() -> Iterator[UserSession]:
     with World.open(files={"app.py": "one\ntwo\nthree\n", "data.bin": b"\xff\xfe"}) as world:
         session = world.start()
         session.for_agent().run(["true"], confine="auto", timeout=60)  # the zygote stays
-        before = connections()
+        before = open_connections()
         yield session
-        assert connections() == before
-
-
-def connections() -> list[str]:
-    """The open pipes, sockets and handles of processes of this process; files of the session's workspace come and go."""
-    found = []
-    for fd in open_descriptors():
-        with suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return sorted(one for one in found if one.startswith(("pipe:", "socket:", "anon_inode:")))
+        assert open_connections() == before
 
 
 def prompted(session: UserSession, *scripts: str, confine: str = "auto", **options: Any) -> list[Prompted]:

@@ -272,9 +272,8 @@ class _Conversation:
             return await self._say("Nothing differs from the repository.")
         if not await self._agreed(review):
             return await self._say("Nothing was promoted.")
-        result = await asyncio.to_thread(self._session.promote, review, message=message)
-        await self.close()
-        lines = [f"Promoted {_files(len(review.changes))} to {result.branch} as {result.sha}. This session is over.", *result.warnings]
+        result = await asyncio.to_thread(lambda: self._session.promote(review, message=message, keep=True))
+        lines = [f"Promoted {_files(len(review.changes))} to {result.branch} as {result.sha}.", *result.warnings]
         return await self._say("\n".join(lines))
 
     async def _agreed(self, review: Review) -> bool:

@@ -48,6 +48,14 @@ def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(durable: GitR
         assert durable.text("show", "HEAD:new.py") == "# new"
         assert durable.text("log", "-1", "--format=%s") == "Add new"
 
+        theirs = durable.commit({"other.py": "theirs\n"})
+        await editor.prompt(session, "say(open(cwd + '/new.py').read()); open(cwd + '/more.py', 'w').write('more')")
+        assert editor.said() == "# new\n", "the same agent goes on"
+        await editor.prompt(session, "/promote Add more")
+        sha = editor.said().rpartition(" as ")[2].removesuffix(".")
+        assert durable.text("show", f"{sha}:more.py") == "more"
+        assert durable.text("rev-parse", f"{sha}^") == theirs
+
     edited(tmp_path, work)
 
 

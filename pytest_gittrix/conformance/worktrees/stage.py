@@ -39,6 +39,7 @@ CONTROLS: Final[Mapping[str, Judge]] = {
     "delete": remove.merged_is_removed,
     "clean": merged.merged_is_cleaned.judge,
     "dry_run": _runs("dry_run"),
+    "expire": merged.old_is_removed,
     "finish": finish.lands.judge,
     "sync": _runs("sync"),
     "list": _runs("list"),

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 
-COMMANDS: Final = ("create", "delete", "clean", "dry_run", "finish", "sync", "list")
+COMMANDS: Final = ("create", "delete", "clean", "dry_run", "expire", "finish", "sync", "list")
 """The keys of a description that are commands of the tool."""
 PLACEHOLDERS: Final = ("name", "base", "path", "repo", "world")
 """What may stand in braces in a command."""
@@ -52,6 +52,7 @@ class WorktreeTool(BaseModel):
         delete: removes one; without it the family WREM is not claimed.
         clean: removes all that are finished; without it WMRG is not claimed.
         dry_run: prints what ``clean`` would remove.
+        expire: removes all that were not used for long; with a limit of at most a year, such as ``tool clean --older-than 30d``.
         finish: brings the work of one to the base branch; without it WFIN is not claimed.
         sync: brings a worktree up to date with the base branch.
         list: prints the worktrees; without it WTRU is not claimed.
@@ -78,6 +79,7 @@ class WorktreeTool(BaseModel):
     delete: str = ""
     clean: str = ""
     dry_run: str = ""
+    expire: str = ""
     finish: str = ""
     sync: str = ""
     list: str = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant, removes_finished_work
-from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, token
+from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 _KEEPING: Final = re.compile(r"keep|kept|skip|not |n't|unmerged|refus|active|ahead|retain|dirty|warn", re.IGNORECASE)
 _HEX: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
@@ -232,3 +233,40 @@ def commits_after_a_merged_request(world: ToolWorld, _case: str) -> None:
     text = _commit(world, "later")
     world.command("clean")
     world.findable(text, "a commit is gone that was made after a squash merge, whose branch was deleted on the remote")
+
+
+_LONG_AGO: Final = "2020-01-01T00:00:00Z"
+_TOUCHED_LONG_AGO: Final = "touch -h -t 202001010000"
+
+
+def _old(world: ToolWorld) -> Path:
+    """Create a worktree whose work is finished, and in which nobody has done anything for years."""
+    path = world.create()
+    dates = f"export GIT_AUTHOR_DATE={_LONG_AGO} GIT_COMMITTER_DATE={_LONG_AGO}"
+    world.sh(f"{dates}; echo done > done.txt; git add -A; git commit -qm 'add done.txt'", path)
+    world.sh(f'git merge -q --no-ff --no-edit "$(git -C "{path}" rev-parse HEAD)"')
+    world.sh(f'find "$PWD" "$(git rev-parse --absolute-git-dir)" -exec {_TOUCHED_LONG_AGO} {{}} +', path)
+    return path
+
+
+def old_is_removed(world: ToolWorld, _case: str) -> None:
+    """The control of ``expire``: a finished worktree is removed that nobody has used for years."""
+    path = _old(world)
+    head = world.worktrees().get(path, "")
+    ran = world.command("expire")
+    if not world.gone(path, head):
+        raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work of years ago (exit status {ran.status}): {ran.last_line}")
+
+
+@clause(
+    "WMRG-15",
+    "a worktree in which files are written is not old",
+    "cleaning by age takes the directory from under a program that runs for days",
+    "expire",
+)
+def written_is_not_old(world: ToolWorld, _case: str) -> None:
+    """A program has just written to an ignored file; branch, directories and all other files are of years ago."""
+    path = _old(world)
+    world.sh(f"mkdir build; echo running > build/log.txt; {_TOUCHED_LONG_AGO} . build", path)
+    world.command("expire")
+    world.check(f'test -f "{path}/build/log.txt"', "a worktree is gone in which a file was written a moment ago")

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -195,6 +196,9 @@ def test_a_configuration_can_be_a_repository_or_a_file(project: Path, tmp_path: 
 
     assert settled(str(project)) == GittrixSandboxConfig(repository=str(project))
     assert settled(str(tmp_path / "sandbox.toml")) == GittrixSandboxConfig(confine="jail", history=3)
+    (tmp_path / "sandbox.toml").write_text("epoch = 2040-05-06T00:00:00Z\n")
+    with pytest.warns(DeprecationWarning, match="epoch is called clock_start today"):
+        assert settled(str(tmp_path / "sandbox.toml")).clock_start == datetime(2040, 5, 6, tzinfo=UTC)
 
 
 def test_another_user_is_refused_and_the_same_one_is_not() -> None:

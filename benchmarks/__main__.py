@@ -48,6 +48,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.history import history
     from benchmarks.ignore import ignore
     from benchmarks.machine import machine
+    from benchmarks.programs import programs
     from benchmarks.query import query
     from benchmarks.startup import command_line, startup
     from benchmarks.store import record, store
@@ -69,6 +70,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "evals": lambda: evals(quick=quick),
         "eval page": lambda: eval_page(quick=quick),
         "confine": lambda: confine(quick=quick),
+        "programs": lambda: programs(quick=quick),
         "ignore": lambda: ignore(quick=quick),
     }
 

@@ -13,7 +13,7 @@ from benchmarks.measure import Measurement, Variant, interleave, summarise, time
 from pytest_gittrix.confine.choose import Confinement, Place, missing, run
 
 PLAIN: Final = "plain subprocess.run"
-_MEANS: Final = (
+MEANS: Final = (
     Confinement("off", "none"),
     Confinement("guard", "landlock"),
     Confinement("jail", "bwrap"),
@@ -29,7 +29,7 @@ def confine(*, quick: bool = False) -> list[Measurement]:
         home.mkdir()
         place, told = Place(workspace, home), {"PATH": os.defpath}
         variants: dict[str, Variant] = {PLAIN: _plain(workspace, told)}
-        for means in _MEANS:
+        for means in MEANS:
             if not missing(means.by):
                 variants[str(means)] = _confined(place, means, told)
         return summarise("confine", interleave(variants, rounds=20 if quick else 200, seconds=5 if quick else 40, warm=2))

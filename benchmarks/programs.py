@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from benchmarks.confine import MEANS
@@ -33,9 +34,7 @@ def programs(*, quick: bool = False) -> list[Measurement]:
         found = summarise("programs", interleave(turns, rounds=20 if quick else 200, seconds=5 if quick else 40, warm=2))
         for name, begin in variants.items():
             taken = [_memory(begin) for _ in range(1 if quick else 3)]
-            found.append(
-                Measurement("programs at once", name, TOTAL, AT_ONCE, sorted(taken)[len(taken) // 2], min(taken), len(taken), "MB")
-            )
+            found.append(Measurement("programs at once", name, TOTAL, AT_ONCE, median(taken), min(taken), len(taken), "MB"))
         return found
 
 

@@ -52,6 +52,16 @@ def test_a_history_is_compared_with_the_same_bytes_by_hand(tmp_path: Path) -> No
     assert all(item["unit"] == "events/s" and item["median"] > 0 for item in measured.values())
 
 
+@pytest.mark.skipif(not SOAK, reason="fifty programs at once, at each level")
+def test_programs_that_stay_are_measured_until_their_first_output_and_in_memory(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+    done = run("--quick", "--only", "programs", "--json", str(target))
+
+    assert done.returncode == 0, done.stderr
+    found = [(item["bench"], item["name"], item["unit"]) for item in json.loads(target.read_text())["measurements"]]
+    assert {("programs", "off", "ms"), ("programs at once", "off", "MB")} <= {*found}
+
+
 @pytest.mark.skipif(not SOAK, reason="six processes, for some seconds")
 def test_promotions_beside_a_rival_and_a_sweeper_are_counted() -> None:
     command = [sys.executable, "-m", "benchmarks.contention", "--count", "8", "--durability", "fast"]

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     sizes = asked.sizes or list(_QUICK_SIZES if asked.quick else _SIZES)
     surroundings = environment(memory_directory(), tempfile.gettempdir())
-    benches = _benches(sizes, asked.quick)
+    benches = parts(sizes, quick=asked.quick)
     found: list[Measurement] = []
     for name in asked.only or benches:
         began = time.monotonic()
@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measurement]]]:
+def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], list[Measurement]]]:
+    """The parts of a run by name."""
     from benchmarks.confine import confine
     from benchmarks.contention import contention
     from benchmarks.cycle import cycle, moving
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine beside git and floors, in one run.")
     parser.add_argument("--quick", action="store_true", help="less than a minute: sizes 10 and 1000, few rounds")
     parser.add_argument("--sizes", type=_numbers, metavar="N,N", help=f"files of the cycle (default: {','.join(map(str, _SIZES))})")
-    parser.add_argument("--only", action="append", choices=[*_benches([], False)], help="run this one alone; may be given again")
+    parser.add_argument("--only", action="append", choices=[*parts([])], help="run this one alone; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there too")
     return parser
 

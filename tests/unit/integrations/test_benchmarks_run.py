@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.scene import SOAK
 
+from benchmarks.__main__ import parts
+from benchmarks.day import HEAD
 from benchmarks.exponents import exponent_of
 from benchmarks.measure import Measurement
 from benchmarks.report import EXPONENTS, Run, text
@@ -97,6 +99,12 @@ def test_an_exponent_is_fitted_to_the_larger_sizes_and_judged() -> None:
     (verdict,) = run.verdicts()
     assert (round(verdict.best, 6), verdict.limit, verdict.met) == (2.0, 1.1, False)
     assert "2.00 (10 000)" in text(run, {})
+
+
+def test_the_page_says_what_each_part_measures() -> None:
+    page = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
+
+    assert [part for part in parts([]) if f"**{part.capitalize()}** " not in page] == []
 
 
 @pytest.mark.parametrize("arguments", [("--only", "nothing"), ("--sizes", "many")])

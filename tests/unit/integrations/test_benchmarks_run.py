@@ -12,7 +12,6 @@ import pytest
 from support.scene import SOAK
 
 from benchmarks.__main__ import parts
-from benchmarks.day import HEAD
 from benchmarks.exponents import exponent_of
 from benchmarks.measure import Measurement
 from benchmarks.report import EXPONENTS, Run, text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import escapes
-from support.acp_editor import Editor, edited
+from support.acp_editor import Editor, editing
 from support.confined import available
 from support.escapes import EXPECTED, LEVELS, Target, open_host
 from support.git import GitRepo
@@ -45,17 +46,28 @@ update("agent_thought_chunk", content={"type": "text", "text": json.dumps(answer
 """
 
 
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    with editing(tmp_path_factory.mktemp("editor") / "store") as editor:
+        yield editor
+
+
+@pytest.fixture
+def editor(process: Editor) -> Editor:
+    return process.anew()
+
+
 @pytest.fixture
 def durable(tmp_path: Path) -> GitRepo:
     return GitRepo.make(tmp_path / "project", {"app.py": "text of durable\n"})
 
 
-def test_an_agent_at_the_default_level_gets_out_in_no_way(durable: GitRepo, tmp_path: Path) -> None:
+def test_an_agent_at_the_default_level_gets_out_in_no_way(editor: Editor, durable: GitRepo, tmp_path: Path) -> None:
     level = available("jail by namespaces").level
 
-    async def work(editor: Editor) -> None:
+    async def work() -> None:
         session, other = await editor.new(durable), await editor.new(durable)
-        store = tmp_path / "store"
+        store = editor.store
         target = Target(
             workspace=store / session / "workspace",
             durable=durable.path,
@@ -75,15 +87,15 @@ def test_an_agent_at_the_default_level_gets_out_in_no_way(durable: GitRepo, tmp_
 
         assert found == {escape: row[LEVELS.index(level)] for escape, row in EXPECTED.items()}
 
-    edited(tmp_path, work)
+    editor.run(work())
 
 
-def test_nothing_that_an_agent_sends_or_runs_promotes(durable: GitRepo, tmp_path: Path) -> None:
+def test_nothing_that_an_agent_sends_or_runs_promotes(editor: Editor, durable: GitRepo) -> None:
     available("jail by namespaces")
 
-    async def work(editor: Editor) -> None:
+    async def work() -> None:
         session, before = await editor.new(durable), durable.head()
-        given = f"store, durable = {str(tmp_path / 'store')!r}, {str(durable.path)!r}\n"
+        given = f"store, durable = {str(editor.store)!r}, {str(durable.path)!r}\n"
         await editor.prompt(session, given + PROMOTES)
 
         [thought] = editor.of("agent_thought_chunk")
@@ -99,13 +111,13 @@ def test_nothing_that_an_agent_sends_or_runs_promotes(durable: GitRepo, tmp_path
         ]
 
         def changes_its_mind() -> None:
-            (tmp_path / "store" / session / "workspace" / "new.py").write_text("what nobody saw")
+            (editor.store / session / "workspace" / "new.py").write_text("what nobody saw")
 
         editor.while_asked = changes_its_mind
         await editor.prompt(session, "/promote")
         assert durable.text("show", "HEAD:new.py") == "by the agent", "what was shown is what was promoted"
 
-    edited(tmp_path, work)
+    editor.run(work())
 
 
 def test_an_agent_that_nothing_confines_is_not_started(

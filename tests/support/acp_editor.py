@@ -5,33 +5,52 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import acp
 from acp import schema
 from support.acp_program import ARGV
 from support.git import GitRepo
 
+T = TypeVar("T")
+
 
 class Editor:
     """An editor that notes what it is told, and answers questions as a test says.
 
     Attributes:
+        store: of the sessions.
         connection: to ``gittrix acp``.
+        runner: the event loop of both.
         told: the updates, as JSON.
         asked: the titles of what it was asked permission for.
         answer: the kind of option that its user takes; ``None`` answers that the turn was cancelled.
         while_asked: what happens while its user thinks about an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path) -> None:
+        self.store = store
         self.connection: Any = None
+        self.runner: asyncio.Runner | None = None
         self.told: list[dict[str, Any]] = []
         self.asked: list[str] = []
         self.answer: str | None = "allow_once"
         self.while_asked: Callable[[], object] = lambda: None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of a test, for a minute at most."""
+        assert self.runner is not None
+        return self.runner.run(asyncio.wait_for(work, 60))
+
+    def anew(self) -> Editor:
+        """The same editor, as it begins."""
+        self.told.clear()
+        self.asked.clear()
+        self.answer, self.while_asked = "allow_once", lambda: None
+        return self
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.told.append(update.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -61,26 +80,18 @@ class Editor:
         return [one for one in self.told if one["sessionUpdate"] == kind]
 
 
-def edited(tmp_path: Path, work: Callable[[Editor], Awaitable[None]], *options: str) -> None:
-    """Have an editor work with a ``gittrix acp`` of its own."""
-
-    async def whole() -> None:
-        editor = Editor()
-        words = ["-m", "pytest_gittrix.cli", "acp", "--store", str(tmp_path / "store"), *options, "--", *ARGV]
-        async with (
-            asyncio.timeout(60),
-            acp.spawn_agent_process(
-                editor,
-                sys.executable,
-                *words,
-                env=dict(os.environ),
-                transport_kwargs={"stderr": None},
-                use_unstable_protocol=True,
-            ) as (connection, _),
-        ):
-            editor.connection = connection
-            found = await connection.initialize(acp.PROTOCOL_VERSION)
-            assert found.agent_capabilities.load_session
-            await work(editor)
-
-    asyncio.run(whole())
+@contextmanager
+def editing(store: Path, *options: str) -> Iterator[Editor]:
+    """An editor with a ``gittrix acp`` of its own, for several tests: that process takes longest to start."""
+    editor = Editor(store)
+    words = ["-m", "pytest_gittrix.cli", "acp", "--store", str(store), *options, "--", *ARGV]
+    settings = {"env": dict(os.environ), "transport_kwargs": {"stderr": None}, "use_unstable_protocol": True}
+    process = acp.spawn_agent_process(editor, sys.executable, *words, **settings)
+    with asyncio.Runner() as runner:
+        editor.runner = runner
+        editor.connection, _ = runner.run(process.__aenter__())
+        try:
+            assert editor.run(editor.connection.initialize(acp.PROTOCOL_VERSION)).agent_capabilities.load_session
+            yield editor
+        finally:
+            runner.run(process.__aexit__(None, None, None))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import acp
 import pytest
-from support.acp_editor import Editor, edited
+from support.acp_editor import Editor, editing
 from support.git import GitRepo
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    with editing(tmp_path_factory.mktemp("editor") / "store") as editor:
+        yield editor
+
+
+@pytest.fixture
+def editor(process: Editor) -> Editor:
+    return process.anew()
 
 
 @pytest.fixture
@@ -26,8 +38,8 @@ say("written")
 """
 
 
-def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(durable: GitRepo, tmp_path: Path) -> None:
-    async def work(editor: Editor) -> None:
+def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(editor: Editor, durable: GitRepo) -> None:
+    async def work() -> None:
         session = await editor.new(durable)
         assert await editor.prompt(session, WRITES) == "end_turn"
         assert [one["name"] for one in editor.of("available_commands_update")[0]["availableCommands"]] == ["diff", "promote"]
@@ -56,11 +68,11 @@ def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(durable: GitR
         assert durable.text("show", f"{sha}:more.py") == "more"
         assert durable.text("rev-parse", f"{sha}^") == theirs
 
-    edited(tmp_path, work)
+    editor.run(work())
 
 
-def test_conversations_are_cancelled_forked_listed_closed_and_loaded(durable: GitRepo, tmp_path: Path) -> None:
-    async def work(editor: Editor) -> None:
+def test_conversations_are_cancelled_forked_listed_closed_and_loaded(editor: Editor, durable: GitRepo) -> None:
+    async def work() -> None:
         first, other = await editor.new(durable), await editor.new(durable)
         hangs = asyncio.create_task(editor.prompt(first, "say('hanging'); receive()"))
         while not editor.of("agent_message_chunk"):
@@ -89,17 +101,17 @@ def test_conversations_are_cancelled_forked_listed_closed_and_loaded(durable: Gi
         assert await editor.prompt(first, "say(open(cwd + '/new.py').read())") == "end_turn"
         assert editor.said() == "# new\n"
 
-    edited(tmp_path, work)
+    editor.run(work())
 
 
-def test_what_an_agent_asks_its_user_decides_and_an_agent_that_dies_is_started_again(durable: GitRepo, tmp_path: Path) -> None:
+def test_what_an_agent_asks_its_user_decides_and_an_agent_that_dies_is_started_again(editor: Editor, durable: GitRepo) -> None:
     asks = """
 answer = ask("session/request_permission", toolCall={"toolCallId": "c1", "title": "Delete"},
     options=[{"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"}])
 say(answer["outcome"].get("optionId", "none"))
 """
 
-    async def work(editor: Editor) -> None:
+    async def work() -> None:
         session = await editor.new(durable)
         for editor.answer in ("allow_once", "reject_once", None):
             await editor.prompt(session, asks)
@@ -115,17 +127,17 @@ say(answer["outcome"].get("optionId", "none"))
         assert "app.py" in editor.said()
         assert durable.text("show", "HEAD:app.py") == "theirs"
 
-    edited(tmp_path, work)
+    editor.run(work())
 
 
-def test_a_directory_without_a_repository_is_an_error_of_the_protocol(tmp_path: Path) -> None:
+def test_a_directory_without_a_repository_is_an_error_of_the_protocol(editor: Editor, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
-    async def work(editor: Editor) -> None:
+    async def work() -> None:
         with pytest.raises(acp.RequestError) as caught:
             await editor.connection.new_session(cwd=str(tmp_path / "empty"))
         assert "ADAPTER_UNAVAILABLE" in str(caught.value.data)
         with pytest.raises(acp.RequestError):
             await editor.connection.load_session(session_id="sess_nobody", cwd=str(tmp_path / "empty"))
 
-    edited(tmp_path, work)
+    editor.run(work())

@@ -163,15 +163,25 @@ def _commit_under_a_lock(root: Path, durability: Durability, who: str, times: in
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
+@contextmanager
+def _turn(root: Path) -> Iterator[None]:
+    """A block of the rival or of git's tidying, of which one runs at a time: ``gc --prune=now`` takes the objects of a commit that git is
+    making. Those of a promotion are protected, so the engine takes no such turn.
+    """
+    with open(root / "turn", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _be_the_rival(root: Path, _durability: Durability, who: str, _times: int, ready: Callable[[], object]) -> None:
-    """Commit as a person does whom nobody waits for. Git refuses where the branch was moved meanwhile."""
+    """Commit as a person does whom nobody waits for, except while git tidies. Git refuses where the branch was moved meanwhile."""
     path = root / f"promoted-{who}"
     path.touch()
     ready()
     for number in count():
         change = f"M 100644 inline {who}/{number % _NAMES}\ndata <<end\n{number}\nend\n\nget-mark :1\n"
         commit = f"commit {BRANCH}\nmark :1\ncommitter {who} <bench@example.com> now\ndata 0\nfrom {BRANCH}^0\n{change}"
-        with suppress(subprocess.CalledProcessError), path.open("a") as told:
+        with suppress(subprocess.CalledProcessError), path.open("a") as told, _turn(root):
             told.write(f"{_git(root, 'fast-import', '--quiet', '--date-format=now', data=commit)}\n")
         time.sleep(_RIVALS_PAUSE)
 
@@ -184,7 +194,7 @@ def _sweep(root: Path, durability: Durability, _who: str, _times: int, ready: Ca
             engine.start_session("left behind", eviction="1s")
             engine.sweep()
             if number % _TIDY_EVERY == 0:
-                with suppress(subprocess.CalledProcessError):
+                with suppress(subprocess.CalledProcessError), _turn(root):
                     _git(root, "gc", "-q", "--prune=now")
             time.sleep(_SWEEPERS_PAUSE)
 

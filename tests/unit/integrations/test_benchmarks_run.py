@@ -12,6 +12,7 @@ import pytest
 from support.scene import SOAK
 
 from benchmarks.__main__ import parts
+from benchmarks.day import HEAD
 from benchmarks.exponents import exponent_of
 from benchmarks.measure import Measurement
 from benchmarks.report import EXPONENTS, Run, text
@@ -71,6 +72,17 @@ def test_promotions_beside_a_rival_and_a_sweeper_are_counted() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("8 promotions, ")
     assert done.stdout.endswith(": 0 lost\n")
+
+
+@pytest.mark.skipif(not SOAK, reason="a store, three repositories and two dozen sessions")
+def test_a_day_of_work_shows_what_it_uses_as_it_goes_on() -> None:
+    command = [sys.executable, "-m", "benchmarks.day", "--repositories", "3", "--promotions", "24", "--files", "40"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    head, _, *rows = done.stdout.splitlines()
+    assert head.split() == " ".join(HEAD).split()
+    assert [row.split()[:2] for row in rows] == [["1", "1"], ["6", "6"], ["12", "12"], ["24", "24"]]
 
 
 def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> None:

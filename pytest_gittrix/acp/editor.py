@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from secrets import token_hex
 from typing import Any, Final
 
 from pytest_gittrix import __version__
@@ -21,6 +22,7 @@ from pytest_gittrix.engine.user_session import Review, UserSession
 from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.extras import needs
 from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.visible import visible, visible_line
 
 with needs("acp"):
     import acp
@@ -162,7 +164,6 @@ class _Conversation:
         self._agent: AcpAgent | None = None
         self._seen = ""  # the workspace as the agent sees it
         self._durable = ""
-        self._promotions = 0
 
     async def announce(self) -> None:
         """Tell the editor which commands its user may type."""
@@ -278,12 +279,11 @@ class _Conversation:
 
     async def _agreed(self, review: Review) -> bool:
         """Whether the user, who sees the changes, agrees to promote exactly these."""
-        self._promotions += 1
-        call = f"gittrix-promote-{self._promotions}"
+        call = f"gittrix-promote-{token_hex()}"  # else an agent could change what the user is shown under this id
         diff = await asyncio.to_thread(lambda: review.diff)  # of the reviewed bytes, whatever the agent does meanwhile
         beside = [f"Not promoted: {line}" for line in review.beside]
-        secrets = [f"{path} seems to hold credentials: {', '.join(found)}" for path, found in review.secrets.items()]
-        shown = [acp.tool_content(acp.text_block(_utf8("\n".join([_fenced(diff), *secrets, *beside]))))]
+        secrets = [f"{visible_line(path)} seems to hold credentials: {', '.join(found)}" for path, found in review.secrets.items()]
+        shown = [acp.tool_content(acp.text_block(visible("\n".join([_fenced(diff), *secrets, *beside]))))]
         title = f"Promote {_files(len(review.changes))}"
         await self._tell(acp.start_tool_call(call, title, kind="other", status="pending", content=shown))
         options = [
@@ -297,7 +297,7 @@ class _Conversation:
         return agreed
 
     async def _say(self, text: str) -> str:
-        await self._tell(acp.update_agent_message_text(_utf8(text)))
+        await self._tell(acp.update_agent_message_text(visible(text)))
         return "end_turn"
 
     async def _tell(self, update: Any) -> None:
@@ -343,12 +343,7 @@ def _text(block: Any) -> str:
 def _fenced(diff: str) -> str:
     longest = max((len(line) - len(line.lstrip("`")) for line in (one[1:] for one in diff.splitlines())), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}diff\n{_utf8(diff)}{fence}"
-
-
-def _utf8(text: str) -> str:
-    """A text whose bytes that are no UTF-8 are replaced, since JSON cannot have them."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return f"{fence}diff\n{visible(diff)}{fence}"
 
 
 def _files(count: int) -> str:

@@ -27,6 +27,7 @@ class Editor:
         runner: the event loop of both.
         told: the updates, as JSON.
         asked: the titles of what it was asked permission for.
+        calls: the ids of these tool calls.
         answer: the kind of option that its user takes; ``None`` answers that the turn was cancelled.
         while_asked: what happens while its user thinks about an answer.
     """
@@ -37,6 +38,7 @@ class Editor:
         self.runner: asyncio.Runner | None = None
         self.told: list[dict[str, Any]] = []
         self.asked: list[str] = []
+        self.calls: list[str] = []
         self.answer: str | None = "allow_once"
         self.while_asked: Callable[[], object] = lambda: None
 
@@ -49,6 +51,7 @@ class Editor:
         """The same editor, as it begins."""
         self.told.clear()
         self.asked.clear()
+        self.calls.clear()
         self.answer, self.while_asked = "allow_once", lambda: None
         return self
 
@@ -57,6 +60,7 @@ class Editor:
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
         self.asked.append(str(tool_call.title))
+        self.calls.append(tool_call.tool_call_id)
         self.while_asked()
         if self.answer is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))

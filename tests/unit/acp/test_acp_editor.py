@@ -47,6 +47,10 @@ def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(editor: Edito
         assert Path(location["path"]).read_text() == "# new\n", "the editor can open it"
         assert editor.said() == "written"
 
+        await editor.prompt(session, "open(cwd + '/app.py', 'w').write('v1 \u202e reversed')")
+        await editor.prompt(session, "/diff")
+        assert "+v1 \\u202e reversed" in editor.said(), "nothing in a diff hides what it says"
+        await editor.prompt(session, "open(cwd + '/app.py', 'w').write('v1\\n')")
         await editor.prompt(session, "/diff")
         assert "+# new" in editor.said()
         editor.answer = "reject_once"
@@ -57,6 +61,8 @@ def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(editor: Edito
         await editor.prompt(session, "/promote Add new")
         assert editor.said().startswith("Promoted 1 file to ")
         assert editor.asked == ["Promote 1 file"] * 2
+        shown = [call.removeprefix("gittrix-promote-") for call in editor.calls]
+        assert [len({*shown}), *map(len, shown)] == [2, 64, 64], "an agent cannot guess under which id its changes are shown"
         assert durable.text("show", "HEAD:new.py") == "# new"
         assert durable.text("log", "-1", "--format=%s") == "Add new"
 

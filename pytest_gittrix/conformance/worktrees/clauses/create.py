@@ -219,7 +219,6 @@ def names_by_case(world: ToolWorld, _case: str) -> None:
 def a_failing_hook(world: ToolWorld, _case: str) -> None:
     """The hook that runs after each checkout fails: the command does so too, or shows what the hook said."""
     text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
-    text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
     hook = ".git/hooks/post-checkout"
     world.sh(f"mkdir -p .git/hooks; printf '{text}' > {hook}; chmod +x {hook}; git config core.hooksPath \"$R/app/.git/hooks\"")
     ran = world.command("create", said=True)

@@ -129,7 +129,7 @@ def checked_out_twice(world: ToolWorld, _case: str) -> None:
 @clause(
     "WREM-24",
     "unsaved work is not lost where the main checkout was moved",
-    "git cannot say what is in the worktree, and the tool takes that for nothing",
+    "git cannot say what is in the worktree, and that is taken for nothing",
     "delete",
 )
 def a_moved_checkout(world: ToolWorld, _case: str) -> None:
@@ -144,7 +144,10 @@ def a_moved_checkout(world: ToolWorld, _case: str) -> None:
 
 
 @clause(
-    "WREM-25", "unsaved work in a worktree of a bare repository is not lost", "a layout without a main checkout is not looked at", "delete"
+    "WREM-25",
+    "unsaved work in a worktree of a bare repository is not lost",
+    "the work of everybody who keeps a bare repository is gone",
+    "delete",
 )
 def a_bare_repository(world: ToolWorld, _case: str) -> None:
     """The repository has worktrees alone. A tool that refuses to work there has no verdict."""

@@ -224,7 +224,8 @@ def _moved(life: Life, event: Event) -> Life:
         status = event.data.get("result")
         result = replace(result or FinalizationResult(), exit_status=status) if status is not None else result
         idle = life.state == "active" and status == "Skipped"  # the caller that ended it knows that no agent had worked there
-        saved = life.state == "finalizing" and result is not None and result.exit_status in SAVED  # its agent failed, and no work is lost
+        # Its agent failed, and an attempt has saved its work.
+        saved = life.state == "finalizing" and life.result is not None and life.result.exit_status in SAVED
         unsaved = life.unsaved or status == "Failed" or (to == "failed" and not idle and not saved)
         return replace(moved, ended=to, ended_ns=event.ts, result=result, unsaved=unsaved)
     if to == "finalizing":

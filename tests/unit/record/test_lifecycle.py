@@ -328,6 +328,11 @@ def test_work_that_an_attempt_leaves_is_unsaved_until_another_one_saves_it(actio
     assert lived.tell(9, "finalize.finished", status="Skipped").life.unsaved is False
 
 
+def test_of_an_agent_that_failed_nothing_is_unsaved_once_an_attempt_has_saved_it() -> None:
+    lived = finalizing().tell(4, "finalize.finished", status="Completed").move(5, "failed")
+    assert (lived.life.ended, lived.life.unsaved) == ("failed", False)
+
+
 def test_work_stays_unsaved_if_what_would_save_it_is_killed() -> None:
     lived = Lived("active", "failed", "retained", "finalizing").tell(5, "finalize.started", attempt=1)
     assert lived.move(6, "killed").move(7, "retained").life.unsaved

@@ -18,12 +18,21 @@ def test_each_tool_has_a_row_that_counts_every_clause_that_was_run() -> None:
     run = [one for one in worktree_clauses() if one.family in field.FAMILIES]
 
     assert [row[0].split()[0] for row in ROWS] == [read_tool(one).title for one in field.descriptions()]
-    assert [sum(map(int, row[2:])) for row in ROWS] == [int(row[1]) for row in ROWS]
-    assert max(int(row[1]) for row in ROWS) <= len(run)  # a clause may be younger than the page
+    assert [row[0].split()[1] for row in ROWS] == [field.packages(one)[0].partition("==")[2] for one in field.descriptions()]
+    assert [sum(map(int, row[4:])) for row in ROWS] == [int(row[3]) for row in ROWS]
+    assert max(int(row[3]) for row in ROWS) <= len(run)  # a clause may be younger than the page
+
+
+def test_enough_tools_are_asked_and_some_have_no_finding() -> None:
+    found = [int(row[4 + field.COLUMNS.index("broken")]) for row in ROWS]
+
+    assert len(found) >= 12
+    assert sum(map(bool, found)) >= 8
+    assert found.count(0) >= 3
 
 
 def test_each_finding_of_the_page_has_a_script() -> None:
-    broken = sum(int(row[2 + field.COLUMNS.index("broken")]) for row in ROWS)
+    broken = sum(int(row[4 + field.COLUMNS.index("broken")]) for row in ROWS)
 
     assert len(re.findall(r"^`W[A-Z]{3}-\d\d` ", PAGE, re.MULTILINE)) == broken
     assert len(re.findall(r"^#!/bin/sh$", PAGE, re.MULTILINE)) == broken

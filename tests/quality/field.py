@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,11 @@ _HEAD = """\
 # The field
 
 Published tools that make git worktrees, put to the [worktree clauses](worktree-clauses.md) beside plain git's own commands. Their
-descriptions are in `examples/worktree-tools`; `make field` installs the versions that these name, and writes this page. What was run on
-{date} with {git} is of the families {families}.
+descriptions are in `examples/worktree-tools`; `make field` installs the versions that these name, each in an environment of its own, and
+writes this page. What was run is of the families {families}.
+Of these {all} tools, {found} have a finding and {none} have none. Tools that need a desktop, a database, a forge or a person at a menu are
+not among them.
+
 *As git* means that plain git's commands lose the same work: [how git loses work](../explanation/how-git-loses-work.md).
 
 A broken clause is something to talk about, and often a choice that was made on purpose. If yours is here and its help says so, a
@@ -45,10 +47,12 @@ def packages(description: Path) -> list[str]:
 def run(description: Path) -> dict[str, Any]:
     """Install a tool, put it to the clauses, and give the report."""
     place = ENVIRONMENTS / description.stem
-    if not (place / "bin/pip").exists():
-        subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    subprocess.run([place / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *packages(description)], check=True)
-    command = [sys.executable, "-m", "pytest_gittrix.cli", "conform", "--json", "--worktree", str(description)]
+    if not (place / "bin/python").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", place / "bin/python", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *packages(description)], check=True)
+    command = [sys.executable, "-m", "pytest_gittrix.cli", "conform", "--json", "--workers", str(os.cpu_count() or 1)]
+    command += ["--worktree", str(description)]
     for family in FAMILIES:
         command += ["--family", family]
     with tempfile.TemporaryDirectory() as scratch:
@@ -58,27 +62,35 @@ def run(description: Path) -> dict[str, Any]:
     return report
 
 
-def page(reports: Mapping[str, Mapping[str, Any]], date: str, git: str) -> str:
+def report_of(description: Path, *, again: bool) -> dict[str, Any]:
+    """The report on a tool, from its environment; it is made if there is none, or ``again``."""
+    kept = ENVIRONMENTS / description.stem / "report.json"
+    if again or not kept.exists():
+        kept.write_text(json.dumps(run(description)), encoding="utf-8")
+    report: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    return report
+
+
+def page(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """The page.
 
     Args:
         reports: the reports, by the name of the description.
-        date: the day of the run.
-        git: what ``git --version`` prints.
     """
-    head = _HEAD.format(families=", ".join(FAMILIES), date=date, git=git)
+    found = sum(bool(report["systems"][0]["findings"]) for report in reports.values())
+    head = _HEAD.format(families=", ".join(FAMILIES), all=len(reports), found=found, none=len(reports) - found)
     return "\n".join([head, *_table(reports), "", *_findings(reports)]).rstrip() + "\n"
 
 
 def _table(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    yield f"| tool | clauses run | {' | '.join(COLUMNS)} |"
-    yield f"|---|---|{'---|' * len(COLUMNS)}"
-    for report in reports.values():
+    yield f"| tool | date | beside | clauses run | {' | '.join(COLUMNS)} |"
+    yield f"|---|---|---|---|{'---|' * len(COLUMNS)}"
+    for name, report in reports.items():
         (system,) = report["systems"]
-        tool, version = system["name"], report["version"]
-        shown = version if tool in version else f"{tool} {version}".strip()
+        date, git = (system["properties"][key] for key in ("date", "git"))
         counts = Counter(one["status"] for one in system["clauses"])
-        yield f"| {shown} | {counts.total()} | {' | '.join(str(counts[column]) for column in COLUMNS)} |"
+        tool = packages(TOOLS / f"{name}.toml")[0].replace("==", " ")
+        yield f"| {tool} | {date} | {git} | {counts.total()} | {' | '.join(str(counts[column]) for column in COLUMNS)} |"
 
 
 def _findings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -87,10 +99,12 @@ def _findings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if not system["findings"]:
             continue
         yield f"## {name}\n"
-        reasons = {one["code"]: one["reason"] for one in system["clauses"]}
+        clauses = {one["code"]: one for one in system["clauses"]}
         for found in system["findings"]:
             (code,) = found["clauses"]
-            yield f"`{code}` {found['title']}: {reasons[code].splitlines()[0]}.\n"
+            reason = clauses[code]["reason"].splitlines()[0]
+            lost = reason.removeprefix("lost: ")
+            yield f"`{code}` {clauses[code]['promise']}. {'Seen' if lost == reason else 'Lost'} here: {lost}.\n"
             if found["script"]:
                 yield f"```bash\n{found['script']}```\n"
 
@@ -101,11 +115,10 @@ def descriptions() -> list[Path]:
 
 
 def main(names: Iterable[str]) -> None:
-    """Run the tools that are named, or all, and write the page."""
+    """Run the tools that are named, or all, and write the page. Tools that are not named keep their last reports."""
     wanted = {*names}
-    reports = {one.stem: run(one) for one in descriptions() if not wanted or one.stem in wanted}
-    git = subprocess.run(["git", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    PAGE.write_text(page(reports, f"{datetime.now(tz=UTC):%Y-%m-%d}", git), encoding="utf-8")
+    reports = {one.stem: report_of(one, again=not wanted or one.stem in wanted) for one in descriptions()}
+    PAGE.write_text(page(reports), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "deepagents": Extra(("deepagents",), "the deepagents backend"),
     "openai-agents": Extra(("agents",), "the OpenAI Agents SDK sandbox"),
     "claude": Extra(("claude_agent_sdk",), "the Claude Agent SDK"),
+    "smolagents": Extra(("smolagents",), "the smolagents executor"),
     "harbor": Extra(("harbor",), "the Harbor environment", oldest=(3, 12)),
 }
 """By the name of the extra: ``pip install "pytest-gittrix[NAME]"``. Extras for work on the package itself are left out."""

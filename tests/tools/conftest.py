@@ -15,7 +15,7 @@ from support.git import git
 
 from pytest_gittrix.extras import missing
 
-FRAMEWORKS = ("mcp", "inspect", "mini", "pydantic-ai", "deepagents", "openai-agents", "claude", "harbor")
+FRAMEWORKS = ("mcp", "inspect", "mini", "pydantic-ai", "deepagents", "openai-agents", "claude", "smolagents", "harbor")
 HERE = any(not missing(extra) for extra in FRAMEWORKS)
 FILES = {"app.py": "def add(a, b):\n    return a - b\n", "README.md": "# A project\n"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -21,8 +21,9 @@ EXTRAS = {
     "pydantic-ai": "pydantic-ai",
     "deepagents": "deepagents",
     "openai-agents": "openai-agents",
+    "smolagents": "smolagents",
 }
-PROMOTE = {"pydantic-ai", "deepagents", "openai-agents"}
+PROMOTE = {"pydantic-ai", "deepagents", "openai-agents", "smolagents"}
 BLOCK = re.compile(r"^```python\n(# file: (\w+\.py)(?:, with the extra \w+)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY = re.compile(r"^```bash\n(git init .*?)^```$", re.MULTILINE | re.DOTALL)
 IDENTITY = {

@@ -58,10 +58,21 @@ def by_claude(gate: Gate) -> str | None:
     return str(session.workspace_path)
 
 
+def by_smolagents(gate: Gate) -> str | None:
+    from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
+
+    session = gate.engine.start_session("the gate")
+    executor = GittrixExecutor(session.for_agent(), readable=[ROOT])
+    executor(f"import subprocess; subprocess.run({[*gate.command]!r})")
+    executor.cleanup()
+    return str(session.workspace_path)
+
+
 LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
     "deepagents": by_deepagents,
     "openai-agents": by_openai_agents,
     "claude": by_claude,
+    "smolagents": by_smolagents,
 }
 """By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
 

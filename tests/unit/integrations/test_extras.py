@@ -80,13 +80,16 @@ def openai_agents():
 def claude():
     import pytest_gittrix.integrations.claude_agent
 
+def smolagents():
+    import pytest_gittrix.integrations.smolagents_executor
+
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
         "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
-        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "harbor": [harbor]}
+        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "smolagents": [smolagents], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

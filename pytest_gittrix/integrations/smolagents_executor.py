@@ -1,0 +1,123 @@
+"""The executor for smolagents: the code of an agent runs in a Python that stays, confined in a session, and a person promotes the result.
+
+Written against ``smolagents.remote_executors``, whose base class sends tools and variables as code. Values come back as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.extras import needs
+
+with needs("smolagents"):
+    from smolagents.local_python_executor import CodeOutput
+    from smolagents.monitoring import AgentLogger, LogLevel
+    from smolagents.remote_executors import RemotePythonExecutor
+    from smolagents.utils import AgentExecutionError
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.limits import ResourceLimits
+    from pytest_gittrix.confine.network import ModelEndpoint
+    from pytest_gittrix.confine.running import Running
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+
+# What is printed below Python goes with the errors: the first output has the answers, one line of JSON each.
+_PYTHON: Final = """
+import ast, contextlib, io, json, os, sys, traceback
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+names = {"__name__": "__main__"}
+
+def value_of(code):
+    tree = ast.parse(code)
+    last = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<code>", "exec"), names)
+    return None if last is None else eval(compile(last, "<code>", "eval"), names)
+
+for line in sys.stdin:
+    shown, answer = io.StringIO(), {}
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            value = value_of(json.loads(line))
+            answer["value"] = None if value is None else repr(value)
+        except BaseException as problem:
+            final = type(problem).__name__ == "FinalAnswerException"
+            answer["final" if final else "error"] = str(problem) if final else traceback.format_exc()
+    print(json.dumps({**answer, "logs": shown.getvalue()}), file=answers, flush=True)
+"""
+
+
+class GittrixExecutor(RemotePythonExecutor):
+    """Runs the code of a ``CodeAgent`` in a session: ``CodeAgent(executor=...)``. Nothing that the agent is given can promote.
+
+    The names that code defines are there for later code, until a call takes too long, which ends the Python.
+    """
+
+    def __init__(
+        self,
+        session: AgentSession,
+        *,
+        confine: str | None = None,
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+        readable: Iterable[Path | str] = (),
+        timeout: float | None = 120,
+    ) -> None:
+        """Choose how code is confined; none is run yet.
+
+        Args:
+            session: the agent's side of a session, as ``for_agent()`` gives it.
+            confine, network, limits, readable: as for ``AgentSession.programs``.
+            timeout: real seconds for each piece of code; None for no limit.
+
+        Raises:
+            GittrixError: as ``AgentSession.programs``.
+        """
+        super().__init__([], AgentLogger(level=LogLevel.ERROR))
+        self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
+        self._timeout = timeout
+        self._python: Running | None = None
+
+    def run_code_raise_errors(self, code: str) -> CodeOutput:
+        """Run a piece of code.
+
+        Raises:
+            AgentExecutionError: it raised, took too long, or ended the Python.
+            GittrixError: as ``Programs.start``.
+        """
+        self.programs.require_live()
+        if self._python is None or self._python.poll() is not None:
+            self._python = self.programs.start([sys.executable, "-u", "-c", _PYTHON])
+        self._python.write(json.dumps(code).encode() + b"\n")
+        answer = self._answer(self._python)
+        if "error" in answer:
+            raise AgentExecutionError(f"{answer['logs']}{answer['error']}", self.logger)
+        if "final" in answer:
+            return CodeOutput(self._deserialize_final_answer(answer["final"], self.allow_pickle), answer["logs"], True)
+        return CodeOutput(answer["value"], answer["logs"], False)
+
+    def _answer(self, python: Running) -> dict[str, Any]:
+        line = b""
+        try:
+            while not line.endswith(b"\n"):
+                piece = python.stdout.read(self._timeout)
+                if not piece:
+                    raise AgentExecutionError(f"The code ended its Python: {python.stderr.peek().decode('utf-8', 'replace')}", self.logger)
+                line += piece
+        except TimeoutError:
+            python.kill()
+            raise AgentExecutionError(f"The code did not end within {self._timeout:g} seconds. Its names are gone.", self.logger) from None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def install_packages(self, additional_imports: list[str]) -> list[str]:
+        """Install nothing: by default there is no network. Code that imports a package which is not there says so."""
+        return additional_imports
+
+    def cleanup(self) -> None:
+        """End the Python, with everything that it started. The session stays, for a person to review."""
+        self.programs.close()

@@ -1,0 +1,78 @@
+"""A session as the executor of a smolagents agent: code that stays, tools, a final answer, and what code cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("smolagents", reason='needs pip install "pytest-gittrix[smolagents]"')
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
+from smolagents.utils import AgentExecutionError
+from support.frameworks import LEVELS, available, programs_of
+
+from pytest_gittrix.backends import LocalDurable
+from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.errors import SessionExpired
+from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
+
+
+class Scripted(Model):
+    """A model that answers with pieces of code."""
+
+    def __init__(self, *codes: str) -> None:
+        super().__init__(model_id="scripted")
+        self.codes = [*codes]
+
+    def generate(self, messages: Any, **_: Any) -> ChatMessage:
+        return ChatMessage(role=MessageRole.ASSISTANT, content=f"Thought: go on.\n<code>\n{self.codes.pop(0)}\n</code>")
+
+
+@tool
+def double(number: int) -> int:
+    """Doubles a number.
+
+    Args:
+        number: the number.
+    """
+    return number * 2
+
+
+@pytest.fixture
+def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
+    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
+        yield engine.start_session("mend the sum")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_agent_works_with_tools_and_names_that_stay(session: UserSession, level: str) -> None:
+    executor = GittrixExecutor(session.for_agent(), confine=available(level))
+    model = Scripted("x = double(21)\nprint('made', x)", "open('new.py', 'w').write(str(x))\nfinal_answer({'x': x})")
+
+    assert CodeAgent(tools=[double], model=model, executor=executor).run("Go.") == {"x": 42}
+    executor.cleanup()
+
+    assert session.for_agent().read("new.py") == b"42"
+    assert programs_of(session.id) == []
+
+
+def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_on(session: UserSession) -> None:
+    executor = GittrixExecutor(session.for_agent(), timeout=2)
+    for code, said in (
+        ("print('before'); 1 / 0", "ZeroDivisionError"),
+        ("import no_such_package", "No module named"),
+        ("import os; os._exit(3)", "ended its Python"),
+        ("import time; time.sleep(600)", "within 2 seconds"),
+    ):
+        with pytest.raises(AgentExecutionError, match=said):
+            executor(code)
+    done = executor("print('more')\n[1, 2]")
+    assert (done.output, done.logs, done.is_final_answer) == ("[1, 2]", "more\n", False)
+
+    session.discard()
+    with pytest.raises(SessionExpired):
+        executor("1")
+    assert programs_of(session.id) == []

@@ -71,6 +71,7 @@ ALWAYS = {
     "human_leaves_work_lying",
     "promote",
     "promote_over_drift",
+    "promote_over_another_session",
     "promote_beside_a_rival",
     "promote_some",
     "promote_by_name",
@@ -309,6 +310,15 @@ def test_a_promotion_that_leaves_more_than_its_commit_is_found() -> None:
         trial.write(session, "a", b"agent\n")
         with pytest.raises(AssertionError, match=r"refs/heads/left-behind: nothing(.|\n)*waive durable-untouched"):
             trial.promote(session)
+
+
+def test_the_entry_of_a_systems_own_work_tree_is_no_change_of_durable() -> None:
+    with Trial(GitTrixSystem("worktree"), files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.write(session, "a", b"agent\n")
+        trial.evict(session)
+
+        assert trial.model.sessions[session.id].state != "active"
 
 
 class KeepsARemote(GitTrixSystem):

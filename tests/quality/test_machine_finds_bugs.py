@@ -31,6 +31,7 @@ from pytest_gittrix.testing.profiles import profile
 from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
+from tests.quality.machine_rates import RATES, rates
 
 Defect = Callable[[], AbstractContextManager[object]]
 
@@ -207,14 +208,17 @@ def moves_the_branch_without_looking() -> AbstractContextManager[object]:
     return patch.object(References, "compare_and_swap", push)
 
 
-NOT_TOUCHED = "must answer BASELINE_CONFLICT|PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"
+NOT_TOUCHED = (
+    "must answer BASELINE_CONFLICT|PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"
+    "|changes exactly its selection"
+)
 
 # Each defect shows in several ways, and the first one that is met decides which.
 SHRUNK: list[tuple[Defect, str]] = [(forgets_deletions, NOT_TOUCHED)]
 FOUND: list[tuple[Defect, str]] = [
     (overlooks_modes, NOT_TOUCHED),
     (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
-    (promotes_live_bytes, "PROMOTE_FAILED|changes exactly its selection"),
+    (promotes_live_bytes, "PROMOTE_FAILED|PATH_COLLISION|changes exactly its selection"),
     (loses_modes, "changes exactly its selection"),
     (promotes_everything, OTHER_SELECTION),
     (ignores_file_changes, "exactly the sessions past their deadline|SESSION_EXPIRED|counts from the last use"),
@@ -240,6 +244,17 @@ QUICK: list[Defect] = [
     *(ignores_file_changes, moves_the_branch_without_looking, misses_additions),
 ]
 """The defects that ``quick`` must find within its budget; docs/reference/mutation.md lists them."""
+
+
+MET = {
+    "promotions of a session that cannot be used any more": ("at most", 15),
+    "promotions that conflict": ("at least", 15),
+    "conflicts with the work of another session": ("at least", 2),
+    "promotions with a rival inside": ("at least", 3),
+    "steps that sweep within a second of a deadline": ("at least", 1),
+    "of these, after a use of the session": ("at least", 5),
+}
+"""How much of what every profile must meet, in per cent; docs/reference/mutation.md lists them."""
 
 
 def machine(*only: str) -> type[SandboxMachine]:
@@ -301,6 +316,23 @@ def test_an_engine_that_loses_a_race_is_caught_where_a_rival_slips_in(defect: De
 @pytest.mark.parametrize("defect", QUICK)
 def test_the_page_of_mutants_lists_what_quick_finds(defect: Defect) -> None:
     assert f"| `{defect.__name__}` | {' '.join((defect.__doc__ or '').split())} |" in MUTANTS.read_text(encoding="utf-8")
+
+
+def test_the_page_lists_what_a_profile_must_meet() -> None:
+    page = MUTANTS.read_text(encoding="utf-8")
+
+    assert [*MET] == [*RATES]
+    for name, (bound, percent) in MET.items():
+        assert re.search(rf"^\| {name} \| {bound} {percent} % \| [0-9.]+ % \|$", page, re.MULTILINE), name
+
+
+@SOAK
+@pytest.mark.parametrize("name", ["quick", "default"])
+def test_a_profile_meets_the_situations_that_defects_show_in(name: str) -> None:
+    met = rates(machine(), profile(name))
+
+    missed = {one: met[one] for one, (bound, percent) in MET.items() if (met[one] > percent if bound == "at most" else met[one] < percent)}
+    assert not missed
 
 
 @SOAK

@@ -176,7 +176,9 @@ def called_from(stage: Stage, directory: Path, **variables: str) -> Iterator[Non
 
 @contextmanager
 def personal_things_unchanged(stage: Stage, *, but: tuple[str, ...] = ()) -> Iterator[None]:
-    """A block that changes nothing of the person's in durable; other than ``DurableRepo.unchanged``, it allows a system its own references.
+    """A block that changes nothing of the person's in durable.
+
+    Other than ``DurableRepo.unchanged``, it allows a system its own references, and the entries of its own work trees.
 
     Args:
         stage: the stage of the durable repository.
@@ -196,9 +198,17 @@ def _personal_things(stage: Stage) -> dict[str, str]:
     own = ("refs/heads/", "refs/tags/", "refs/stash")
     facts = {f"refs: {name}": value for name, value in sections["refs"].items() if name.startswith(own)}
     facts["HEAD"] = sections["HEAD"]["HEAD"]
+    entries = _own_entries(stage)
     for section in ("config", "hooks", "index", "work tree"):
-        facts |= {f"{section}: {name}": value for name, value in sections[section].items()}
+        facts |= {f"{section}: {name}": value for name, value in sections[section].items() if not name.startswith(entries)}
     return facts
+
+
+def _own_entries(stage: Stage) -> tuple[str, ...]:
+    """The beginnings of facts about work trees that git lists in durable, and that are in the system's own directory."""
+    home = stage.place.home.resolve()
+    listed = (stage.durable.path / ".git" / "worktrees").glob("*/gitdir")
+    return tuple(f"worktrees/{one.parent.name}/" for one in listed if Path(one.read_text().strip()).resolve().is_relative_to(home))
 
 
 _HOOKS: Final = (

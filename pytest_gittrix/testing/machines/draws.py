@@ -94,7 +94,9 @@ def _meetings(machine: Machine) -> SearchStrategy[Meeting]:
     kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
 
     def aimed(work: Edits) -> SearchStrategy[Meeting]:
-        return st.builds(Meeting, st.just(work), durable_edits(tree, touched=work, kinds=kinds))
+        # Of all kinds the plainest one finds the most.
+        drift = durable_edits(tree, touched=work, kinds=kinds) | durable_edits(tree, touched=work, kinds=["overlap"])
+        return st.builds(Meeting, st.just(work), drift)
 
     return edits(tree, min_size=1).flatmap(aimed)
 
@@ -104,12 +106,15 @@ def living(machine: Machine) -> list[HeldSession]:
     return [held for held in machine.trial.held[::-1] if machine.trial.live(held)]
 
 
+_LIVE_TO_ENDED = 9
+
+
 def _sessions(machine: Machine) -> SearchStrategy[HeldSession]:
-    """Mostly sessions that are active, perhaps past their time; now and then one that has ended."""
-    trial = machine.trial
-    newest = trial.held[::-1]
-    current = [held for held in newest if trial.model.sessions[held.id].state == "active"]
-    return st.sampled_from([*current, *current, *newest])
+    """Mostly live sessions; now and then one that is past its time or has ended, which answers in one way only."""
+    alive = living(machine)
+    others = [held for held in machine.trial.held[::-1] if held not in alive]
+    weight = -(-_LIVE_TO_ENDED * len(others) // len(alive)) if alive else 0
+    return st.sampled_from([*alive * max(weight, 1), *others])
 
 
 def _policies(machine: Machine) -> SearchStrategy[EvictionPolicy]:
@@ -134,6 +139,7 @@ NAMES = drawn_by(_names)
 KNOWN = drawn_by(_known)
 FILES = trees(near=_COMMON_PATHS, min_files=1)
 WORK = drawn_by(lambda machine: edits(machine.trial.model.tree))
+SOME_WORK = drawn_by(lambda machine: edits(machine.trial.model.tree, min_size=1))
 COMMITS = drawn_by(_commits)
 LYING = drawn_by(_lying)
 TIMES = drawn_by(_times)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from hypothesis import event
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, multiple, precondition, rule
 
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing import profiles
@@ -35,6 +35,7 @@ from pytest_gittrix.testing.machines.draws import (
     NAMES,
     POLICIES,
     SESSION,
+    SOME_WORK,
     TIMES,
     WORK,
     Meeting,
@@ -93,7 +94,7 @@ def _playable(rule: object, access: Access) -> bool:
 
 
 some_live = precondition(lambda self: bool(living(self)))
-"""For rules that do nothing to a session that has ended: while no session is live, other rules are drawn, such as ``start``."""
+"""For rules that do little with a session that has ended: while no session is live, other rules are drawn, such as ``start``."""
 
 
 class SandboxMachine(RuleBasedStateMachine):
@@ -144,12 +145,14 @@ class SandboxMachine(RuleBasedStateMachine):
     # The agent -------------------------------------------------------------------------------------------------------------------
 
     @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
+    @some_live
     def agent_writes(self, session: HeldSession, path: str, data: bytes) -> None:
         """The agent writes a file through the session."""
         self.trial.write(session, path, data)
 
     @needs(Capability.DELETE)
     @rule(session=SESSION, path=NAMES)
+    @some_live
     def agent_deletes(self, session: HeldSession, path: str) -> None:
         """The agent deletes a file through the session."""
         self.trial.delete(session, path)
@@ -162,6 +165,7 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.commit(session)
 
     @rule(session=SESSION)
+    @some_live
     def agent_looks(self, session: HeldSession) -> None:
         """The agent reads everything in its workspace."""
         self.trial.look(session)
@@ -226,16 +230,20 @@ class SandboxMachine(RuleBasedStateMachine):
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
     @rule(session=SESSION, work=WORK)
+    @some_live
     def promote(self, session: HeldSession, work: Edits) -> None:
         """Everything that is touched is promoted, after some more work."""
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans())
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.none() | st.sampled_from(_POINTS))
     @some_live
-    def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool) -> None:
-        """The agent works, durable changes at the same paths, and a promotion must notice."""
+    def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool, inside: str | None = None) -> None:
+        """The agent works, durable changes at the same paths, perhaps only inside the promotion, and the promotion must notice."""
         self.trial.edit(session, meeting.work)
+        if inside is not None:
+            event(f"promote over drift inside: {self.trial.promote_beside_a_rival(session, meeting.drift, inside)}")
+            return
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
 
@@ -245,6 +253,19 @@ class SandboxMachine(RuleBasedStateMachine):
         """The agent works, and a rival commits at the same paths inside the promotion, before the branch moves."""
         self.trial.edit(session, meeting.work)
         event(f"promote beside a rival: {self.trial.promote_beside_a_rival(session, meeting.drift, point)}")
+
+    @rule(target=sessions, session=LIVING, meeting=MEETINGS)
+    @some_live
+    def promote_over_another_session(self, session: HeldSession, meeting: Meeting) -> HeldSession | MultipleResults[HeldSession]:
+        """Two agents work on the same paths, and the other one is promoted first; it starts now if there is only one."""
+        others = [held for held in self.trial.held[::-1] if held is not session and self.trial.live(held)]
+        other = others[0] if others else self.trial.start(EvictionPolicy())
+        self.trial.edit(session, meeting.work)
+        for edits in meeting.drift.commits:
+            self.trial.edit(other, edits)
+        event(f"promote the other: {self.trial.promote(other)}")
+        event(f"promote over another session: {self.trial.promote(session)}")
+        return multiple() if others else other
 
     @needs(native=True)
     @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
@@ -277,6 +298,7 @@ class SandboxMachine(RuleBasedStateMachine):
         event(f"promote some: {answer}")
 
     @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
+    @some_live
     def promote_by_name(self, session: HeldSession, work: Edits, files: list[str], with_touched: bool) -> None:
         """Paths that are perhaps untouched are promoted, alone or beside a touched one."""
         self.trial.edit(session, work)
@@ -300,6 +322,7 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @needs(Capability.RESUME, Capability.PROCESSES)
     @rule(session=SESSION, work=WORK, dies_at=DEATHS)
+    @some_live
     def promote_in_another_process(self, session: HeldSession, work: Edits, dies_at: int | None) -> None:
         """Another process promotes, and is killed at some moment, or not at all."""
         self.trial.edit(session, work)
@@ -326,16 +349,18 @@ class SandboxMachine(RuleBasedStateMachine):
     # Time and engines --------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.CLOCK)
-    @rule(by=TIMES)
-    def time_passes(self, by: timedelta) -> None:
-        """The clock advances to an instant around a deadline, or by a little."""
+    @rule(by=TIMES, then_sweep=st.booleans())
+    def time_passes(self, by: timedelta, then_sweep: bool = False) -> None:
+        """The clock advances to an instant around a deadline, or by a little; then a sweep may come."""
         self.trial.world.clock.advance(by)
+        if then_sweep:
+            self.trial.sweep()
 
     @needs(Capability.CLOCK)
-    @rule(session=LIVING, work=WORK, late=st.booleans())
+    @rule(session=LIVING, work=SOME_WORK, late=st.booleans())
     @some_live
     def sweep_at_a_deadline(self, session: HeldSession, work: Edits, late: bool) -> None:
-        """A sweep at the last instant of a session, or at the first one after it; the agent may work half-way to it."""
+        """A sweep at the last instant of a session, or at the first one after it; the agent works half-way to it."""
         modelled = self.trial.model.sessions[session.id]
         if work and modelled.deadline is not None:
             self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)

@@ -127,10 +127,12 @@ class Workspace:
             and the lower layer of an ``overlay`` stay as they were made.
         created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
+        seeds: where the engine makes the seeds of later baselines, if not beside its own. Set by the same caller.
         left_out: why some of its files are not in the directory, where they are at another place and could not be had; else empty.
     """
 
     confine: str = "auto"
+    seeds: str | None = None
     left_out: str = ""
 
     def __init__(
@@ -223,7 +225,8 @@ class Workspace:
 
     def seed_of(self, commit: str) -> Seed:
         """The seed of another baseline of its session. Raises AdapterUnavailable if it is gone."""
-        return _seed_in([os.path.dirname(self.seed.directory)], commit, self.seed.history, self.seed.format.name)
+        places = dict.fromkeys(place for place in (self.seeds, os.path.dirname(self.seed.directory)) if place is not None)
+        return _seed_in(places, commit, self.seed.history, self.seed.format.name)
 
     def reread_baseline(self) -> None:
         """Take over the baseline that another object of this workspace has stored. Raises AdapterUnavailable if it cannot be read."""

@@ -182,7 +182,9 @@ class Resources:
         directory = self.store.directory(state.id)
         path = state.workspace or str(directory / "workspace")
         if (directory / "engine" / "workspace.json").exists():
-            return self.ephemeral_of(state).open(path, str(directory / "engine"), str(self.seeds_path))
+            opened = self.ephemeral_of(state).open(path, str(directory / "engine"), str(self.seeds_path))
+            opened.seeds = str(self.seeds_path)
+            return opened
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
         adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.worktree_admin_dir(path))
@@ -215,11 +217,13 @@ class Resources:
             _require_layers(str(self.store.root))
         path, state_dir = str(directory / "workspace"), str(directory / "engine")
         order = self._spare_order(ephemeral, durable, branch)
-        spare = self.spares.take(order, seed, path, state_dir) if order is not None else None
-        if spare is None:
-            return ephemeral.create(path, state_dir, seed, branch=branch, durable_objects=durable.objects_dir, name=name)
-        spare.confine = ephemeral.confine or "auto"
-        return spare
+        made = self.spares.take(order, seed, path, state_dir) if order is not None else None
+        if made is None:
+            made = ephemeral.create(path, state_dir, seed, branch=branch, durable_objects=durable.objects_dir, name=name)
+        else:
+            made.confine = ephemeral.confine or "auto"
+        made.seeds = str(self.seeds_path)
+        return made
 
     def order_spares(self, ephemeral: Ephemeral, durable: Durable, branch: str) -> None:
         """Have ``spares.refill`` make spares for the next sessions like this one."""

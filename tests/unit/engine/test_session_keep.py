@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, Site, at_point, edited, kill_at, open_site, shell
 
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.workspaces.seed import History, Seed
 
 
 @pytest.fixture
@@ -343,3 +345,18 @@ def test_an_overlay_keeps_the_layer_that_it_was_made_above(site: Site) -> None:
         last = session.promote(files=["new.txt"], keep=True)  # nothing has to be written for it
     assert last.warnings == ()
     assert session.touched_files() == ["left.txt"]
+
+
+def test_the_next_baseline_is_found_where_the_first_one_is_not(site: Site) -> None:
+    class Shared(LocalDurable):
+        """A repository whose first seed is one that stores share."""
+
+        def seed(self, seeds: str, commit: str, history: History) -> Seed:
+            return super().seed(str(site.root / "shared") if commit == began else seeds, commit, history)
+
+    began = site.durable.head()
+    engine = site.another(durable=Shared(site.durable.path, sync=False))
+    session = engine.start_session("fix the bug")
+    session.write("app.py", "print('v2')\n")
+    session.promote(keep=True)
+    assert session.touched_files() == engine.get_session(session.id).touched_files() == []

@@ -236,7 +236,7 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.none() | st.sampled_from(_POINTS))
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.sampled_from([None, *_POINTS]))
     @some_live
     def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool, inside: str | None = None) -> None:
         """The agent works, durable changes at the same paths, perhaps only inside the promotion, and the promotion must notice."""
@@ -349,7 +349,7 @@ class SandboxMachine(RuleBasedStateMachine):
     # Time and engines --------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.CLOCK)
-    @rule(by=TIMES, then_sweep=st.booleans())
+    @rule(by=TIMES, then_sweep=st.sampled_from([True, False]))
     def time_passes(self, by: timedelta, then_sweep: bool = False) -> None:
         """The clock advances to an instant around a deadline, or by a little; then a sweep may come."""
         self.trial.world.clock.advance(by)

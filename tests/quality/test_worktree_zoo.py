@@ -106,6 +106,15 @@ def test_a_pool_is_judged_by_its_tenants(stage: CellStage) -> None:
 
     verdicts = {code: stage.cell(pool, CLAUSES[code]).verdict for code in ("WTRU-03", "WNEW-08", "WNEW-10", "WNEW-17")}
     assert verdicts == {"WTRU-03": "kept", "WNEW-08": "kept", "WNEW-10": "broken", "WNEW-17": "broken"}
+    ends = "for one in /proc/[0-9]*; do test $one/cwd -ef {path} && kill -9 $(basename $one); done 2>/dev/null"
+    ending = pool.model_copy(update={"delete": f"{ends}; {pool.delete}"})
+    assert stage.cell(ending, CLAUSES["WNEW-17"]).verdict == "kept"
+
+
+def test_a_tool_may_put_its_worktrees_anywhere(stage: CellStage, tmp_path: Path) -> None:
+    elsewhere = PLAIN_GIT.model_copy(update={"create": f"git worktree add -q -b {{name}} {tmp_path}/{{name}}"})
+
+    assert stage.cell(elsewhere, CLAUSES["WNEW-16"]).verdict == "kept"
 
 
 def test_a_second_creation_may_say_that_the_worktree_is_there_already(stage: CellStage) -> None:

@@ -30,8 +30,8 @@ HOME_LINE: Final = (
     f"""printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
 )
 """What a script runs in place of the private home of a world."""
-OUR_FILES: Final = ("before", "said")
-"""What the scripts keep beside the repository: the state before, and what a command said."""
+OUR_FILES: Final = ("before", "said", "pid")
+"""What the scripts keep beside the repository: the state before, what a command said, and the process that a tenant left."""
 MOST_LINES: Final = 10
 """The length of a script."""
 BASE_LINE: Final = (

@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
+from pytest_gittrix.os_level.proc import running_in
 
 REFUSED_NAMES: Final = ("a..b", "a~b", "a:b", "x.lock", "a@{b", "two words", "")
 """Names that git gives no branch."""
@@ -156,8 +157,8 @@ def two_at_once(world: ToolWorld, _case: str) -> None:
     before = {*world.worktrees()}
     both = world.typed(f'{{ {line}; }} & one=$!; {line}; two=$?; wait $one; echo "both: $? $two"', where, said=True)
     fresh = [path for path in world.worktrees() if path not in before]
-    told = "both: 0 0" not in both.output or _says_so(both.output, "twice")
-    world.require(told or len(fresh) > 1, f"{what}, when they run at once", f'! grep -q "both: 0 0" "$R/said" || {show} twice')
+    announced = "both: 0 0" not in both.output or _says_so(both.output, "twice")
+    world.require(announced or len(fresh) > 1, f"{what}, when they run at once", f'! grep -q "both: 0 0" "$R/said" || {show} twice')
 
 
 @clause(
@@ -210,12 +211,12 @@ def names_by_case(world: ToolWorld, _case: str) -> None:
     world.sh(f"echo {token('case')} > notes.txt", world.create())
     before = world.worktrees()
     ran = world.command("create", "Demo", said=True)
-    told = not ran.done or world.found_new(before) is not None or _says_so(ran.output, "demo")
-    world.require(told, "the name Demo is taken with exit 0, and there is only the worktree of demo", "test $S -ne 0")
+    announced = not ran.done or world.found_new(before) is not None or _says_so(ran.output, "demo")
+    world.require(announced, "the name Demo is taken with exit 0, and there is only the worktree of demo", "test $S -ne 0")
     world.findable(token("case"), "an untracked file in demo is gone, since Demo was made")
 
 
-@clause("WNEW-13", "a hook of the repository that fails is told", "the agent starts in a worktree that is half prepared")
+@clause("WNEW-13", "the failure of a hook of the repository is reported", "the agent starts in a worktree that is half prepared")
 def a_failing_hook(world: ToolWorld, _case: str) -> None:
     """The hook that runs after each checkout fails: the command does so too, or shows what the hook said."""
     text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
@@ -224,9 +225,9 @@ def a_failing_hook(world: ToolWorld, _case: str) -> None:
     ran = world.command("create", said=True)
     if not (world.root / "ran").exists():
         raise NoVerdict(f"`{ran.line}` runs no hook of the repository after a checkout")
-    told = not ran.done or "the hook fails" in ran.output
+    announced = not ran.done or "the hook fails" in ran.output
     what = "a hook of the repository failed, and the command exits with 0 and does not show what it said"
-    world.require(told, what, 'test $S -ne 0 || grep -q "the hook fails" "$R/said"')
+    world.require(announced, what, 'test $S -ne 0 || grep -q "the hook fails" "$R/said"')
 
 
 _IN_FORCE: Final = "git config --get-regexp '^(core|user|extensions|commit|merge|remote)[.]'"
@@ -282,7 +283,7 @@ def in_a_submodule(world: ToolWorld, _case: str) -> None:
     listed = 'git -C "$R/super" worktree list'
     part.require(not whole.worktrees(), "the worktree is one of the superproject", f'test "$({listed} | wc -l)" = 1')
     part.require(not ran.done or path is not None, "the command exits with 0, and the submodule has no worktree", "test $S -ne 0")
-    inside = path is not None and ".git" in path.relative_to(world.root).parts
+    inside = path is not None and path.is_relative_to(world.root) and ".git" in path.relative_to(world.root).parts
     part.require(not inside, "the worktree is inside of a git directory", "! git worktree list | sed 1d | grep -q /.git/")
 
 
@@ -294,13 +295,15 @@ def in_a_submodule(world: ToolWorld, _case: str) -> None:
     applies=lambda tool: tool.pool,
 )
 def a_process_of_the_last_tenant(world: ToolWorld, _case: str) -> None:
-    """The work of the first tenant is finished, and a program that it started goes on."""
+    """The work of the first tenant is finished, and a program that it started goes on, unless the tool ends it."""
     path = world.create("first")
     world.sh("echo done > done.txt; git add done.txt; git commit -qm done", path)
     world.sh(f'git merge -q --no-edit "$(git -C "{path}" rev-parse HEAD)"')
-    world.sh("sleep 300 >/dev/null 2>&1 & sleep 0.01", path)
+    world.sh('sleep 300 >/dev/null 2>&1 & echo $! > "$R/pid"; sleep 0.01', path)
     world.command("delete", "first")
     before = world.worktrees()
     world.command("create", "second")
+    shared = world.found_new(before) == path and int((world.root / "pid").read_text()) in running_in(str(path))
     what = "the second tenant got the directory in which a process of the first one runs"
-    world.require(world.found_new(before) != path, what, '! git -C "$W" symbolic-ref HEAD | grep second')
+    show = '! git -C "$W" symbolic-ref HEAD | grep second || test ! "/proc/$(cat "$R/pid")/cwd" -ef "$W"'
+    world.require(not shared, what, show)

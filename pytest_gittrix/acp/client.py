@@ -14,12 +14,14 @@ import os
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from pytest_gittrix.acp.permissions import Policy, allow
 from pytest_gittrix.acp.transcript import Log, Transcript
+from pytest_gittrix.aio.threads import decided, in_thread
 from pytest_gittrix.confine.execute import MOST_OUTPUT
 from pytest_gittrix.confine.running import Finished, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
@@ -51,6 +53,7 @@ with needs("acp"):
 _MOST_ERRORS: Final = 1 << 12
 _MOST_IN_A_LINE: Final = 1 << 26
 _MOST_TERMINALS: Final = 64
+_MOST_QUESTIONS: Final = 16
 
 T = TypeVar("T")
 
@@ -111,7 +114,7 @@ class AcpAgent:
         """
         client = self._client
         await client.in_order(client.transcript.begin, text)
-        client.cancelled.clear()
+        client.turn_over.clear()
         reason = "failed"
         try:
             answer = await self._asked(self._connection.prompt(self.acp_session, blocks or [text_block(text)]))
@@ -122,12 +125,13 @@ class AcpAgent:
                 await self.cancel()
             raise
         finally:
+            client.turn_over.set()
             said = await asyncio.shield(client.in_order(client.transcript.end, reason))
         return Prompted(reason, said)
 
     async def cancel(self) -> None:
         """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too."""
-        self._client.cancelled.set()
+        self._client.turn_over.set()
         await self._asked(self._connection.cancel(self.acp_session))
 
     async def begin(self) -> None:
@@ -193,15 +197,14 @@ async def acp_agent(
             why="While a program runs in an overlay nobody else can mount or write it, and the agent itself is such a program.",
             fix=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
         )
-    own = await _made(session.programs, Programs.close) if programs is None else None
-    used: Any = programs if own is None else own
-    try:
-        running = await _made(lambda: used.start(argv, environment=environment), Running.kill)
-        async with _attended(running, _Client(session, used, policy, running, watch)) as agent:
+    async with AsyncExitStack() as held:
+        if programs is None:
+            own = await in_thread(session.programs, Programs.close)
+            held.push_async_callback(asyncio.to_thread, own.close)
+            programs = own
+        running = await in_thread(partial(programs.start, argv, environment=environment), Running.kill)
+        async with _attended(running, _Client(session, programs, policy, running, watch)) as agent:
             yield agent
-    finally:
-        if own is not None:
-            await asyncio.to_thread(own.close)
 
 
 @asynccontextmanager
@@ -217,7 +220,7 @@ async def conversation(start: Callable[[], Running], log: Log, workspace: str, p
     Raises:
         AdapterUnavailable: the program does not speak the protocol; or as ``start``.
     """
-    running = await _made(start, Running.kill)
+    running = await in_thread(start, Running.kill)
     async with _attended(running, _Listener(log, workspace, policy, running)) as agent:
         yield agent
 
@@ -326,11 +329,13 @@ class _Listener:
     def __init__(self, log: Log, workspace: str, policy: Policy, running: Running, watch: Watch | None = None) -> None:
         self.workspace = workspace
         self.transcript = Transcript(log)
-        self.cancelled = asyncio.Event()
+        self.turn_over = asyncio.Event()
+        self.turn_over.set()
         self._policy = policy
         self._running = running
         self._watch = watch
         self._turn = asyncio.Lock()
+        self._questions = 0
         self._errors = bytearray()
         self._reading = asyncio.create_task(self._read_errors())
 
@@ -361,17 +366,30 @@ class _Listener:
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:  # noqa: ARG002
         call, shown = _json(tool_call), [_json(option) for option in options]
-        deciding = asyncio.ensure_future(asyncio.to_thread(self._policy, call, shown))
-        cancelled = asyncio.ensure_future(self.cancelled.wait())
-        await asyncio.wait({deciding, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-        chosen = None if cancelled.done() else deciding.result()
-        cancelled.cancel()
+        chosen = await self._chosen(call, shown)
         kinds = {option["optionId"]: option["kind"] for option in shown}
         if chosen is not None and chosen not in kinds:
             raise RequestError.internal_error({"details": f"The policy chose {chosen!r}, which is no option."})
         await self.in_order(self.transcript.decided, call["toolCallId"], kinds.get(chosen, "cancelled") if chosen else "cancelled")
         outcome = DeniedOutcome(outcome="cancelled") if chosen is None else AllowedOutcome(outcome="selected", option_id=chosen)
         return RequestPermissionResponse(outcome=outcome)
+
+    async def _chosen(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        """The option that the policy chooses; None if the turn is over before, in which case it is not asked, or its answer is dropped."""
+        if self.turn_over.is_set():
+            return None
+        if self._questions >= _MOST_QUESTIONS:
+            raise RequestError.invalid_params({"details": f"{_MOST_QUESTIONS} questions are open, which is the most. Wait for an answer."})
+        self._questions += 1
+        deciding = asyncio.ensure_future(decided(self._policy, call, options))
+        over = asyncio.ensure_future(self.turn_over.wait())
+        try:
+            await asyncio.wait({deciding, over}, return_when=asyncio.FIRST_COMPLETED)
+            return None if over.done() else deciding.result()
+        finally:
+            self._questions -= 1
+            deciding.cancel()
+            over.cancel()
 
 
 class _Client(_Listener):
@@ -388,7 +406,8 @@ class _Client(_Listener):
 
     async def close(self) -> None:
         for starting in [*self._terminals.values()]:
-            await _ended(starting, Running.kill)
+            with suppress(Exception):  # it could not be started
+                await asyncio.to_thread(Running.kill, await starting)
         self._terminals.clear()
         await super().close()
 
@@ -469,22 +488,6 @@ class _Client(_Listener):
     def _inside(self, path: str) -> str:
         """A path as the session takes it: the agent names the workspace as programs see it."""
         return os.path.relpath(path, self.workspace) if path.startswith(f"{self.workspace}/") else path
-
-
-async def _made(make: Callable[[], T], end: Callable[[Any], object]) -> T:
-    """Make something in a thread. If the task is cancelled meanwhile, what was made is ended."""
-    making = asyncio.ensure_future(asyncio.to_thread(make))
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        await asyncio.shield(_ended(making, end))
-        raise
-
-
-async def _ended(making: asyncio.Future[Any], end: Callable[[Any], object]) -> None:
-    """End what is being made, as soon as it is there."""
-    with suppress(Exception):  # it could not be made
-        await asyncio.to_thread(end, await making)
 
 
 @contextmanager

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
 
 from pytest_gittrix import __version__
 from pytest_gittrix.acp.client import AcpAgent, acp_agent, refusals
+from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.engine import GitTrix
@@ -160,6 +165,8 @@ class _Conversation:
         self._make_programs = programs
         self._editor = editor
         self._turn = asyncio.Lock()
+        self._turns: set[asyncio.Task[str]] = set()
+        self._shows = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
         self._held = AsyncExitStack()
         self._agent: AcpAgent | None = None
         self._seen = ""  # the workspace as the agent sees it
@@ -179,7 +186,14 @@ class _Conversation:
         await self._tell(update)
 
     async def close(self) -> None:
-        """End the agent."""
+        """End the turn and the agent, also one that is only being started. A promotion that was agreed to is finished."""
+        turns = [*self._turns]
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
+        await self._end_agent()
+
+    async def _end_agent(self) -> None:
         self._agent = None
         await self._held.aclose()
 
@@ -190,39 +204,45 @@ class _Conversation:
 
     async def prompt(self, blocks: Sequence[Any]) -> str:
         """Take a turn: a command of ours, or a prompt for the agent; gives the stop reason. Raises as ``AcpAgent.prompt``."""
-        text = "\n".join(filter(None, map(_text, blocks)))
-        name, _, rest = text.strip().removeprefix("/").partition(" ")
+        turn = asyncio.ensure_future(self._take_turn(blocks))
+        self._turns.add(turn)
+        turn.add_done_callback(self._turns.discard)
+        try:
+            await asyncio.wait([turn])
+        finally:
+            turn.cancel()  # unless it is over: whoever waited for it has gone
+        return "cancelled" if turn.cancelled() else turn.result()
+
+    async def _take_turn(self, blocks: Sequence[Any]) -> str:
+        command, message = _command(blocks)
         async with self._turn:
-            if not (text.strip().startswith("/") and name in _COMMANDS):
-                return await self._ask_agent(text, blocks)
+            if command is None:
+                return await self._ask_agent(blocks)
             try:
-                return await (self._show_diff() if name == "diff" else self._promote(rest.strip() or None))
+                return await (self._show_diff() if command == "diff" else self._promote(message))
             except GittrixError as problem:
                 return await self._say(str(problem))
 
-    async def _ask_agent(self, text: str, blocks: Sequence[Any]) -> str:
+    async def _ask_agent(self, blocks: Sequence[Any]) -> str:
         agent = self._agent or await self._start()
+        text = "\n".join(filter(None, map(_text, blocks)))
         try:
             return (await agent.prompt(text, blocks=[self._inside(block) for block in blocks])).stop_reason
         except GittrixError:
-            await self.close()  # the next prompt starts another one
+            await self._end_agent()  # the next prompt starts another one
             raise
 
     async def _start(self) -> AcpAgent:
-        session, loop = self._session.for_agent(), asyncio.get_running_loop()
-
-        def ask_user(call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-            return asyncio.run_coroutine_threadsafe(self._ask_user(call, options), loop).result()
-
-        programs = await asyncio.to_thread(self._make_programs, session)
+        session = self._session.for_agent()
+        programs = await in_thread(partial(self._make_programs, session), Programs.close)
         self._held.push_async_callback(asyncio.to_thread, programs.close)
         self._seen = programs.workspace
         self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
-        starting = acp_agent(session, self._argv, programs=programs, policy=ask_user, watch=self._pass_on)
+        starting = acp_agent(session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on)
         try:
             self._agent = await self._held.enter_async_context(starting)
         except BaseException:
-            await self.close()
+            await self._end_agent()
             raise
         return self._agent
 
@@ -232,7 +252,8 @@ class _Conversation:
         """Pass on what the agent reports. It speaks neither for the user nor of commands, which are ours."""
         if update.get("sessionUpdate") not in ("user_message_chunk", "available_commands_update"):
             told = {"sessionId": self._session.id, "update": self._outside(update)}
-            await self._tell(schema.SessionNotification.model_validate(told).update)
+            async with self._shows:
+                await self._tell(schema.SessionNotification.model_validate(told).update)
 
     async def _ask_user(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
         asked = {"sessionId": self._session.id, "toolCall": self._outside(call), "options": list(options)}
@@ -241,25 +262,33 @@ class _Conversation:
         return getattr(answer.outcome, "option_id", None)
 
     def _outside(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """A tool call whose paths lead to the files of the session on this machine."""
+        """A tool call whose paths lead to the files of the session on this machine; it has no others."""
         found = dict(fields)
         for name in ("locations", "content"):
             if isinstance(fields.get(name), list):
-                found[name] = [self._with_path(one) for one in fields[name]]
+                found[name] = [shown for one in fields[name] if (shown := self._with_path(one)) is not None]
         return found
 
-    def _with_path(self, one: Mapping[str, Any]) -> dict[str, Any]:
-        path, root = one.get("path"), self._session.workspace_path
-        if root is None or not isinstance(path, str) or not path.startswith(f"{self._seen}/"):
+    def _with_path(self, one: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A location or a diff with its path on this machine; None if that is not below the workspace, also by a link."""
+        if "path" not in one:
             return dict(one)
-        return {**one, "path": os.path.join(root, path[len(self._seen) + 1 :])}
+        inside, root = _below(one["path"], self._seen), self._session.workspace_path
+        if inside is None or root is None:
+            return None
+        path = str(Path(root, inside))
+        return None if _below(os.path.realpath(path), os.path.realpath(root)) is None else {**one, "path": path}
 
     def _inside(self, block: Any) -> Any:
         """A block of a prompt whose link to a file of the repository leads to the agent's copy of it."""
-        uri, durable = getattr(block, "uri", None), f"file://{self._durable}/"
-        if not isinstance(uri, str) or not uri.startswith(durable):
+        uri = getattr(block, "uri", None)
+        if not isinstance(uri, str) or not uri.startswith("file:///"):
             return block
-        return block.model_copy(update={"uri": f"file://{self._seen}/{uri[len(durable) :]}"})
+        parts = urlsplit(uri)
+        inside = _below(unquote(parts.path), self._durable)
+        if inside is None:
+            return block
+        return block.model_copy(update={"uri": parts._replace(path=quote(str(Path(self._seen, inside)))).geturl()})
 
     # What the user types.
 
@@ -271,9 +300,11 @@ class _Conversation:
         review = await asyncio.to_thread(self._session.review)
         if not review.changes:
             return await self._say("Nothing differs from the repository.")
-        if not await self._agreed(review):
+        async with self._shows:
+            agreed = await self._agreed(review)
+        if not agreed:
             return await self._say("Nothing was promoted.")
-        result = await asyncio.to_thread(lambda: self._session.promote(review, message=message, keep=True))
+        result = await in_thread(partial(self._session.promote, review, message=message, keep=True))
         lines = [f"Promoted {_files(len(review.changes))} to {result.branch} as {result.sha}.", *result.warnings]
         return await self._say("\n".join(lines))
 
@@ -281,9 +312,9 @@ class _Conversation:
         """Whether the user, who sees the changes, agrees to promote exactly these."""
         call = f"gittrix-promote-{token_hex()}"  # else an agent could change what the user is shown under this id
         diff = await asyncio.to_thread(lambda: review.diff)  # of the reviewed bytes, whatever the agent does meanwhile
-        beside = [f"Not promoted: {line}" for line in review.beside]
         secrets = [f"{visible_line(path)} seems to hold credentials: {', '.join(found)}" for path, found in review.secrets.items()]
-        shown = [acp.tool_content(acp.text_block(visible("\n".join([_fenced(diff), *secrets, *beside]))))]
+        beside = [f"Not promoted: {visible_line(line)}" for line in review.beside]
+        shown = [acp.tool_content(acp.text_block(visible(_fenced("\n".join([*secrets, *beside, diff])))))]
         title = f"Promote {_files(len(review.changes))}"
         await self._tell(acp.start_tool_call(call, title, kind="other", status="pending", content=shown))
         options = [
@@ -340,10 +371,27 @@ def _text(block: Any) -> str:
     return str(getattr(block, "text", None) or getattr(block, "uri", ""))
 
 
+def _command(blocks: Sequence[Any]) -> tuple[str | None, str | None]:
+    """The command of ours that a prompt is, if it is one, and the text behind it."""
+    typed = "\n".join(block.text for block in blocks if getattr(block, "text", None))
+    name, *rest = typed.split(maxsplit=1) or [""]
+    if not name.startswith("/") or name[1:] not in _COMMANDS:
+        return None, None
+    return name[1:], rest[0].strip() if rest else None
+
+
+def _below(path: object, root: str) -> str | None:
+    """An absolute path as it is from a directory; None if it does not lie there."""
+    if not isinstance(path, str) or not os.path.isabs(path) or not root:
+        return None
+    inside = os.path.relpath(path, root)
+    return None if inside == os.pardir or inside.startswith(f"{os.pardir}/") else inside
+
+
 def _fenced(diff: str) -> str:
-    longest = max((len(line) - len(line.lstrip("`")) for line in (one[1:] for one in diff.splitlines())), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}diff\n{visible(diff)}{fence}"
+    """A diff in Markdown. No run of backticks in it is as long as its fence, so none ends it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", diff)), default=0))
+    return "\n".join([f"{fence}diff", *diff.removesuffix("\n").split("\n"), fence])
 
 
 def _files(count: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-Policy = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str | None]
+Policy = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str | Awaitable[str | None] | None]
 """Decides about a tool call, given the call and the options (``optionId``, ``name``, ``kind``) as the protocol's JSON has them.
 
-It returns the ``optionId`` of one option, or None for an answer of ``cancelled``. It is called in a thread, and may wait for a person.
+It returns the ``optionId`` of one option, or None for an answer of ``cancelled``. It may wait for a person: a coroutine function is
+awaited, and any other is called in a thread of its own. Once the turn is over or cancelled, its answer is no longer waited for.
 """
 
 

@@ -38,10 +38,13 @@ class AsyncUserSession(AsyncAgentSession):
     view = mirrored(UserSession.view)
     interrupt = mirrored(UserSession.interrupt)
     archive = mirrored(UserSession.archive)
-    archives = mirrored(UserSession.archives)
     moved_refs = mirrored(UserSession.moved_refs)
     metadata = mirrored(UserSession.metadata)
     register_pressure_warning = mirrored(UserSession.register_pressure_warning)
+
+    async def archives(self) -> tuple[str, ...]:
+        """As ``UserSession.archives``, which reads a directory: a method here, and no property."""
+        return await in_thread(lambda: self.blocking.archives)
 
     async def identify(self, **identity: str | None) -> None:
         """As ``UserSession.identify``."""

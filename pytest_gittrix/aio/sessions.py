@@ -6,6 +6,7 @@ that attends it, so no thread of the pool waits for its end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -156,13 +157,17 @@ class AsyncAgentSession(Mirror[AgentSession]):
 
     @asynccontextmanager
     async def step(self, name: str, *, molecule_id: str | None = None) -> AsyncIterator[None]:
-        """As ``AgentSession.step``."""
+        """As ``AgentSession.step``; a task that is cancelled at its beginning leaves a step that failed."""
         step = self.blocking.step(name, molecule_id=molecule_id)
-        await in_thread(step.__enter__)
+
+        def fail(error: BaseException) -> None:
+            step.__exit__(type(error), error, error.__traceback__)
+
+        await in_thread(step.__enter__, lambda _: fail(asyncio.CancelledError()))
         try:
             yield
         except BaseException as error:
-            await in_thread(partial(step.__exit__, type(error), error, error.__traceback__))
+            await in_thread(partial(fail, error))
             raise
         await in_thread(partial(step.__exit__, None, None, None))
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -37,6 +40,41 @@ async def in_thread(call: Callable[[], T], undo: Callable[[T], object] | None = 
         raise
 
 
+async def in_own_thread(call: Callable[[], T]) -> T:
+    """Make a call that may take for ever, such as a question to a person, in a thread of its own: the loop's pool has few.
+
+    A task that is cancelled meanwhile does not wait for the call, which goes on; what it returns is dropped.
+
+    Args:
+        call: the call.
+
+    Raises:
+        Exception: as the call.
+    """
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # from now on nothing but the call settles it
+
+    def work() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as problem:  # noqa: BLE001  (who waits gets it)
+            answer.set_exception(problem)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="gittrix-call", daemon=True).start()
+    return await asyncio.wrap_future(answer)
+
+
+async def decided(policy: Callable[P, T | Awaitable[T]], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """What a policy decides: a coroutine function is awaited, and any other is called as by :func:`in_own_thread`.
+
+    Raises:
+        Exception: as the policy.
+    """
+    call = partial(policy, *arguments, **options)
+    answer = call() if inspect.iscoroutinefunction(policy) else await in_own_thread(call)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
 def _begun(call: Callable[[], T]) -> asyncio.Future[T]:
     # A future and no task: the end of the event loop cancels tasks.
     return asyncio.get_running_loop().run_in_executor(None, partial(contextvars.copy_context().run, call))
@@ -63,7 +101,13 @@ class Mirror(Generic[Blocking]):
 
 
 def mirrored(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The method of a mirror that makes the call of this name in a thread, with the same arguments, result and errors."""
+    """The method of a mirror that makes the call of this name in a thread, with the same arguments, result and errors.
+
+    Raises:
+        TypeError: it is no method but a property, which has no call.
+    """
+    if not inspect.isfunction(method):
+        raise TypeError(f"{method!r} is no method, and cannot be mirrored as one.")
 
     async def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         made: Callable[P, T] = getattr(self.blocking, method.__name__)

@@ -7,13 +7,13 @@ permission callback, and the store of transcripts. ``docs/reference/integrations
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.aio.threads import in_thread
+from pytest_gittrix.aio.threads import decided, in_thread
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.claude_program import ConfinedClaude, confined_claude
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.record.eventlog.events import Event
 
-Policy = Callable[[str, Mapping[str, Any]], str | None]
-"""Decides about a tool call, given the tool's name and arguments: None allows it, a text says to the agent why not. It is called in a
-thread, and may wait for a person."""
+Policy = Callable[[str, Mapping[str, Any]], str | Awaitable[str | None] | None]
+"""Decides about a tool call, given the tool's name and arguments: None allows it, a text says to the agent why not.
+
+It may wait for a person: a coroutine function is awaited, and any other is called in a thread of its own. Its answer is dropped once the
+call is cancelled."""
 
 SOURCE: Final = "claude-agent-sdk"
 """What ``source`` is in the ``workflow_event`` of a piece of transcript."""
@@ -127,7 +129,7 @@ class _Log:
         return PermissionResultAllow() if reason is None else PermissionResultDeny(message=reason)
 
     async def _decide(self, call: str, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        reason = self._decided[call] = await in_thread(partial(self._policy, tool, arguments))
+        reason = self._decided[call] = await decided(self._policy, tool, arguments)
         await self._record("permission_decision", call_id=call, decision="allow" if reason is None else "deny")
         return reason
 

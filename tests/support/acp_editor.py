@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ class Editor:
         self.asked: list[str] = []
         self.calls: list[str] = []
         self.answer: str | None = "allow_once"
-        self.while_asked: Callable[[], object] = lambda: None
+        self.while_asked: Callable[[], Awaitable[object] | None] = lambda: None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of a test, for a minute at most."""
@@ -61,7 +61,8 @@ class Editor:
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
         self.asked.append(str(tool_call.title))
         self.calls.append(tool_call.tool_call_id)
-        self.while_asked()
+        if (meanwhile := self.while_asked()) is not None:
+            await meanwhile
         if self.answer is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         chosen = next(one.option_id for one in options if one.kind == self.answer)

@@ -78,7 +78,7 @@ def sleeping(session: UserSession, end: Callable[[ClaudeSDKClient], Awaitable[ob
     asyncio.run(main())
 
 
-def no_deletion(tool: str, arguments: Mapping[str, Any]) -> str | None:
+async def no_deletion(tool: str, arguments: Mapping[str, Any]) -> str | None:
     return "Nothing is deleted here." if "rm " in arguments.get("command", "") else None
 
 

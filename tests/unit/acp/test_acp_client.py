@@ -189,6 +189,49 @@ def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSessio
     assert answer == Prompted("cancelled", "{'outcome': 'cancelled'}")
 
 
+def test_questions_hold_up_nothing_and_are_asked_so_many_at_once_within_a_turn(session: UserSession) -> None:
+    over = threading.Event()
+    asked: list[str] = []
+
+    def slow(call: Any, options: Any) -> str:
+        asked.append(call["toolCallId"])
+        over.wait(60)
+        return "y"
+
+    question = f'method="session/request_permission", params={{"sessionId": "s1", "toolCall": {{"toolCallId": "c"}}, "options": {OPTIONS}}}'
+    many = f"""
+for number in range(40):
+    send(id=f"q{{number}}", {question})
+say(ask("fs/read_text_file", path=cwd + "/app.py", limit=1)["content"])
+"""
+    late = f"""
+send(id=message["id"], result={{"stopReason": "end_turn"}})
+send(id="late", {question})
+open(cwd + "/answer", "w").write(str(receive("late")["result"]["outcome"]))
+"""
+
+    async def work(agent: AcpAgent) -> list[Prompted]:
+        done = [await agent.prompt(many), await agent.prompt(late)]
+        while not session.exists("answer") or not session.read("answer"):
+            await asyncio.sleep(0.005)
+        return done
+
+    done = attended(session, work, policy=slow)
+    over.set()
+
+    assert [one.text for one in done] == ["one\n", ""]
+    assert asked == ["c"] * client._MOST_QUESTIONS
+    assert session.read("answer") == b"{'outcome': 'cancelled'}"
+
+
+def test_a_policy_may_be_a_coroutine(session: UserSession) -> None:
+    async def ask(call: Any, options: Any) -> str:
+        await asyncio.sleep(0)
+        return "n"
+
+    assert "'n'" in prompted(session, ASKS, policy=ask)[0].text
+
+
 def test_an_agent_that_dies_or_is_none_says_so(session: UserSession) -> None:
     with pytest.raises(AdapterUnavailable, match="did not do what it was asked"):
         prompted(session, "sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(4)")

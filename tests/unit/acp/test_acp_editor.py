@@ -9,6 +9,7 @@ from pathlib import Path
 
 import acp
 import pytest
+from markdown_it import MarkdownIt
 from support.acp_editor import Editor, editing
 from support.git import GitRepo
 
@@ -132,6 +133,110 @@ say(answer["outcome"].get("optionId", "none"))
         await editor.prompt(session, "/promote")
         assert "app.py" in editor.said()
         assert durable.text("show", "HEAD:app.py") == "theirs"
+
+    editor.run(work())
+
+
+def shown_in_one_fence(text: str) -> str:
+    [fence] = MarkdownIt().parse(text)
+    assert fence.type == "fence"
+    return fence.content
+
+
+def test_nothing_in_a_diff_ends_the_fence_that_shows_it(editor: Editor, durable: GitRepo) -> None:
+    durable.commit({"page.md": "one\n ```\n<!--\n~~~\n`````\nlast\n"})
+    linked = acp.resource_link_block("app.py", f"file://{durable.path}/app.py")
+
+    async def work() -> None:
+        session = await editor.new(durable)
+        writes = "open(cwd + '/page.md', 'a').write('more'); open(cwd + '/-->.pem', 'w').write('-----BEGIN RSA PRIVATE KEY-----')"
+        await editor.prompt(session, writes)
+        await editor.connection.prompt(session, [acp.text_block("/diff"), linked])
+        assert "+more" in shown_in_one_fence(editor.said())
+
+        await editor.prompt(session, "/promote\nA subject\n\nA body.")
+        [call] = editor.of("tool_call")
+        [content] = call["content"]
+        shown = shown_in_one_fence(content["content"]["text"])
+        assert "+more" in shown
+        assert "-->.pem seems to hold credentials" in shown
+        assert durable.text("log", "-1", "--format=%B").strip() == "A subject\n\nA body."
+
+    editor.run(work())
+
+
+def test_paths_lead_to_the_files_of_the_session_and_nowhere_else(editor: Editor, durable: GitRepo) -> None:
+    durable.commit({"a file.py": "v1\n"})
+    reports = """
+os.symlink("/etc", cwd + "/link")
+paths = [cwd + "/./a file.py", cwd + "/../../../etc/passwd", cwd + "/link/passwd", "/etc/passwd", cwd + "-other/app.py", "app.py"]
+diffs = [{"type": "diff", "path": path, "newText": "new"} for path in paths]
+words = [{"type": "content", "content": {"type": "text", "text": "words"}}]
+update("tool_call", toolCallId="c1", title="Look", locations=[{"path": path} for path in paths], content=words + diffs)
+say(str([block["uri"].replace(cwd, "here") for block in params["prompt"][1:]]))
+"""
+    uris = [f"file://{durable.path}/a%20file.py#L2", f"file://{durable.path}/../x", "file:///etc/passwd", "https://example.org/a%20b"]
+
+    async def work() -> None:
+        session = await editor.new(durable)
+        await editor.connection.prompt(session, [acp.text_block(reports), *(acp.resource_link_block("a", uri) for uri in uris)])
+        [call] = editor.of("tool_call")
+        [location] = call["locations"]
+        assert Path(location["path"]).read_text() == "v1\n"
+        assert [one.get("path", "words") for one in call["content"]] == ["words", location["path"]]
+        assert editor.said() == str(["file://here/a%20file.py#L2", *uris[1:]])
+
+    editor.run(work())
+
+
+def test_a_conversation_that_is_closed_while_its_agent_starts_takes_no_turn(editor: Editor, durable: GitRepo) -> None:
+    async def work() -> None:
+        session = await editor.new(durable)
+        prompts = [asyncio.create_task(editor.prompt(session, "open(cwd + '/late', 'w').close()")) for _ in range(2)]
+        await asyncio.sleep(0)
+        await editor.connection.close_session(session_id=session)
+        assert [await one for one in prompts] == ["cancelled"] * 2
+        await editor.connection.load_session(session_id=session, cwd=str(durable.path))
+        assert await editor.prompt(session, "say(str(os.path.exists(cwd + '/late')))") == "end_turn"
+        assert editor.said().endswith("False")
+
+    editor.run(work())
+
+
+def test_beside_the_question_about_a_promotion_nothing_of_the_agent_is_shown(editor: Editor, durable: GitRepo) -> None:
+    noise = """
+def noise():
+    while not os.path.exists(cwd + "/go"):
+        time.sleep(0.005)
+    say("noise")
+    send(id="q", method="session/request_permission", params={"sessionId": "s1", "toolCall": {"toolCallId": "c2", "title": "Promote"},
+        "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]})
+    open(cwd + "/gone", "w").close()
+import threading
+threading.Thread(target=noise, daemon=True).start()
+"""
+
+    async def work() -> None:
+        session = await editor.new(durable)
+        await editor.prompt(session, WRITES)
+        workspace = Path(editor.of("tool_call")[0]["locations"][0]["path"]).parent
+        await editor.prompt(session, noise)
+        editor.told.clear()
+        beside: list[str] = []
+
+        async def while_asked() -> None:
+            (workspace / "go").touch()
+            while not (workspace / "gone").exists():
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            beside.extend(one["sessionUpdate"] for one in editor.told)
+
+        editor.while_asked = while_asked
+        await editor.prompt(session, "/promote")
+        assert beside == ["tool_call"]
+        while "noise" not in str(editor.told):
+            await asyncio.sleep(0.005)
+        assert editor.asked == ["Promote 1 file"], "the agent asks within its turn, or nobody answers"
 
     editor.run(work())
 

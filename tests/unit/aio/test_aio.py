@@ -14,6 +14,7 @@ from support.confined import available
 
 from pytest_gittrix import AgentSession, GitTrix, UserSession
 from pytest_gittrix.aio import AsyncAgentSession, AsyncGitTrix, AsyncPrograms, AsyncUserSession, in_thread
+from pytest_gittrix.aio.threads import Mirror, decided, mirrored
 from pytest_gittrix.confine import Programs
 from pytest_gittrix.errors import PathNotFound, SessionExpired
 from pytest_gittrix.testing import World
@@ -68,6 +69,7 @@ def test_a_session_from_start_to_promotion(world: World) -> None:
         assert await copy.touched_files() == await session.touched_files() == sorted([*(f"{n}.py" for n in range(5)), "app.py"])
         await copy.discard()
         await session.promote(["app.py"])
+        assert await session.archives() == session.blocking.archives
         assert {one.id for one in await engine.query(agent="ada")} >= {session.id}
         with pytest.raises(SessionExpired):
             await engine.get_session(session.id)
@@ -83,6 +85,72 @@ def test_the_mirrors_have_the_methods_of_what_they_mirror() -> None:
     assert public(AsyncAgentSession) == public(AgentSession)
     assert public(AsyncGitTrix) >= public(GitTrix) - {"durable", "init", "stream", "gen_id", "iter_sessions"}
     assert public(AsyncPrograms) >= public(Programs)
+
+
+def test_each_mirrored_method_makes_the_call_of_its_name() -> None:
+    class Names:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: name
+
+    async def main() -> None:
+        for kind in (AsyncUserSession, AsyncAgentSession, AsyncGitTrix, AsyncPrograms):
+            mirror: Any = Mirror.__new__(kind)
+            mirror.blocking = Names()
+            made = mirrored(UserSession.discard).__code__
+            names = [name for name in public(kind) if getattr(getattr(kind, name), "__code__", None) is made]
+            assert len(names) > 1
+            assert [await getattr(mirror, name)() for name in names] == names
+
+    whole(main())
+    with pytest.raises(TypeError, match="no method"):
+        mirrored(UserSession.archives)  # type: ignore[arg-type]
+
+
+def test_a_policy_that_waits_for_a_person_holds_up_nobody_and_ends_with_its_task() -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def slow(word: str) -> str:
+        asked.set()
+        over.wait(LONG)
+        return word
+
+    async def soon(word: str) -> str:
+        return word
+
+    async def main() -> None:
+        # More than the pool of the event loop has threads.
+        deciding = [asyncio.create_task(decided(slow, "yes")) for _ in range((os.cpu_count() or 1) + 6)]
+        await asyncio.to_thread(asked.wait, LONG)
+        deciding[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deciding[0]
+        assert await decided(soon, "no") == "no"
+        over.set()
+        assert {*await asyncio.gather(*deciding[1:])} == {"yes"}
+        with pytest.raises(ZeroDivisionError):
+            await decided(lambda: 1 // 0)
+
+    whole(main())
+
+
+def test_a_step_that_is_cancelled_at_its_beginning_has_failed(world: World) -> None:
+    async def main() -> None:
+        agent = AsyncUserSession(world.start()).for_agent()
+
+        async def work() -> None:
+            async with agent.step("one"):
+                await agent.write("late.py", "x\n")
+
+        working = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        steps = await agent.history(["step.started", "step.completed"])
+        assert [step.data.get("outcome") for step in steps] == [None, "failed"]
+        assert await agent.touched_files() == []
+
+    whole(main())
 
 
 def test_a_cancelled_call_is_over_when_the_task_is_and_what_it_made_is_undone(world: World) -> None:

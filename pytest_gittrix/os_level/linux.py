@@ -113,11 +113,11 @@ def unshare(flags: int) -> None:
         raise _failure("unshare")
 
 
-def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """Mount something, or bind a place to another."""
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "", *, shown: str = "") -> None:
+    """Mount something, or bind a place to another. ``shown`` is what an error calls a target that is an open descriptor."""
     name = kind.encode() if kind is not None else None
     if libc.mount(os.fsencode(source), os.fsencode(target), name, ctypes.c_ulong(flags), options.encode() or None) != 0:
-        raise _failure(f"mount({target})")
+        raise _failure(f"mount({shown or target})")
 
 
 def set_mount(target: str, flags: int, *, below: bool) -> None:

@@ -125,7 +125,7 @@ def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None
         return _put_devices(target, limits.get("memory"))
     if kind == "overlay":
         with _opened(target, make="directory") as point:
-            return _put_overlay(point, *source.split("\0"))
+            return _put_overlay(point, target, *source.split("\0"))
     if kind == "ro":
         return _bind(_OLD + source, target, linux.NO_SUID | linux.NO_DEV | linux.READ_ONLY)
     with _opened(_OLD + source) as place:
@@ -196,10 +196,10 @@ def _bind(source: str, target: str, flags: int) -> None:
     with _opened(target, make="directory" if directory else "file") as point:
         linux.mount(source, stage, None, linux.MS_BIND | linux.MS_REC)
         linux.set_mount(stage, flags, below=True)
-        linux.mount(stage, point, None, linux.MS_MOVE)
+        linux.mount(stage, point, None, linux.MS_MOVE, shown=target)
 
 
-def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
+def _put_overlay(point: str, target: str, lower: str, upper: str, work: str) -> None:
     """Show a directory above another as one. The lock on the work directory lasts as long as this process, and so as long as the mount."""
     _lock(os.open(_OLD + work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     # Both get short names for a moment, since the options of a mount have to be short.
@@ -210,7 +210,7 @@ def _put_overlay(target: str, lower: str, upper: str, work: str) -> None:
     inside = [os.path.join(_ABOVE, os.path.relpath(path, above)) for path in (upper, work)]
     written = [path.replace("\\", r"\\").replace(",", r"\,") for path in inside]
     options = f"lowerdir={_LOWER},upperdir={written[0]},workdir={written[1]},userxattr"
-    linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options)
+    linux.mount("overlay", point, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options, shown=target)
     os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that nobody could remove it
     for name in (_LOWER, _ABOVE):
         linux.unmount(name)

@@ -144,7 +144,7 @@ def shown_in_one_fence(text: str) -> str:
 
 
 def test_nothing_in_a_diff_ends_the_fence_that_shows_it(editor: Editor, durable: GitRepo) -> None:
-    durable.commit({"page.md": "one\n ```\n<!--\n~~~\n`````\nlast\n"})
+    durable.commit({"page.md": "one\n ```\n<!--\n~~~\nlast\n"})
     linked = acp.resource_link_block("app.py", f"file://{durable.path}/app.py")
 
     async def work() -> None:

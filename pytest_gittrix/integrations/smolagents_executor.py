@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.extras import needs
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 with needs("smolagents"):
     from smolagents.local_python_executor import CodeOutput
@@ -49,6 +50,8 @@ for line in sys.stdin:
             answer["final" if final else "error"] = str(problem) if final else traceback.format_exc()
     print(json.dumps({**answer, "logs": shown.getvalue()}), file=answers, flush=True)
 """
+
+_LONGEST_ANSWER: Final = 1 << 26
 
 
 class GittrixExecutor(RemotePythonExecutor):
@@ -101,13 +104,17 @@ class GittrixExecutor(RemotePythonExecutor):
         return CodeOutput(answer["value"], answer["logs"], False)
 
     def _answer(self, python: Running) -> dict[str, Any]:
-        line = b""
+        deadline = None if self._timeout is None else real_seconds() + self._timeout
+        line = bytearray()
         try:
             while not line.endswith(b"\n"):
-                piece = python.stdout.read(self._timeout)
+                piece = python.stdout.read(None if deadline is None else deadline - real_seconds())
                 if not piece:
                     raise AgentExecutionError(f"The code ended its Python: {python.stderr.peek().decode('utf-8', 'replace')}", self.logger)
                 line += piece
+                if len(line) > _LONGEST_ANSWER:
+                    python.kill()
+                    raise AgentExecutionError(f"The code gave more than {_LONGEST_ANSWER} bytes. Its names are gone.", self.logger)
         except TimeoutError:
             python.kill()
             raise AgentExecutionError(f"The code did not end within {self._timeout:g} seconds. Its names are gone.", self.logger) from None

@@ -19,6 +19,9 @@ from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
 
+ANSWERS = "import sys, time; answers = sys._getframe(1).f_globals['answers']"
+"""Code that finds the stream on which its Python answers."""
+
 
 class Scripted(Model):
     """A model that answers with pieces of code."""
@@ -65,7 +68,8 @@ def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_
         ("print('before'); 1 / 0", "ZeroDivisionError"),
         ("import no_such_package", "No module named"),
         ("import os; os._exit(3)", "ended its Python"),
-        ("import time; time.sleep(600)", "within 2 seconds"),
+        (f"{ANSWERS}\nwhile True: answers.write('x'); answers.flush(); time.sleep(0.05)", "within 2 seconds"),
+        (f"{ANSWERS}\nwhile True: answers.write('x' * 2**16)", f"more than {1 << 26} bytes"),
     ):
         with pytest.raises(AgentExecutionError, match=said):
             executor(code)

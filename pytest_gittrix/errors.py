@@ -271,7 +271,7 @@ class TurnBusy(GittrixError):
 
 
 class TurnOver(GittrixError):
-    """The turn was interrupted, and can do nothing to its session any more."""
+    """The turn was interrupted, or ended by its caller, and can do nothing to its session any more."""
 
     code = "TURN_OVER"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from pytest_gittrix.aio.sessions import AsyncAgentSession
-from pytest_gittrix.aio.threads import Mirror, in_thread, mirrored
+from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
+from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
@@ -31,6 +33,15 @@ class AsyncUserSession(AsyncAgentSession):
         """As ``UserSession.subscribe``, which does not block. The listener is called in the thread in which something happens."""
         return self.blocking.subscribe(listener, types)
 
+    def turn(self, *, role: str | None = None) -> AbstractAsyncContextManager[TurnContext]:
+        """As ``UserSession.turn``. ``AsyncAgentSession(context.session)`` is the agent's side of the session in the turn."""
+        return entered(self.blocking.turn(role=role))
+
+    async def begin_turn(self, *, role: str | None = None) -> TurnContext:
+        """As ``UserSession.begin_turn``. A cancelled task leaves no turn."""
+        return await in_thread(partial(self.blocking.begin_turn, role=role), self.blocking.end_turn)
+
+    end_turn = mirrored(UserSession.end_turn)
     review = mirrored(UserSession.review)
     promote = mirrored(UserSession.promote)
     discard = mirrored(UserSession.discard)

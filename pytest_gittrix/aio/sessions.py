@@ -6,14 +6,13 @@ that attends it, so no thread of the pool waits for its end.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.aio.threads import Mirror, in_thread, mirrored
+from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
 from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.confine.execute import MOST_OUTPUT, SIZE
 from pytest_gittrix.confine.filesystem_layout import Place
@@ -155,21 +154,9 @@ class AsyncAgentSession(Mirror[AgentSession]):
     attach = mirrored(AgentSession.attach)
     attached = mirrored(AgentSession.attached)
 
-    @asynccontextmanager
-    async def step(self, name: str, *, molecule_id: str | None = None) -> AsyncIterator[None]:
-        """As ``AgentSession.step``; a task that is cancelled at its beginning leaves a step that failed."""
-        step = self.blocking.step(name, molecule_id=molecule_id)
-
-        def fail(error: BaseException) -> None:
-            step.__exit__(type(error), error, error.__traceback__)
-
-        await in_thread(step.__enter__, lambda _: fail(asyncio.CancelledError()))
-        try:
-            yield
-        except BaseException as error:
-            await in_thread(partial(fail, error))
-            raise
-        await in_thread(partial(step.__exit__, None, None, None))
+    def step(self, name: str, *, molecule_id: str | None = None) -> AbstractAsyncContextManager[None]:
+        """As ``AgentSession.step``."""
+        return entered(self.blocking.step(name, molecule_id=molecule_id))
 
     @asynccontextmanager
     async def programs(

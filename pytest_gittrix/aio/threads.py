@@ -6,9 +6,9 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -73,6 +73,22 @@ async def decided(policy: Callable[P, T | Awaitable[T]], /, *arguments: P.args, 
     call = partial(policy, *arguments, **options)
     answer = call() if inspect.iscoroutinefunction(policy) else await in_own_thread(call)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+@asynccontextmanager
+async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a blocking context manager in threads. A task that is cancelled while it enters leaves it again."""
+
+    def leave(error: BaseException) -> None:
+        manager.__exit__(type(error), error, error.__traceback__)
+
+    value = await in_thread(manager.__enter__, lambda _value: leave(asyncio.CancelledError()))
+    try:
+        yield value
+    except BaseException as error:
+        await in_thread(partial(leave, error))
+        raise
+    await in_thread(partial(manager.__exit__, None, None, None))
 
 
 def _begun(call: Callable[[], T]) -> asyncio.Future[T]:

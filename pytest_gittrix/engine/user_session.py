@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,11 @@ from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
-from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_ttl, policy_of
+from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_text, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import GittrixError, TurnOver
 from pytest_gittrix.record.eventlog.events import Actor, Event
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
@@ -29,7 +30,7 @@ from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.turns import Turn, TurnFunction
+    from pytest_gittrix.engine.agents.turns import Turn, TurnContext, TurnFunction
     from pytest_gittrix.engine.lineage.fork import FilesOf
     from pytest_gittrix.engine.operations.moved_refs import MovedRef
     from pytest_gittrix.engine.promotion.promotion import PromoteResult
@@ -271,6 +272,51 @@ class UserSession(AgentSession):
             InvalidInput: ``runs`` is neither.
         """
         return self._services.turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
+
+    @contextmanager
+    def turn(self, *, role: str | None = None) -> Iterator[TurnContext]:
+        """Begin a turn, run the block, end the turn; a block that raises has ``failed``. Arguments and errors as for the two calls."""
+        context = self.begin_turn(role=role)
+        try:
+            yield context
+        except BaseException as problem:
+            with suppress(TurnOver):  # the block was interrupted, and its turn ended by that
+                self.end_turn(context, error=f"{type(problem).__name__}: {problem}")
+            raise
+        self.end_turn(context)
+
+    def begin_turn(self, *, role: str | None = None) -> TurnContext:
+        """Begin a turn of an agent that this program runs by itself, such as a prompt to a server; ``end_turn`` ends it.
+
+        What is recorded until then belongs to the turn. It is this process's turn, and is over if the process dies. An ``interrupt()``, the
+        end of the session and ``close()`` of the engine set ``cancelled`` of the context. From then on the context and its ``session``
+        raise ``TurnOver``, while this object goes on. As for ``start_turn``, tool calls without an answer are answered first.
+
+        Args:
+            role: the role of the agent, for the context; by default that of the session's identity, or ``build``.
+
+        Returns:
+            The turn: records with ``record`` and ``emit``, and has the agent's side of the session.
+
+        Raises:
+            TurnBusy: a turn is running, here or in another process.
+            SessionExpired: the session has ended.
+            AdapterUnavailable: the engine was closed.
+        """
+        return self._services.turns.begin(self._recorder.twin(), self.for_agent(), role=role)
+
+    def end_turn(self, context: TurnContext, *, error: str | None = None) -> None:
+        """End a turn that ``begin_turn`` began; its context can do nothing more. If that cannot be stored, the next turn finds it ``lost``.
+
+        Args:
+            context: what ``begin_turn`` returned.
+            error: why it failed; None if it is done.
+
+        Raises:
+            TurnOver: it was interrupted, or has been ended already.
+            InvalidInput: the turn is that of a function or of another session; or the error is no text.
+        """
+        self._services.turns.end(self.id, context, None if error is None else check_text(error, "error"))
 
     @property
     def turn_running(self) -> bool:

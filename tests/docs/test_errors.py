@@ -704,6 +704,13 @@ def _a_turn_after_its_interrupt(bench: Bench) -> object:
     raise refusals[0]
 
 
+@provokes("TURN_OVER", "ended by its caller")
+def _a_turn_after_its_end(bench: Bench) -> object:
+    with bench.session().turn() as context:
+        pass
+    return context.record("user_message", {"text": "late"})
+
+
 @provokes("WORK_ITEM_HELD", "another session works on the item already")
 def _an_item_that_is_taken(bench: Bench) -> object:
     with Crew.open(bench.path) as crew:

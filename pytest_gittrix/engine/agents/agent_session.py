@@ -258,6 +258,7 @@ class AgentSession(SessionObject):
         Raises:
             InvalidInput: there is no such type, or a key is missing or has no place.
         """
+        self._recorder.require_unrevoked()
         require_live(self._recorder.read())
         now = self._recorder.clock.now_ns()
         self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))

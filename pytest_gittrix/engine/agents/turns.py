@@ -2,7 +2,8 @@
 
 The guarantee depends on where a turn runs. In a ``process`` (the default) it is ended for certain, with every process it started, even in a
 system call or with signals ignored. In a ``thread`` it is asked to end, and can do nothing to the session from then on; Python cannot do
-more to a thread. A session has one turn at a time, in whichever process. See docs/explanation/you-know-pixir.md.
+more to a thread. A ``task`` is run by the caller, who begins and ends it; it is interrupted as a thread is. A session has one turn at a
+time, in whichever process. See docs/explanation/you-know-pixir.md.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ if TYPE_CHECKING:
 
     from pytest_gittrix.engine.agents.agent_session import AgentSession
 
-Runs = Literal["process", "thread"]
+Runs = Literal["process", "thread", "task"]
 Status = Literal["running", "done", "failed", "interrupted"]
 
-RUNS: Final = ("process", "thread")
+RUNS: Final[tuple[Runs, ...]] = ("process", "thread")
+"""Where the engine runs the function of a turn."""
 DEFAULT_ROLE: Final = "build"
 
 
 @dataclass(frozen=True)
 class TurnContext:
-    """The argument of a turn's function.
+    """A turn as its code has it: the argument of a turn's function, and the result of ``begin_turn``.
 
     Attributes:
         session: the session, as its agent has it.
@@ -91,6 +93,8 @@ class TurnContext:
 
 
 TurnFunction = Callable[[TurnContext], Any]
+AwaitEnd = Callable[[], object]
+"""Returns when a turn is over, with its value and error in the turn."""
 
 
 @dataclass(eq=False)
@@ -99,7 +103,7 @@ class Turn:
 
     Attributes:
         ref: its name, as the log has it.
-        runs: in a process or a thread.
+        runs: in a process or a thread, or as a task of the caller.
         status: running, or how it ended.
         value: the result of its function, if it is done.
         error: the exception of its function, as text.
@@ -113,6 +117,7 @@ class Turn:
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
     _interrupted: bool = field(default=False, repr=False)
     _kill: Callable[[], None] = field(default=lambda: None, repr=False)
+    _finish: Callable[[Any, str | None], None] = field(default=lambda _value, _error: None, repr=False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for ``timeout`` real seconds until it is over and recorded; returns whether it is."""
@@ -156,6 +161,35 @@ class Turns:
         """
         if runs not in RUNS:
             raise InvalidInput(f"A turn cannot run in {runs!r}.", fix=f"Use one of: {', '.join(RUNS)}.")
+        run = _in_process if runs == "process" else _in_thread
+        turn, _ = self._begin(recorder, agent, lambda turn, context: run(turn, context, fn, recorder.emit), runs=runs, role=role)
+        return turn
+
+    def begin(self, recorder: Recorder, agent: AgentSession, *, role: str | None) -> TurnContext:
+        """Begin a turn that the caller runs; ``UserSession.begin_turn`` says how, and what is raised. Arguments as for ``start``."""
+        _, context = self._begin(recorder, agent, _until_finished, runs="task", role=role)
+        return context
+
+    def end(self, id_: str, context: TurnContext, error: str | None) -> None:
+        """End a turn of a session that was begun with ``begin``; ``UserSession.end_turn`` says what is raised."""
+        recorder = parts_of(context.session).recorder
+        recorder.require_unrevoked()
+        turn = self._running.get(id_)
+        if turn is None or turn.runs != "task" or (context.session_id, context.turn) != (id_, turn.ref):
+            raise InvalidInput(
+                f"Turn {context.turn} of session {context.session_id} is none that end_turn() of session {id_} ends.",
+                why="The turn of a function ends when the function does.",
+                fix="Pass what begin_turn() of this session returned.",
+            )
+        turn._finish(None, error)
+        turn.wait()
+        if turn.status == "interrupted":
+            raise _over(context, "was interrupted")
+        recorder.revoke(lambda: _over(context, "is over"))
+
+    def _begin(
+        self, recorder: Recorder, agent: AgentSession, begin: Callable[[Turn, TurnContext], AwaitEnd], *, runs: str, role: str | None
+    ) -> tuple[Turn, TurnContext]:
         if self._closed:
             raise AdapterUnavailable(
                 "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
@@ -173,9 +207,8 @@ class Turns:
             warn = partial(self.pressure.register, recorder.id)
             role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
-            begin = _in_process if runs == "process" else _in_thread
             with self._lock:  # so that no caller interrupts a turn that cannot be ended yet
-                await_end = begin(turn, context, fn, recorder.emit)
+                await_end = begin(turn, context)
                 self._running[recorder.id] = turn
         except BaseException:
             self._running.pop(recorder.id, None)
@@ -189,7 +222,7 @@ class Turns:
                 self._end(recorder, agent, turn, lease)
 
         threading.Thread(target=supervise, name=f"gittrix-turn-{recorder.id}", daemon=True).start()
-        return turn
+        return turn, context
 
     def interrupt(self, recorder: Recorder) -> bool:
         """End a session's turn, if this engine runs one, and answer its open calls; whether there was one."""
@@ -311,7 +344,7 @@ async def _awaited(result: Any) -> Any:
 # In a process ------------------------------------------------------------------------------------------------------------------
 
 
-def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callable[[Event], None]) -> Callable[[], None]:
+def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callable[[Event], None]) -> AwaitEnd:
     from multiprocessing import Pipe
 
     messages, send = Pipe(duplex=False)
@@ -409,38 +442,44 @@ def _follow_parent(engine: Connection, answers: SimpleQueue[str]) -> None:
     end_tree(os.getpid())
 
 
-# In a thread -------------------------------------------------------------------------------------------------------------------
+# In a thread, or as a task -----------------------------------------------------------------------------------------------------
 
 
-def _in_thread(turn: Turn, context: TurnContext, fn: TurnFunction, _emit: Callable[[Event], None]) -> Callable[[], None]:
-    ended = threading.Event()
+def _in_thread(turn: Turn, context: TurnContext, fn: TurnFunction, _emit: Callable[[Event], None]) -> AwaitEnd:
+    await_end = _until_finished(turn, context)
 
     def body() -> None:
         try:
             value, error = call(fn, context), None
         except BaseException as problem:  # noqa: BLE001
             value, error = None, f"{type(problem).__name__}: {problem}"
+        turn._finish(value, error)
+
+    threading.Thread(target=body, name=f"gittrix-turn-body-{context.session_id}", daemon=True).start()
+    return await_end
+
+
+def _until_finished(turn: Turn, context: TurnContext) -> AwaitEnd:
+    """Have a turn last until its code says that it is finished, or until it is interrupted."""
+    ended = threading.Event()
+
+    def finish(value: Any, error: str | None) -> None:
         if not context.cancelled.is_set():
             turn.value, turn.error = value, error
         ended.set()
 
     def stop() -> None:
         context.cancelled.set()
-        parts_of(context.session).recorder.revoke(lambda: _over(context))
+        parts_of(context.session).recorder.revoke(lambda: _over(context, "was interrupted"))
         ended.set()
 
-    turn._kill = stop
-    threading.Thread(target=body, name=f"gittrix-turn-body-{context.session_id}", daemon=True).start()
-
-    def await_end() -> None:
-        ended.wait()
-
-    return await_end
+    turn._finish, turn._kill = finish, stop
+    return ended.wait
 
 
-def _over(context: TurnContext) -> TurnOver:
+def _over(context: TurnContext, how: str) -> TurnOver:
     return TurnOver(
-        f"Turn {context.turn} of session {context.session_id} was interrupted.",
-        why="Its calls have been answered; what came later would contradict that.",
-        fix="Look at context.cancelled, and return.",
+        f"Turn {context.turn} of session {context.session_id} {how}.",
+        why="Its calls have been answered, or another turn has begun; what comes later would contradict that.",
+        fix="Look at context.cancelled, and return; or begin another turn.",
     )

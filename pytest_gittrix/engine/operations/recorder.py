@@ -120,6 +120,11 @@ class Recorder:
         """End the use of this recorder: from now on its operations raise what ``refusal`` returns."""
         self._refusal = refusal
 
+    def require_unrevoked(self) -> None:
+        """Raise what ``revoke`` said, if this recorder was revoked."""
+        if self._refusal is not None:
+            raise self._refusal()
+
     def twin(self) -> Recorder:
         """Another recorder of the same session, with the state that this one has read.
 
@@ -168,8 +173,7 @@ class Recorder:
 
             observations_of([event])
         next_state = self._state and self._fold([event], self._state)
-        if self._refusal is not None:
-            raise self._refusal()
+        self.require_unrevoked()
         event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         others = self.log.refresh() if self.log.behind else []
         self._state = next_state if next_state is not None and not others else self._fold(others or [event], self._state)
@@ -256,8 +260,7 @@ class Recorder:
             self._release(lease)
 
     def _take(self, lease: Lease) -> None:
-        if self._refusal is not None:
-            raise self._refusal()
+        self.require_unrevoked()
         try:
             lease.acquire()
         except AdapterUnavailable:

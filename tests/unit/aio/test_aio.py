@@ -79,7 +79,7 @@ def test_a_session_from_start_to_promotion(world: World) -> None:
 
 
 def test_the_mirrors_have_the_methods_of_what_they_mirror() -> None:
-    turns = {"start_turn", "turn_running", "begin_turn", "end_turn"}  # a turn is a function of the caller's, in a process or a thread
+    turns = {"start_turn", "turn_running"}  # such a turn is a function of the caller's, in a process or a thread
 
     assert public(AsyncUserSession) >= public(UserSession) - turns
     assert public(AsyncAgentSession) == public(AgentSession)
@@ -149,6 +149,36 @@ def test_a_step_that_is_cancelled_at_its_beginning_has_failed(world: World) -> N
         steps = await agent.history(["step.started", "step.completed"])
         assert [step.data.get("outcome") for step in steps] == [None, "failed"]
         assert await agent.touched_files() == []
+
+
+def test_a_turn_of_a_task_is_recorded_and_a_cancelled_one_has_failed(world: World) -> None:
+    async def main() -> None:
+        session = await AsyncGitTrix(world.gittrix).start_session("task")
+        await session.end_turn(await session.begin_turn(role="review"))
+        async with session.turn() as context:
+            await AsyncAgentSession(context.session).write("app.py", "v2\n")
+
+        async def hang() -> None:
+            async with session.turn():
+                begun.set()
+                await asyncio.Event().wait()
+
+        begun = asyncio.Event()
+        hanging = asyncio.create_task(hang())
+        await begun.wait()
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+        for begins in (session.turn().__aenter__(), session.begin_turn()):
+            beginning = asyncio.ensure_future(begins)
+            await asyncio.sleep(0)
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+            assert not session.blocking.turn_running
+
+        ended = [event.data["status"] for event in await session.history(["turn.ended"])]
+        assert ended == ["done", "done", "failed", "failed", "done"]
 
     whole(main())
 

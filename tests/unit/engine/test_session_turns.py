@@ -18,7 +18,7 @@ from support.engine import Site, open_site
 
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import InvalidInput, SessionExpired, TurnBusy, TurnOver
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, TurnBusy, TurnOver
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.record.eventlog.events import Event
 
@@ -303,6 +303,157 @@ def test_a_session_tells_nothing_of_a_turn_that_could_not_begin(session: UserSes
     assert not session.turn_running
     assert session.start_turn(lambda _context: 1).wait(LONG)
     assert [event.data["status"] for event in session.history("turn.ended")] == ["lost", "done"]
+
+
+def test_a_turn_that_its_caller_runs_is_a_turn_until_the_caller_ends_it(site: Site, session: UserSession) -> None:
+    context = session.begin_turn(role="review")
+    context.record("user_message", {"text": "go"})
+    context.session.write("app.py", "v2\n")
+
+    assert (context.role, context.session_id, session.turn_running) == ("review", session.id, True)
+    with pytest.raises(TurnBusy):
+        session.start_turn(hang)
+    with site.another() as other, pytest.raises(TurnBusy):
+        other.get_session(session.id).begin_turn()
+    with site.another() as other, pytest.raises(TurnBusy):
+        other.get_session(session.id).interrupt()
+    with pytest.raises(TurnBusy):
+        session.handoff()
+    with pytest.raises(InvalidInput, match="error is int"):
+        session.end_turn(context, error=3)  # type: ignore[arg-type]
+
+    session.end_turn(context)
+
+    assert types(session) == ["turn.started", "user_message", "session.write", "workspace.kept", "turn.ended"]
+    assert session.history("turn.started")[0].data == {"turn": context.turn, "runs": "task"}
+    assert session.history("turn.ended")[0].data == {"turn": context.turn, "status": "done"}
+    assert not session.turn_running
+    assert ".turn" not in os.listdir(site.directory(session))
+
+
+def test_a_turn_of_a_block_fails_with_the_block(session: UserSession) -> None:
+    with session.turn():
+        session.record("tool_call", CALL)
+    with pytest.raises(ValueError, match="no such model"), session.turn():
+        raise ValueError("no such model")
+
+    ended = [event.data for event in session.history("turn.ended")]
+    assert [(one["status"], one.get("reason")) for one in ended] == [("done", None), ("failed", "ValueError: no such model")]
+    assert session.history("tool_result")[0].data["error"]["details"]["reason"] == "before_start_turn"
+
+
+def test_only_a_turn_that_its_caller_runs_is_ended_by_its_caller_and_only_once(site: Site, session: UserSession) -> None:
+    over = session.begin_turn()
+    session.end_turn(over)
+    begun, other = session.begin_turn(), site.start("another")
+
+    with pytest.raises(TurnOver, match="is over"):
+        session.end_turn(over)
+    with pytest.raises(InvalidInput, match="none that end_turn"):
+        other.end_turn(begun)
+    with pytest.raises(TurnOver, match="is over"):
+        over.session.write("app.py", "v2\n")
+    assert session.turn_running
+    session.end_turn(begun)
+
+    contexts: list[TurnContext] = []
+    running, said = threading.Event(), until_said(site)
+    session.start_turn(
+        lambda context: (contexts.append(context), context.record("assistant_message", {"text": "here"}), running.wait(LONG)), runs="thread"
+    )
+    assert said.wait(LONG)
+    with pytest.raises(InvalidInput, match="none that end_turn"):
+        session.end_turn(contexts[0])
+    assert session.turn_running
+    running.set()
+
+
+def test_an_interrupt_ends_a_turn_that_its_caller_runs(site: Site, session: UserSession) -> None:
+    statuses: list[str] = []
+    site.engine.on("status", lambda event: statuses.append(event.data["status"]))
+    context = session.begin_turn()
+    context.record("tool_call", CALL)
+
+    assert session.interrupt()
+
+    assert (context.cancelled.is_set(), session.turn_running, statuses) == (True, False, ["interrupted"])
+    assert types(session) == ["turn.started", "tool_call", "turn.ended", "tool_result"]
+    assert session.history("tool_result")[0].data["error"]["details"]["reason"] == "interrupt"
+    before = session.history()
+    following = session.begin_turn()
+    attempts = (
+        lambda: context.record("assistant_message", {"text": "late"}),
+        lambda: context.emit("text_delta", {"chunk": "late"}),
+        lambda: context.session.write("app.py", "late\n"),
+        lambda: session.end_turn(context),
+    )
+    for attempt in attempts:
+        with pytest.raises(TurnOver):
+            attempt()
+    assert [event.type for event in session.history()[len(before) :]] == ["turn.started"]
+    following.record("assistant_message", {"text": "in time"})
+    session.end_turn(following)
+
+
+def test_an_interrupt_within_a_block_is_what_the_block_raises(session: UserSession) -> None:
+    with pytest.raises(TurnOver, match="was interrupted"), session.turn() as context:
+        session.interrupt()
+        context.record("assistant_message", {"text": "late"})
+
+    assert [event.data["status"] for event in session.history("turn.ended")] == ["interrupted"]
+
+
+@pytest.mark.parametrize("end", ["discard", "promote", "sweep", "close"])
+def test_the_end_of_a_session_or_an_engine_ends_the_turn_that_its_caller_runs(site: Site, session: UserSession, end: str) -> None:
+    session.write("app.py", "v2\n")
+    context = session.begin_turn()
+    if end == "sweep":
+        site.clock.advance(hours=5)
+        assert site.engine.sweep() == [session.id]
+    else:
+        (site.engine.close if end == "close" else getattr(session, end))()
+
+    with pytest.raises(TurnOver):
+        session.end_turn(context)
+    with pytest.raises(TurnOver):
+        context.record("assistant_message", {"text": "late"})
+    with pytest.raises(AdapterUnavailable if end == "close" else SessionExpired):
+        session.begin_turn()
+    given_up = real_seconds() + LONG
+    while not (told := [event for event in site.events(session.id) if event.type == "turn.ended"]) and real_seconds() < given_up:
+        time.sleep(0.01)
+    assert [event.data["status"] for event in told] == ["interrupted"]
+
+
+def test_a_turn_is_lost_with_the_caller_that_ran_it(session: UserSession) -> None:
+    caller = os.fork()
+    if caller == 0:
+        try:
+            session.begin_turn().record("tool_call", CALL)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(caller, 0)
+
+    assert not session.turn_running
+    with session.turn():
+        pass
+
+    assert [event.data["status"] for event in session.history("turn.ended")] == ["lost", "done"]
+    assert session.history("tool_result")[0].data["error"]["details"]["reason"] == "before_start_turn"
+
+
+def test_the_history_and_the_attachments_of_an_ended_session_are_read_by_its_handle(session: UserSession) -> None:
+    agent = session.for_agent()
+    with session.turn() as context:
+        name = context.session.attach("a picture")
+        said = context.record("user_message", {"text": "look", "resources": [{"sha256": name}]})
+    session.discard()
+
+    for handle in (session, agent, context.session):
+        assert handle.attached(name) == b"a picture"
+        assert handle.history("user_message") == [said]
+    with pytest.raises(SessionExpired):
+        agent.attach("another")
 
 
 @everywhere

@@ -243,7 +243,7 @@ class RemoteWorkspace(Workspace):
     """
 
     def __init__(self, copy: Workspace, place: _Place, largest: int, *, is_made: bool) -> None:
-        super().__init__(KIND, copy.path, copy.seed, copy.created, None, copy.state_dir, copy.began)
+        super().__init__(KIND, copy.path, copy.seed, copy.created, None, copy.state_dir, copy.began, copy.bases)
         self._place = place
         self._largest = largest
         self._is_made = is_made

@@ -258,6 +258,14 @@ class SafeDir:
         """Remove a directory if it is empty, and the parents that this leaves empty. One that is not, or is no directory, stays."""
         self._root.prune(open_below.components(path))
 
+    def make_directory(self, path: str) -> None:
+        """Make a directory, with the parents that are missing. One that is there already is no error.
+
+        Raises:
+            WriteRejected: something else is there, a parent is not a directory, or the system refused.
+        """
+        self._replace(path, _make_directory)
+
     def chmod(self, path: str, executable: bool) -> None:
         """Set or clear a regular file's executable bits (set: for whoever may read it).
 
@@ -408,6 +416,14 @@ def _try_replace(root: open_below.Root, parents: list[str], name: str, place: Ca
         if made:
             root.prune(parents, keep=made[0] - 1)
         raise
+
+
+def _make_directory(parent: int, name: str, _temporary: str) -> None:
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        if (kind := open_below.kind_at(parent, name)) != "directory":
+            raise open_below.wrong_kind(name, kind, "directory") from None
 
 
 def _by_path(found: Found) -> str:

@@ -193,6 +193,21 @@ class LayeredDir(SafeDir):
             self._make_way(path)
             super().make_link(path, target)
 
+    def make_directory(self, path: str) -> None:
+        """As ``SafeDir.make_directory``."""
+        with self.unmounted(path):
+            shown = self.lstat(path)
+            if shown is not None and stat.S_ISDIR(shown.st_mode):
+                return
+            below = self._make_way(path)
+            if below is not None:
+                raise open_below.wrong_kind(path, open_below.kind(below), "directory")
+            own, _ = self._look(path)
+            if own is not None and is_whiteout(own):
+                self._replace(path, _put_directory)
+            else:
+                super().make_directory(path)
+
     def chmod(self, path: str, executable: bool) -> None:
         """As ``SafeDir.chmod``."""
         if self._is_below(path):
@@ -291,8 +306,9 @@ class LayeredDir(SafeDir):
         for directory in reversed(directories):
             if self._list(directory):
                 return
-            if self._look(directory)[1] is not None:
-                self._replace(directory, _put_whiteout_over_directory)
+            own, below = self._look(directory)
+            if below is not None:
+                self._replace(directory, _put_whiteout if own is None else _put_whiteout_over_directory)
             else:
                 with suppress(OSError), self._at(directory) as (parent, name):
                     os.rmdir(name, dir_fd=parent)

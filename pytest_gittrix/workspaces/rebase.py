@@ -2,6 +2,9 @@
 
 The session's record moves first, and the workspace follows it. A kill in between does no harm: whoever uses the workspace next does what is
 left, and to do it a second time changes nothing.
+
+A path stays behind where the agent has work of its own and durable changed it too. The workspace keeps the entry that this work is based on
+(``Workspace.bases``), and the next promotion judges durable's change from there. A path that shows that entry again is brought forward.
 """
 
 from __future__ import annotations
@@ -11,22 +14,40 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from pytest_gittrix import points
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
-from pytest_gittrix.os_level.open_below import tolerating_shape
+from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 Differences = Mapping[str, tuple[Entry | None, Entry | None]]
 """The entries of two baselines, the earlier one first, by path."""
 
 _NOTHING: Final = object()
+_FOREIGN: Final = Entry(0, "")
+"""Stands for what is no entry of either baseline, and need not be read to know that."""
+_MOST_READ: Final = Limits().max_file
+
+
+def from_bases(differences: Differences, bases: Changes, seed: Seed) -> dict[str, tuple[Entry | None, Entry | None]]:
+    """What differs from a baseline, where a path that stayed behind is compared with the entry that the work there is based on.
+
+    Args:
+        differences: what differs from the baseline.
+        bases: that entry, by path.
+        seed: the baseline.
+    """
+    behind = {path: (base, differences[path][1] if path in differences else seed.entries.get(path)) for path, base in bases.items()}
+    return {path: (old, new) for path, (old, new) in {**differences, **behind}.items() if old != new}
 
 
 def differing(workspace: Workspace, between: Differences, ours: Changes, deleted: Collection[str]) -> Iterator[tuple[str, bool]]:
     """The paths at which a workspace is not yet as its next baseline, each with whether the agent has work of its own there.
 
-    Where it has none, the path is as in the earlier baseline, or as the agent had it when that was promoted. Deletions come first.
+    Where it has none, the path is as in the earlier baseline, or as the agent had it when that was promoted. Something that no tree shows
+    is work too if it is in the way of a file. Deletions come first.
 
     Args:
         workspace: at the earlier baseline.
@@ -34,15 +55,19 @@ def differing(workspace: Workspace, between: Differences, ours: Changes, deleted
         ours: what the agent had where the next baseline has a merged text.
         deleted: paths that a ``lazy`` workspace does not show.
     """
+    going: set[str] = set()
     for path, (old, new) in sorted(between.items(), key=lambda item: item[1][1] is not None):
-        here = _entry_at(workspace, path, deleted)
+        here = _entry_at(workspace, path, old, new, going, deleted)
         hides = new is not None and workspace.kind == "lazy" and path in deleted
-        if here != new or hides:
-            submodule = SUBMODULE in (old and old.mode, new and new.mode)
-            yield path, hides or submodule or (here != old and here != ours.get(path, _NOTHING))
+        if here == new and not hides:
+            continue
+        is_own = hides or (here != old and here != ours.get(path, _NOTHING))
+        if new is None and not is_own:
+            going.add(path)
+        yield path, is_own
 
 
-def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection[str]) -> None:
+def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection[str], promoted: Collection[str] | None = None) -> None:
     """See that a workspace has the baseline of its session, whose lease the caller holds.
 
     What the agent wrote since the promotion stays as it is, and is then a change of the next baseline.
@@ -52,41 +77,66 @@ def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection
         commit: the session's baseline.
         ours: what the agent had where that baseline has a merged text.
         deleted: paths that a ``lazy`` workspace does not show.
+        promoted: the paths that the baseline has just as they were promoted; None if it has nothing else that is new.
 
     Raises:
         AdapterUnavailable: the seed of the baseline is gone, or what was noted about the workspace cannot be read.
         WriteRejected: the disk refused, or a program has the layers of an ``overlay`` mounted, which is to be changed.
         OSError: the disk refused.
     """
-    if workspace.seed.commit != commit:
-        workspace.reread_baseline()
-    if workspace.seed.commit == commit:
+    workspace.reread_baseline()
+    if workspace.seed.commit == commit and not workspace.bases:
         return
-    seed = workspace.seed_of(commit)
-    between = workspace.seed.differences(seed)
-    files = workspace.files
+    seed = workspace.seed if workspace.seed.commit == commit else workspace.seed_of(commit)
+    between = from_bases(workspace.seed.differences(seed), workspace.bases, workspace.seed)
+    bases: dict[str, Entry | None] = {}
     for path, is_own in differing(workspace, between, ours, deleted):
-        if is_own or (workspace.kind == "lazy" and files.lstat(path) is None):
-            continue
-        with workspace.unmounted(), tolerating_shape():  # an agent may have put a directory in the way
-            _write(files, path, between[path][1], seed)
-        points.reached("rebase:written")
-    workspace.store_baseline(seed)
+        old, new = between[path]
+        if not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
+            is_own = not _bring(workspace, path, new, seed)
+            points.reached("rebase:written")
+        if is_own and promoted is not None and path not in promoted:
+            bases[path] = old
+    if seed is workspace.seed and bases == workspace.bases:
+        return
+    workspace.store_baseline(seed, bases)
     points.reached("rebase:stored")
 
 
-def _entry_at(workspace: Workspace, path: str, deleted: Collection[str]) -> Entry | None:
-    """What a workspace shows at a path; None for what no tree can hold."""
+def _entry_at(
+    workspace: Workspace, path: str, old: Entry | None, new: Entry | None, going: Collection[str], deleted: Collection[str]
+) -> Entry | None:
+    """What a workspace shows at a path where two baselines differ; ``going`` are files that will make room. None is also for what no tree
+    shows, unless it is in the way of the new entry: that is ``_FOREIGN``."""
     files, format_ = workspace.files, workspace.seed.format
     status = files.lstat(path)
     if status is None:
-        hidden = workspace.kind != "lazy" or path in deleted or any(_is_other(files, parent) for parent in parents(path))
-        return None if hidden else workspace.seed.entries.get(path)
+        above = {parent for parent in parents(path) if _is_other(files, parent)}
+        if new is not None and not above.issubset(going):
+            return _FOREIGN
+        return None if workspace.kind != "lazy" or path in deleted or above else workspace.seed.entries.get(path)
+    if stat.S_ISDIR(status.st_mode):
+        return _directory_at(files, path, old, new, going)
     if stat.S_ISLNK(status.st_mode):
         return Entry(SYMLINK, format_.hash_object("blob", files.read_link(path)))
     if not stat.S_ISREG(status.st_mode):
-        return None
-    return Entry(EXECUTABLE if status.st_mode & stat.S_IXUSR else FILE, format_.hash_object("blob", files.read(path)[0]))
+        return None if new is None else _FOREIGN
+    id_ = _blob_id(workspace, path, status.st_size)
+    return _FOREIGN if id_ is None else Entry(EXECUTABLE if status.st_mode & stat.S_IXUSR else FILE, id_)
+
+
+def _directory_at(files: SafeDir, path: str, old: Entry | None, new: Entry | None, going: Collection[str]) -> Entry | None:
+    """As ``_entry_at``, where a directory stands: it is a submodule if a baseline has one there, and else nothing."""
+    was_submodule, is_submodule = (entry is not None and entry.mode == SUBMODULE for entry in (old, new))
+    if was_submodule and is_submodule:
+        return new
+    found = files.scan(path, skip=lambda _path: False)
+    is_held = any(not one.is_dir and one.path not in going for one in found)
+    if new is not None and is_held:
+        return _FOREIGN
+    if is_submodule and not any(one.startswith(f"{path}/") for one in going):
+        return new
+    return old if was_submodule and not is_held else None
 
 
 def _is_other(files: SafeDir, directory: str) -> bool:
@@ -94,12 +144,51 @@ def _is_other(files: SafeDir, directory: str) -> bool:
     return status is not None and not stat.S_ISDIR(status.st_mode)
 
 
-def _write(files: SafeDir, path: str, entry: Entry | None, seed: Seed) -> None:
-    if entry is None:
-        files.delete(path)
-    elif entry.mode == SYMLINK:
-        files.make_link(path, seed.blob(entry.id))
-    else:
-        files.write(path, seed.blob(entry.id), executable=entry.mode == EXECUTABLE, sync=seed.sync)
-    if seed.sync:
-        files.sync(path)
+def _blob_id(workspace: Workspace, path: str, size: int) -> str | None:
+    """The id of a regular file as a blob; None for one that is too large to have been promoted, or that changes meanwhile."""
+    before = workspace.seed.entries.get(path)
+    if size > _MOST_READ and (before is None or before.mode == SUBMODULE or workspace.seed.size(path) != size):
+        return None
+    hasher, left = workspace.seed.format.hasher("blob", size), size
+    for piece in workspace.files.pieces(path):
+        left -= len(piece)
+        if left < 0:
+            break
+        hasher.update(piece)
+    return None if left else hasher.hexdigest()
+
+
+def _bring(workspace: Workspace, path: str, entry: Entry | None, seed: Seed) -> bool:
+    """Give a path its entry of a baseline; returns whether that was done, and nothing that the agent made meanwhile is in the way."""
+    files = workspace.files
+    data = b"" if entry is None or entry.mode == SUBMODULE else seed.blob(entry.id)
+    with workspace.unmounted():
+        try:
+            _remove_directories(files, path)
+            if entry is None:
+                files.delete(path)
+            elif entry.mode == SUBMODULE:
+                files.make_directory(path)
+            elif entry.mode == SYMLINK:
+                files.make_link(path, data)
+            else:
+                files.write(path, data, executable=entry.mode == EXECUTABLE, sync=seed.sync)
+            if seed.sync:
+                files.sync(path)
+        except GittrixError as error:
+            if system_refused(error):
+                raise
+            return False
+    return True
+
+
+def _remove_directories(files: SafeDir, path: str) -> None:
+    """Remove a directory that has nothing but directories in it."""
+    status = files.lstat(path)
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return
+    inside = [*files.scan(path, skip=lambda _path: False)]
+    if all(one.is_dir for one in inside):
+        for one in reversed(inside):
+            files.prune(one.path)
+        files.prune(path)

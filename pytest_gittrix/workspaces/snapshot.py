@@ -107,6 +107,7 @@ class Snapshot:
         large: those of ``refused`` that are refused for their size alone; sorted by path.
         nested: directories with a git repository of their own, whose files are among the changes and whose history is not; sorted.
         given: files that the session was given at its start and that are as they were then: in the workspace, and no changes.
+        bases: as ``Workspace.bases``.
     """
 
     seed: Seed
@@ -117,6 +118,7 @@ class Snapshot:
     large: Mapping[str, LargeFile] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     given: Changes = field(default_factory=dict)
+    bases: Changes = field(default_factory=dict)
 
     @property
     def touched(self) -> list[str]:

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry
 from pytest_gittrix.os_level.files import (
     PUBLIC,
     link_or_copy,
@@ -125,6 +125,7 @@ class Workspace:
         seed: its baseline.
         began: the baseline that it was made from. It is another one than ``seed`` once a promotion kept the session. Its own repository
             and the lower layer of an ``overlay`` stay as they were made.
+        bases: the entries that the agent's work is based on, by path, where it did not follow ``seed`` (``rebase``); None for no file.
         created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
         seeds: where the engine makes the seeds of later baselines, if not beside its own. Set by the same caller.
@@ -144,11 +145,13 @@ class Workspace:
         admin: str | None,
         state_dir: str | None = None,
         began: Seed | None = None,
+        bases: Changes | None = None,
     ) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
         self.began = seed if began is None else began
+        self.bases: Changes = bases or {}
         self.created = created
         self._admin = admin
         self._state_dir = state_dir
@@ -211,6 +214,8 @@ class Workspace:
     ) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
         taken = take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted, on_step=on_step)
+        if self.bases:
+            taken = replace(taken, bases=self.bases)
         if not self.created.layered or self.seed is self.began:
             return taken
         # The lower layer lacks what the baseline got since: if the upper one lacks it too, it was deleted.
@@ -231,20 +236,26 @@ class Workspace:
     def reread_baseline(self) -> None:
         """Take over the baseline that another object of this workspace has stored. Raises AdapterUnavailable if it cannot be read."""
         if self._state_dir is not None:
-            commit = _note_in(self._state_dir, self.path)["commit"]
-            self.seed = self.seed if commit == self.seed.commit else self.seed_of(commit)
+            note = _note_in(self._state_dir, self.path)
+            self.seed = self.seed if note["commit"] == self.seed.commit else self.seed_of(note["commit"])
+            self.bases = _bases_in(note)
 
-    def store_baseline(self, seed: Seed) -> None:
+    def store_baseline(self, seed: Seed, bases: Changes) -> None:
         """Store that the workspace has another baseline from now on.
+
+        Args:
+            seed: the baseline.
+            bases: see the attribute.
 
         Raises:
             OSError: the disk refused.
             AdapterUnavailable: what was noted about it cannot be read.
         """
         if self._state_dir is not None:
-            note = {**_note_in(self._state_dir, self.path), "commit": seed.commit, "began": self.began.commit}
+            based = {json_name(path): entry and [entry.mode, entry.id] for path, entry in bases.items()}
+            note = {**_note_in(self._state_dir, self.path), "commit": seed.commit, "began": self.began.commit, "bases": based}
             write_file(os.path.join(self._state_dir, _NOTE), json.dumps(note).encode(), sync=seed.sync)
-        self.seed = seed
+        self.seed, self.bases = seed, dict(bases)
 
     def unmounted(self) -> AbstractContextManager[object]:
         """A block in which the engine may change its files; for an ``overlay``, no program has its layers mounted meanwhile.
@@ -430,6 +441,11 @@ def _note_in(state_dir: str, path: str) -> dict[str, Any]:
         raise _unreadable_note(path, error) from error
 
 
+def _bases_in(note: Mapping[str, Any]) -> Changes:
+    """The ``bases`` of a workspace, from its note."""
+    return {_name_of(name): Entry(*entry) if entry is not None else None for name, entry in note.get("bases", {}).items()}
+
+
 def _unreadable_note(path: str, error: Exception) -> AdapterUnavailable:
     return AdapterUnavailable(f"What the engine noted about the workspace {path} cannot be read: {error}.", fix="Discard the session.")
 
@@ -452,6 +468,11 @@ def json_name(name: str) -> str:
     return os.fsencode(name).decode("latin-1")
 
 
+def _name_of(json: str) -> str:
+    """What ``json_name`` encoded."""
+    return os.fsdecode(json.encode("latin-1"))
+
+
 def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Workspace:
     """Open a workspace that was made earlier, possibly by another process, and perhaps moved since with everything beside it.
 
@@ -466,10 +487,11 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
     note = _note_in(state_dir, path)
     try:
         kind, history, format_name, admin = check_kind(note["kind"]), note["history"], note["format"], note["admin"]
-        directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in note["directories"].items()}
+        directories = {_name_of(name): inode for name, inode in note["directories"].items()}
         created = CreationState(note["stamp"], note["boot"], directories, kind not in _INCOMPLETE, kind == "overlay")
         places = dict.fromkeys(place for place in (seeds, note["seeds"]) if place is not None)
         seed = _seed_in(places, note["commit"], history, format_name)
+        bases = _bases_in(note)
         began = seed if note.get("began", seed.commit) == seed.commit else _seed_in(places, note["began"], history, format_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, GittrixError):
@@ -477,7 +499,7 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
         raise _unreadable_note(path, error) from error
     if admin is not None:
         _settle_worktree(admin, path)
-    return Workspace(kind, path, seed, created, admin, state_dir, began)
+    return Workspace(kind, path, seed, created, admin, state_dir, began, bases)
 
 
 def _settle_worktree(admin: str, path: str) -> None:

@@ -109,6 +109,8 @@ class Fork:
         files = self.take()
         with workspace.operation():
             write_files(workspace, files)
+        if files.bases:
+            workspace.store_baseline(workspace.seed, files.bases)
         for path, entry in files.changes.items():
             child.append("session.write", {**path_fields(path), "op": "write" if entry is not None else "delete"}, actor="agent")
         points.reached("fork:filled")
@@ -162,7 +164,7 @@ class Source:
     def _now(self) -> Files:
         with self.recorder.leased() as state:
             snapshot = current_snapshot(state, self.workspace(), self.limits).since(self.seed())
-        return Files(snapshot.changes, snapshot.blobs, snapshot.left_out)
+        return Files(snapshot.changes, snapshot.blobs, snapshot.left_out, snapshot.bases)
 
     def _set_aside(self, moment: Moment | None) -> Take:
         archive, ended = self.state.archive, self.state.state

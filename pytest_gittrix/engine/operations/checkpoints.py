@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -44,11 +44,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class Files:
-    """Files as their difference from a baseline, with the bytes of the new ones by id, and a line for each that is too large for it."""
+    """Files as their difference from a baseline.
+
+    Attributes:
+        changes: their entries by path.
+        blobs: the bytes of the new ones by id.
+        left_out: a line for each that is too large for it.
+        bases: as ``Workspace.bases``.
+    """
 
     changes: Changes
     blobs: Mapping[str, bytes]
     left_out: tuple[str, ...] = ()
+    bases: Changes = field(default_factory=dict)
 
 
 def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot, *, left_out: tuple[str, ...] = ()) -> SessionState:

@@ -54,11 +54,13 @@ def catch_up(workspace: Workspace, state: SessionState) -> None:
 
     Raises as ``rebase``.
     """
-    if state.kept is None or workspace.seed.commit == state.baseline:
+    kept = state.kept
+    if kept is None or (workspace.seed.commit == state.baseline and not workspace.bases):
         return
-    merged = {path_of(one): Entry(one["mode"], one["id"]) for one in state.kept.merged}
+    merged = {path_of(one): Entry(one["mode"], one["id"]) for one in kept.merged}
+    promoted = None if kept.promoted is None else {path_of(one) for one in kept.promoted}
     with workspace.operation():
-        rebase(workspace, state.baseline, merged, state.api_deleted)
+        rebase(workspace, state.baseline, merged, state.api_deleted, promoted)
 
 
 def current_snapshot(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:

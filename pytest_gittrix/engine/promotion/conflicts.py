@@ -41,7 +41,7 @@ def reconcile(
 
     Args:
         selection: the changes to promote.
-        drift: what differs between baseline and head.
+        drift: what differs between baseline and head, as ``from_bases`` sees it.
         seed: the baseline.
         read_blob: bytes by id, of the baseline or of durable.
         on_overlap: ``refuse`` any overlap (GitTrix), ``allow-identical`` bytes, or ``merge`` what merges as text.
@@ -57,7 +57,7 @@ def reconcile(
     changes, blobs = dict(selection.changes), dict(selection.blobs)
     conflicts: dict[str, ConflictKind] = {}
     for path in sorted(touched):
-        kind, merged = _merge_at(path, selection, drift, seed, read_blob)
+        kind, merged = _merge_at(path, selection, drift, read_blob)
         theirs = drift[path][1] if path in drift else None
         if on_overlap == "merge" and merged is not None:
             mode, data = merged
@@ -75,12 +75,12 @@ def reconcile(
 
 
 def _merge_at(
-    path: str, selection: Selection, drift: Drift, seed: Seed, read_blob: Callable[[str], bytes]
+    path: str, selection: Selection, drift: Drift, read_blob: Callable[[str], bytes]
 ) -> tuple[ConflictKind, tuple[int, bytes] | None]:
     """The kind of conflict that two sides have at a path, and the mode and bytes that they merge to, if they do."""
-    base, ours = seed.entries.get(path), selection.changes[path]
-    theirs = drift[path][1] if path in drift else None
-    if path not in drift or base is None or ours is None or theirs is None:
+    ours = selection.changes[path]
+    base, theirs = drift.get(path, (None, None))
+    if base is None or ours is None or theirs is None:
         return "tree", None
     if {base.kind, ours.kind, theirs.kind} & {"symlink", "submodule"}:
         return "tree", None

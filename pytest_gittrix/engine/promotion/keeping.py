@@ -68,22 +68,21 @@ class Keeping:
         if lost:
             raise _conflict(lost, self.state.baseline, head)
 
-    def data(self, selected: Selection, fitted: Selection) -> dict[str, Any]:
-        """What ``promote.kept`` has beside what every end of a promotion has."""
-        merged = [
-            {**path_fields(path), "mode": entry.mode, "id": entry.id}
-            for path, entry in _merged(selected, fitted).items()
-            if entry is not None
-        ]
+    def data(self, selected: Selection, fitted: Selection, *, drifted: bool) -> dict[str, Any]:
+        """What ``promote.kept`` has beside what every end of a promotion has; ``drifted`` is whether durable changed since the baseline."""
+        merged = _merged(selected, fitted)
         known = (path for path in selected.changes if path in self.state.api_deleted or path in self.state.seed_files)
-        in_durable = [path_fields(path) for path in known]
-        lists = {"merged": merged, "in_durable": in_durable}
-        return {"before": self.state.baseline, **{name: found for name, found in lists.items() if found}}
+        lists = {
+            "merged": [{**path_fields(path), "mode": entry.mode, "id": entry.id} for path, entry in merged.items() if entry is not None],
+            "in_durable": [path_fields(path) for path in known],
+        }
+        promoted = {"promoted": [path_fields(path) for path in selected.changes if path not in merged]} if drifted else {}
+        return {"before": self.state.baseline, **{name: found for name, found in lists.items() if found}, **promoted}
 
 
 def _merged(selected: Selection, fitted: Selection) -> dict[str, Any]:
-    """The selected entries of which something else goes onto durable: by path, as they were selected."""
-    return {path: entry for path, entry in selected.changes.items() if path in fitted.changes and fitted.changes[path] != entry}
+    """The selected entries at whose paths the commit has something else, or what durable had already: by path, as they were selected."""
+    return {path: entry for path, entry in selected.changes.items() if path not in fitted.changes or fitted.changes[path] != entry}
 
 
 def _conflict(paths: list[str], baseline: str, head: str) -> BaselineConflict:

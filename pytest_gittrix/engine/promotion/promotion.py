@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Durable, LandingResult
+from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, side
@@ -42,6 +42,7 @@ from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
 from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.rebase import from_bases
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 __all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
@@ -156,10 +157,11 @@ class Promotion:
                 return self.write_patch(selection)
             for branch in islice(self.target_branches(), _ATTEMPTS):
                 head = self.head()
-                fitted = self.fit(selection, head)
+                drift = self.drift(head)
+                fitted = self.fit(selection, drift, head)
                 points.reached("promote:drift-checked")
                 built = self.build(fitted, head)
-                keep = self.keeping.data(selection, fitted) if self.keeping is not None else None
+                keep = self.keeping.data(selection, fitted, drifted=bool(drift)) if self.keeping is not None else None
                 self.log_intent(built, fitted, branch, keep)
                 landing = self.land(built, fitted, branch, head)
                 if landing is None:
@@ -200,7 +202,13 @@ class Promotion:
         preferred = identity.get("branch") if self.strategy == "pr" or "project" in identity else None
         return branch_names(self.state.task, self.durable.references(), preferred=preferred)
 
-    def fit(self, selection: Selection, head: str) -> Selection:
+    def drift(self, head: str) -> Drift:
+        """What durable changed up to a head, since what the session's work is based on."""
+        points.reached("promote:head-read")
+        seed = self.snapshot.seed
+        return from_bases(self.durable.drift(self.state.baseline, head, seed), self.snapshot.bases, seed)
+
+    def fit(self, selection: Selection, drift: Drift, head: str) -> Selection:
         """The selection as it goes onto a head that may have drifted from the baseline.
 
         Raises:
@@ -208,8 +216,6 @@ class Promotion:
             PromoteFailed: durable already has everything that was selected.
             WriteRejected: see ``Keeping.require_no_loss``.
         """
-        points.reached("promote:head-read")
-        drift = self.durable.drift(self.state.baseline, head, self.snapshot.seed)
         try:
             fitted = reconcile(selection, drift, self.snapshot.seed, self._read_blob, on_overlap=self.on_overlap, head=head)
             if self.keeping is not None:
@@ -378,7 +384,7 @@ class Promotion:
     def write_patch(self, selection: Selection) -> PromoteResult:
         """A patch for the head as it is now, stored beside the record; no branch moves."""
         head = self.durable.head(self.branch)
-        fitted = self.fit(selection, head)
+        fitted = self.fit(selection, self.drift(head), head)
         seed = self.snapshot.seed
         changes = []
         for path, entry in fitted.changes.items():

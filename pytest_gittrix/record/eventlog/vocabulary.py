@@ -50,9 +50,10 @@ _SESSION: Mapping[str, Kind] = {
     "promote.kept": _kind(
         "The selection is on the branch, and the session goes on: commit is its baseline instead of before, and branch its branch. "
         "Each of merged is {path, mode, id}: what the session had where the commit has a merged text. "
-        "Each of in_durable is {path}, of a file that was given to the session or deleted through it.",
+        "Each of in_durable is {path}, of a file that was given to the session or deleted through it. "
+        "Each of promoted is {path}, of what the commit has as the session had it, if durable had changed since before.",
         "commit ref branch strategy before",
-        optional="pr_url pr_failed merged in_durable",
+        optional="pr_url pr_failed merged in_durable promoted",
     ),
     "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
     "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),

@@ -216,7 +216,7 @@ def _kept(state: SessionState, event: Event) -> None:
         raise _impossible(state, event, f"its baseline is {state.baseline}, not {data['before']}")
     _close_intent(state, event)
     opened = last.pr_url if last is not None and last.branch == data["branch"] else None
-    state.kept = Kept(data["commit"], data["branch"], data.get("pr_url", opened), data.get("merged", []))
+    state.kept = Kept(data["commit"], data["branch"], data.get("pr_url", opened), data.get("merged", []), data.get("promoted"))
     state.earlier_baselines = (*state.earlier_baselines, state.baseline)
     state.baseline, state.durable_branch = data["commit"], data["branch"]
     state.durable_ref = f"{state.durable_ref.partition('#')[0]}#{state.durable_branch}"

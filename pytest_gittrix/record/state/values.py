@@ -86,12 +86,14 @@ class Kept:
         branch: the branch that the commit is on, which is the session's since.
         pr_url: the address of the pull request of that branch, if a promotion of this session opened it.
         merged: as in ``promote.kept``.
+        promoted: as in ``promote.kept``; None where durable had not changed since the baseline before.
     """
 
     commit: str
     branch: str
     pr_url: str | None = None
     merged: Sequence[Mapping[str, Any]] = ()
+    promoted: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import KINDS, Site, at_point, edited, kill_at, open_site, shell
+from support.engine import KINDS, SUBMODULE, Site, at_point, edited, kill_at, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.agents.session_parts import parts_of
@@ -25,6 +26,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def reopened(site: Site, session: UserSession) -> UserSession:
     """The same session in another engine, as another process has it."""
     return site.another().get_session(session.id)
+
+
+def behind(session: UserSession, path: str) -> Path:
+    """A file of a session's workspace, for what a program in it does behind the session's back."""
+    return Path(str(session.workspace_path)) / path
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,11 +109,154 @@ def test_merged_text_comes_into_the_workspace_unless_the_agent_went_on_with_it(s
     session.write("src/util.py", edited(3))
     site.durable.commit({"src/util.py": edited(30)})
 
-    with at_point("promote:recorded", lambda: (Path(str(session.workspace_path)) / "src/util.py").write_text(edited(3, 10))):
+    with at_point("promote:recorded", lambda: behind(session, "src/util.py").write_text(edited(3, 10))):
         session.promote(on_overlap="merge", keep=True)
 
     assert session.read("src/util.py") == edited(3, 10).encode()
     assert session.touched_files() == ["src/util.py"]
+    with pytest.raises(BaselineConflict):
+        session.promote()
+    session.promote(on_overlap="merge")
+    assert site.durable.read("src/util.py") == edited(3, 10, 30).encode()
+
+
+@pytest.mark.parametrize("kind", ["clone", "copy", "worktree"])
+def test_what_the_agent_writes_over_a_rivals_change_stays_behind_until_it_is_merged(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    site.durable.commit({"src/util.py": edited(30), "rival.txt": "theirs\n"})
+    with at_point("promote:recorded", lambda: behind(session, "src/util.py").write_text(edited(10))):
+        session.promote(keep=True)
+    (fork, again) = (session.fork(files="now"), reopened(site, session))
+    assert session.touched_files() == again.touched_files() == fork.touched_files() == ["src/util.py"]
+    head = site.durable.head()
+
+    for one in (session, again, fork):
+        with pytest.raises(BaselineConflict) as refused:
+            one.promote()
+        assert refused.value.kinds == {"src/util.py": "path"}
+    session.write("app.py", "print('v3')\n")
+    with pytest.raises(BaselineConflict):
+        session.promote(files=["app.py"], keep=True)
+    assert site.durable.head() == head
+
+    assert fork.promote(on_overlap="merge", strategy="patch").patch.count("+changed 10") == 1
+    session.promote(on_overlap="merge", keep=True)
+    assert session.touched_files() == []
+    assert site.durable.read("src/util.py") == edited(10, 30).encode()
+    session.write("src/util.py", edited(10, 20, 30))
+    assert session.promote().sha == site.durable.head()
+
+
+def test_what_is_as_before_again_is_brought_forward(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    site.durable.commit({"src/util.py": edited(30)})
+    with at_point("promote:recorded", lambda: behind(session, "src/util.py").write_text(edited(10))):
+        session.promote(keep=True)
+    behind(session, "src/util.py").write_text(edited())
+
+    assert session.touched_files() == []
+    assert session.read("src/util.py") == edited(30).encode()
+    session.write("src/util.py", edited(10, 30))
+    assert list(site.durable.changed(session.promote().sha)) == ["src/util.py"]
+
+
+def test_what_the_agent_writes_meanwhile_over_its_own_promoted_file_is_no_conflict(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    site.durable.commit({"rival.txt": "theirs\n"})
+    with at_point("promote:recorded", lambda: behind(session, "app.py").write_text("print('v3')\n")):
+        session.promote(keep=True)
+    assert session.touched_files() == ["app.py"]
+    assert list(site.durable.changed(session.promote().sha)) == ["app.py"]
+
+
+IN_THE_WAY = {
+    "ignored directory": ("mkdir build; echo mine > build/out", "build"),
+    "ignored file": ("echo mine > build", "build/x.txt"),
+    "pipe": ("mkfifo rv", "rv"),
+    "link": ("ln -s src build", "build/x.txt"),
+}
+
+
+@pytest.mark.parametrize(("script", "rivals"), IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_what_no_tree_shows_does_not_delete_a_rivals_file_that_it_is_in_the_way_of(site: Site, script: str, rivals: str) -> None:
+    site.durable.commit({".gitignore": "build\n"})
+    early, late = site.start(), site.start()
+    for session in (early, late):
+        session.write("app.py", f"print({session.id!r})\n")
+    shell(early, script)
+    site.durable.commit({rivals: "theirs\n"})
+
+    with pytest.raises(BaselineConflict) as refused:
+        early.promote(files=["app.py"], keep=True)
+    assert refused.value.conflicting_files == [rivals]
+    with at_point("promote:recorded", lambda: shell(late, script)):
+        late.promote(keep=True)
+
+    assert late.touched_files() == [rivals]
+    late.write("left.txt", "left\n")
+    with pytest.raises(BaselineConflict):
+        late.promote()
+    shell(late, "rm -r build rv 2>&1 || true")
+    assert late.touched_files() == ["left.txt"]
+    assert late.read(rivals) == b"theirs\n"
+    late.promote()
+    assert site.durable.read(rivals) == b"theirs\n"
+
+
+@pytest.mark.parametrize("kind", ["clone", "overlay"])
+def test_empty_directories_make_room_for_a_rivals_file(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    (site.directory(session) / "workspace/rv/deep/er").mkdir(parents=True)
+    (site.directory(session) / "workspace/rv/other").mkdir()
+    site.durable.commit({"rv": "theirs\n"})
+
+    session.promote(keep=True)
+
+    assert session.touched_files() == []
+    assert session.read("rv") == b"theirs\n"
+    session.write("left.txt", "left\n")
+    assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]
+
+
+def test_a_file_of_an_absurd_size_is_the_agents_own_and_is_not_read(site: Site) -> None:
+    early, late = site.start(), site.start()
+    for session in (early, late):
+        session.write("app.py", f"print({session.id!r})\n")
+    site.durable.commit({"src/util.py": edited(30)})
+    os.truncate(behind(early, "src/util.py"), 8 << 40)
+    with pytest.raises(BaselineConflict):
+        early.promote(files=["app.py"], keep=True)
+    with at_point("promote:recorded", lambda: os.truncate(behind(late, "src/util.py"), 8 << 40)):
+        late.promote(keep=True)
+
+    assert late.touched_files() == ["src/util.py"]
+    behind(late, "src/util.py").write_text(edited(10))
+    with pytest.raises(BaselineConflict):
+        late.promote()
+    late.promote(on_overlap="merge")
+    assert site.durable.read("src/util.py") == edited(10, 30).encode()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "overlay"])
+def test_untouched_submodules_follow_durable(site: Site, kind: str) -> None:
+    one, other = "1" * 40, "2" * 40
+    site.durable.commit({"bumped": (SUBMODULE, one), "gone": (SUBMODULE, one), "becomes": (SUBMODULE, one)})
+    session = site.start(workspace=kind)
+    session.write("app.py", "print('v2')\n")
+    site.durable.commit({"bumped": (SUBMODULE, other), "gone": None, "becomes": "a file\n"})
+    site.durable.commit({"new/sub": (SUBMODULE, one), "src/deep/er.txt": None, "src/deep": (SUBMODULE, one)})
+
+    session.promote(keep=True)
+
+    assert session.touched_files() == []
+    assert session.read("becomes") == b"a file\n"
+    assert parts_of(session).workspace.files.lstat("gone") is None
+    session.write("left.txt", "left\n")
+    assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]
 
 
 def test_hunks_that_were_not_promoted_are_what_is_left(site: Site) -> None:
@@ -155,7 +304,7 @@ def test_an_ignored_file_of_the_agents_in_the_way_of_a_rivals_is_a_conflict(site
     site.durable.commit({".gitignore": "*.log\n"})
     session = site.start()
     session.write("app.py", "print('v2')\n")
-    (Path(str(session.workspace_path)) / "run.log").write_text("mine\n")
+    behind(session, "run.log").write_text("mine\n")
     site.durable.commit({"run.log": "theirs\n"})
 
     with pytest.raises(BaselineConflict, match=r"run\.log"):
@@ -168,7 +317,7 @@ def test_an_ignored_file_that_was_promoted_is_followed_like_any_other(site: Site
     session.write("run.log", "first\n")
     session.promote(keep=True)
     assert session.touched_files() == []
-    (Path(str(session.workspace_path)) / "run.log").write_text("second\n")
+    behind(session, "run.log").write_text("second\n")
     assert session.touched_files() == ["run.log"]
 
 

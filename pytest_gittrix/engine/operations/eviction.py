@@ -257,8 +257,7 @@ class Evictor:
     ) -> Exception | None:
         """Archive what lies beside the files; returns why the whole workspace has to be kept instead, or None if that was done."""
         try:
-            was_promoted = promoted is not None or state.kept is not None
-            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=was_promoted, time=time)
+            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None, time=time)
         except GittrixError as problem:
             return problem
         except OSError as problem:

@@ -174,6 +174,7 @@ class Promoter:
             )
             selection = select(snapshot, files, request.hunks)
             found = request.secrets(snapshot, selection)
+            promotion.warnings.extend(_taken_back(workspace, selection))
             result = promotion.run(selection)
             if keeps:
                 return replace(self._go_on(recorder, workspace, result), secrets=found)
@@ -197,3 +198,20 @@ class Promoter:
         except (GittrixError, OSError) as problem:
             return replace(result, warnings=(*result.warnings, f"the workspace is still there: {problem}"))
         return result
+
+
+def _taken_back(workspace: Workspace, selection: Selection) -> list[str]:
+    """A warning of the selected paths that are as the session began, and not as its baseline has them since an earlier promotion.
+
+    ``git stash`` and ``git checkout`` leave them so, since the agent's repository knows no later baseline.
+    """
+    if workspace.began.commit == workspace.seed.commit:
+        return []
+    since = workspace.began.differences(workspace.seed)
+    paths = [path for path, entry in selection.changes.items() if path in since and entry == since[path][0]]
+    if not paths:
+        return []
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    is_as = "1 path is" if len(paths) == 1 else f"{len(paths)} paths are"
+    listed = ", ".join(map(repr, paths[:_SHOWN]))
+    return [f"{is_as} as the session began, so the promotion takes back what durable got since: {listed}{more}"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import KINDS, SUBMODULE, Site, at_point, edited, kill_at, open_site, shell
+from support.engine import KINDS, SUBMODULE, DurableGit, Site, at_point, edited, kill_at, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.agents.session_parts import parts_of
@@ -408,7 +408,35 @@ def test_the_agents_own_repository_stays_as_it_made_it(site: Site, kind: str) ->
     archive = site.engine.info(session.id)
     assert archive.state == "discarded"
     assert (site.directory(session) / "archive.patch").read_text().count("diff --git") == 1
-    assert not (site.directory(session) / "archive.agent.git").exists()
+    assert (site.directory(session) / "archive.agent.git").exists() == (kind == "clone")
+
+
+def test_what_the_agent_committed_after_a_promotion_is_archived_when_its_session_is_discarded(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.promote(keep=True)
+    commit = "git add -A && git -c user.name=a -c user.email=a@b commit -qm"
+    shell(session, f"echo an idea > idea.txt; {commit} idea; git rm -q idea.txt; {commit} gone")
+
+    session.discard()
+
+    [kept] = [path for path in site.engine.archives(session.id) if path.endswith("archive.agent.git")]
+    assert DurableGit(Path(kept), bare=True).git("log", "--all", "--format=%s", "--", "idea.txt") == "gone\nidea"
+
+
+def test_a_promotion_that_takes_an_earlier_one_back_says_so(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    site.durable.commit({"src/util.py": edited(30)})
+    assert session.promote(keep=True).warnings == ()
+    shell(session, "git checkout -q .")  # the agent's repository is as the session began
+    session.write("left.txt", "left\n")
+    assert session.touched_files() == ["app.py", "left.txt", "src/util.py"]
+
+    assert session.promote(files=["left.txt"], keep=True).warnings == ()
+    [warning] = session.promote().warnings
+
+    assert warning.endswith("takes back what durable got since: 'app.py', 'src/util.py'")
 
 
 def test_forks_begin_with_the_baseline_of_their_event(site: Site) -> None:

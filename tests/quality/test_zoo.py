@@ -44,6 +44,16 @@ def test_the_correct_system_keeps_each_of_these_clauses(code: str) -> None:
     assert judged(PlainSystem(), code) is None
 
 
+def test_a_system_that_fails_only_where_the_checkout_was_left_behind_is_told_as_that() -> None:
+    system = ZOO["builds on the index"].system()
+
+    found = judged(system, "CNF-14")
+
+    assert found is not None
+    assert "takes back what a person committed without the checkout: README.md" in found
+    assert judged(system, "CNF-21") is None
+
+
 def test_every_broken_system_says_what_is_wrong_with_it() -> None:
     assert len(ZOO) >= 30
     assert len({broken.defect for broken in ZOO.values()}) == len(ZOO)

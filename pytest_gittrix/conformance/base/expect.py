@@ -13,7 +13,7 @@ import pytest
 from pytest_gittrix.conformance.base.outcome import ClauseFailure, refusal_is_incomplete
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.repos.history import Content
-from pytest_gittrix.testing.repos.journal import CommandRun
+from pytest_gittrix.testing.repos.journal import CommandRun, PersonCall
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Promoted
 
@@ -142,11 +142,22 @@ def _reverts_nobody(stage: Stage, made: str, head: str, selection: Mapping[str, 
     now, theirs, old = judge.tree(made), judge.tree(head), judge.tree(parents[0])
     paths = (now.keys() | theirs.keys()) - selection.keys()
     reverted = sorted(path for path in paths if now.get(path) != theirs.get(path) and now.get(path) == old.get(path))
-    if reverted:
-        raise ClauseFailure(
-            f"the promotion takes back what a person committed since the session started: {', '.join(reverted)}",
-            cause="promote takes back what people committed since the session started",
-        )
+    if not reverted:
+        return
+    without = _was_committed_without_the_checkout(stage)
+    raise ClauseFailure(
+        f"the promotion takes back what a person committed {'without the checkout' if without else 'since the session started'}: "
+        f"{', '.join(reverted)}",
+        cause="promote takes back what is committed without the checkout, by a push or by `git update-ref`"
+        if without
+        else "promote takes back what people committed since the session started",
+    )
+
+
+def _was_committed_without_the_checkout(stage: Stage) -> bool:
+    """Whether the last commit of a person's moved the branch below the checkout, whose index and files stayed behind."""
+    people = [step.person for step in stage.journal.steps if isinstance(step, PersonCall) and step.method in ("commit", "rename", "git")]
+    return people[-1:] == ["rival"]
 
 
 def run(stage: Stage, session: DrivenSession, script: str) -> str:

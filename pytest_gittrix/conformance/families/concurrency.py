@@ -260,6 +260,22 @@ class ConcurrencyClauses(Clauses):
             assert states == dict.fromkeys((race.sessions[0].id, race.action.value, race.intruder.value), "active")
             assert len(states) == 3
 
+    @needs(Capability.PROCESSES)
+    @protects_work
+    def test_lck_14_a_commit_at_the_desk_during_a_promotion_is_kept(self, stage: Stage) -> None:
+        """A commit in the checkout during a promotion is kept, the promotion lands beside it, and the checkout is in step with both.
+
+        Otherwise the commit of a person at their desk takes the agent's work back without saying so, or is taken back by it.
+        """
+        for race in self.races(stage, _one_session, _promote, _person_commits_at_the_desk):
+            if race.intruder.code is not None:  # git found a lock, and said so
+                _person_commits_at_the_desk(race.stage)
+            _lands_at_last(race.action, race.sessions[0])
+
+            assert (race.head()["README.md"], race.head()["app.py"]) == (b"human\n", b"agent\n")
+            assert len(race.history()) == 3
+            assert race.stage.durable.git("status", "--porcelain") == ""
+
     def races(
         self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS, share: float = 1.0
     ) -> Iterator[RaceOutcome]:
@@ -392,6 +408,11 @@ def _promote_second(stage: Stage, ids: tuple[str, ...]) -> str:
 
 def _person_commits(path: str) -> Actor:
     return lambda stage, _: stage.rival.commit({path: "human\n"})
+
+
+def _person_commits_at_the_desk(stage: Stage, _: tuple[str, ...] = ()) -> None:
+    stage.durable.stage({"README.md": "human\n"})
+    stage.durable.git("commit", "-q", "-m", "Edit README.md")
 
 
 def _tidies(stage: Stage, _: tuple[str, ...]) -> None:

@@ -168,6 +168,20 @@ class ConflictClauses(Clauses):
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
 
+    def test_cnf_21_drift_outside_the_selection_at_the_desk_is_none(self, stage: Stage) -> None:
+        """Drift outside the selection, committed in the checkout, is no conflict.
+
+        Otherwise a person who fixed one of the agent's files at their desk cannot promote the others.
+        """
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("README.md", "agent\n")
+        _commits_at_the_desk(stage, "README.md")
+
+        lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
+
+        _the_desk_is_in_step(stage)
+
     def test_cnf_15_history_rewritten_over_the_selection_is_a_conflict(self, stage: Stage) -> None:
         """Rewritten history of a selected file is a conflict.
 
@@ -240,6 +254,33 @@ class ConflictClauses(Clauses):
         refused("BASELINE_CONFLICT", session.promote)
 
         lands(stage, session, {"other.txt": b"agent\n"}, files=["other.txt"])
+
+    @protects_work
+    def test_cnf_22_after_a_refusal_at_the_desk_another_selection_can_be_promoted(self, stage: Stage) -> None:
+        """After a refusal over a commit made in the checkout, another selection can be promoted, and the checkout stays in step.
+
+        Otherwise a conflict with a person who works at their desk costs them all the rest of the agent's work, or leaves files there.
+        """
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("other.txt", "agent\n")
+        _commits_at_the_desk(stage, "app.py")
+        refused("BASELINE_CONFLICT", session.promote)
+
+        lands(stage, session, {"other.txt": b"agent\n"}, files=["other.txt"])
+
+        _the_desk_is_in_step(stage)
+
+
+def _commits_at_the_desk(stage: Stage, path: str) -> None:
+    """Commit a file as a person does in the checkout, by ``git add`` and ``git commit``."""
+    stage.durable.stage({path: "human\n"})
+    stage.durable.git("commit", "-q", "-m", f"Edit {path}")
+
+
+def _the_desk_is_in_step(stage: Stage) -> None:
+    """Check that the index and the files of the checkout are those of the branch, and that nothing lies beside them."""
+    assert stage.durable.git("status", "--porcelain") == ""
 
 
 def _agent_edits_and_human_makes(stage: Stage, changes: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,8 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 HOUR = timedelta(hours=1)
 FOUR_HOURS = EvictionPolicy(ttl_idle=4 * HOUR)
+_LATER = 1_000_000
+"""A version that no system has reached."""
 
 
 class EvictionClauses(Clauses):
@@ -290,6 +293,19 @@ class EvictionClauses(Clauses):
         assert [started[0].state, started[2].state] == ["expired", "expired"]
 
     @needs(Capability.CLOCK)
+    def test_evc_22_a_record_of_a_later_version_does_not_stop_the_sweep(self, stage: Stage) -> None:
+        """Otherwise who goes back to an earlier version of the system has sessions that are never evicted."""
+        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
+        if not _date_forward(stage.place.home, started[1].id):
+            pytest.skip(f"{stage.system.name} writes no version into a record of one session alone, in JSON")
+
+        stage.clock.advance(5 * HOUR)
+        stage.gittrix.sweep()
+
+        states = stage.gittrix.states()
+        assert [states[started[0].id], states[started[2].id]] == ["expired", "expired"]
+
+    @needs(Capability.CLOCK)
     def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
         """Otherwise sessions end hours too soon or too late when a server moves or the clocks change."""
         with _in_time_zone("Pacific/Kiritimati"):
@@ -348,14 +364,50 @@ def _can_do_nothing(stage: Stage, session: DrivenSession) -> None:
     assert session.state == state
 
 
-def _damage(home: Path, id_: str) -> int:
-    """Overwrite every file below a directory whose path names one session; gives how many there were."""
+def _files_of(home: Path, id_: str) -> list[Path]:
+    """Every file below a directory whose path names one session."""
     own = [path for path in home.rglob("*") if any(id_ in part for part in path.relative_to(home).parts)]
-    files = [path for path in own if path.is_file() and not path.is_symlink()]
+    return [path for path in own if path.is_file() and not path.is_symlink()]
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write another file in the place of one that may share its contents with other sessions by a hard link."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def _damage(home: Path, id_: str) -> int:
+    """Overwrite every file of one session; gives how many there were."""
+    files = _files_of(home, id_)
     for path in files:
-        path.unlink()  # it may share its contents with other sessions by a hard link
-        path.write_bytes(b"\0 no record at all \xff\n")
+        _overwrite(path, b"\0 no record at all \xff\n")
     return len(files)
+
+
+def _date_forward(home: Path, id_: str) -> int:
+    """Raise the version of every JSON object, whole files or lines, in the records of one session; gives how many files have one."""
+    dated = 0
+    for path in _files_of(home, id_):
+        if any((above / ".git").exists() for above in path.parents):  # a file of the workspace
+            continue
+        data = path.read_bytes()
+        whole = _of_a_later_version(data)
+        parts = [whole] if whole is not None else [_of_a_later_version(line) or line for line in data.splitlines()]
+        if parts not in ([], data.splitlines()):
+            _overwrite(path, b"\n".join(parts) + b"\n")
+            dated += 1
+    return dated
+
+
+def _of_a_later_version(text: bytes) -> bytes | None:
+    """A JSON object as a later version could have written it; None if the text is no JSON object that has a version."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return None
+    versions = {name for name in fields if name == "v" or name.lower().endswith("version")} if isinstance(fields, dict) else ()
+    later = {name: type(fields[name])(_LATER) for name in versions if isinstance(fields[name], int | str)}
+    return json.dumps({**fields, **later, "of_a_later_version": True}).encode() if later else None
 
 
 def _remove_files(paths: Iterable[Path]) -> None:

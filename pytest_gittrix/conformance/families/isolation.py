@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +24,25 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 REPOSITORY: Final = "git init -q 2>/dev/null"
 """Shell commands that make a repository in a workspace which has none, and change nothing in one which has."""
+_WORK_THROUGH_GIT: Final = f"""
+{REPOSITORY}
+echo agent >> app.py; git add --all; git commit -q -m agent
+git checkout -q -b side; git tag agent; git notes add -m agent
+echo more >> app.py; git stash -q
+git pack-refs --all; git reflog expire --expire=now --all; git gc -q --prune=now
+git config agent.was here; git config extensions.worktreeConfig true; git config --worktree agent.was here
+"""
+"""Shell commands that write to each kind of file that git keeps of a repository: configuration, index, references, logs, objects."""
+_PRIVATE_DEVICES: Final = """
+mkdir "$1"
+mount -t tmpfs devices "$1"
+mknod -m 666 "$1/null" c 1 3 2>/dev/null || : > "$1/null"
+: > "$1/urandom"; mount --bind /dev/urandom "$1/urandom"
+if [ -d /dev/shm ]; then mkdir "$1/shm"; mount --rbind /dev/shm "$1/shm"; fi
+mount --rbind "$1" /dev
+cd "$PWD"
+"""
+"""Shell commands that give a mount namespace a device directory; its null device is an empty file where no device can be made."""
 _ALLOCATED: Final = 4 << 20
 _SET_FLAGS: Final = 0x40086602
 """FS_IOC_SETFLAGS of linux/fs.h, by which `chattr` makes a file immutable."""
@@ -361,6 +384,62 @@ class IsolationClauses(Clauses):
         later = stage.start("later")
 
         assert _taken(_workspace(later) / "app.py") < _ALLOCATED
+
+    @needs(Capability.SHELL)
+    def test_iso_24_work_through_git_changes_no_byte_of_another_workspace(self, stage: Stage) -> None:
+        """Whatever an agent does through git, it changes no byte of durable, of another workspace or of the person's home directory.
+
+        Otherwise a setting, a branch or a clean-up of one agent changes what git does for another agent, or for the person.
+        """
+        one, other = stage.start("one"), stage.start("other")
+        outside = _workspace(other), Path(stage.env["HOME"])
+        before = [_bytes_below(root) for root in outside]
+
+        with stage.durable.unchanged():
+            run(stage, one, _WORK_THROUGH_GIT)
+
+        for root, theirs in zip(outside, before, strict=True):
+            now = _bytes_below(root)
+            changed = sorted(path for path in theirs.keys() | now.keys() if theirs.get(path) != now.get(path))
+            assert not changed, f"git in one workspace changed in {root}: {', '.join(changed)}"
+
+    @needs(Capability.SHELL)
+    def test_iso_25_work_through_git_leaves_the_null_device_alone(self, stage: Stage) -> None:
+        """Whatever an agent does through git, the null device stays what it is.
+
+        Otherwise git, which replaces the files that it writes, puts a file in its place as root, and most programs of the machine fail.
+        """
+        devices = stage.path / "devices"
+        namespace = ["unshare", "--mount", "--propagation", "private", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+        if not _private_devices_work(namespace, stage.path / "tried"):
+            pytest.skip("no device directory of its own can be made here")
+        session = stage.start()
+        watched = f"""
+        {_PRIVATE_DEVICES}
+        before=$(stat -c '%i %F' /dev/null)
+        {_WORK_THROUGH_GIT}
+        [ "$(stat -c '%i %F' /dev/null)" = "$before" ] || echo replaced
+        """
+
+        told = run(stage, session, f"{shlex.join(namespace)} sh -euc {shlex.quote(watched)} sh '{devices}'")
+
+        assert "replaced" not in told.splitlines(), "git replaced the null device"
+
+
+def _private_devices_work(namespace: list[str], directory: Path) -> bool:
+    """Whether a program that is started with ``namespace`` before it can have a device directory of its own."""
+    if sys.platform != "linux" or shutil.which("unshare") is None:
+        return False
+    command = [*namespace, "sh", "-euc", _PRIVATE_DEVICES, "sh", str(directory)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _bytes_below(root: Path) -> dict[str, tuple[str, bytes]]:
+    """The target of each link and the bytes of each file below a directory, git's own among them; a link to a file has both."""
+    return {
+        str(path.relative_to(root)): (os.readlink(path) if path.is_symlink() else "", path.read_bytes() if path.is_file() else b"")
+        for path in root.rglob("*")
+    }
 
 
 def _next(stage: Stage, script: str) -> DrivenSession:

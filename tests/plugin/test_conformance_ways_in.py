@@ -348,11 +348,11 @@ def test_a_search_for_crashes_judges_who_does_not_claim_to_survive_them(conform:
         encoding="utf-8",
     )
 
-    conform("--gittrix-system=acme:acme", "--gittrix-crash=20", *PYARGS, "-k", "dur_09").assert_outcomes(failed=1)
+    conform("--gittrix-system=acme:acme", "--gittrix-crash=600", *PYARGS, "-k", "dur_09").assert_outcomes(failed=1)
 
     (system,) = json.loads(Path(pytester.path, "report.json").read_text(encoding="utf-8"))["systems"]
     [broken] = [one for one in system["clauses"] if one["status"] == "broken"]
     assert broken["code"] == "DUR-09"
     assert "Another process, which was to write, met " in broken["reason"]
-    assert broken["replay"] == "gittrix conform acme:acme --clause DUR-09 --crash 20"
+    assert broken["replay"] == "gittrix conform acme:acme --clause DUR-09 --crash 600"
     assert "kills at calls that change a file were tried" in broken["reason"]

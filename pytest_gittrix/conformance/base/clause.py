@@ -3,6 +3,8 @@
 A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. The last paragraph of its docstring says, in one
 sentence, why a user cares. A paragraph before it words the promise where the name of the method is too short to be clear.
 ``@needs(...)`` names the capabilities of ``EXTENDED`` that the clause uses. ``@protects_work`` says that work is lost where it is broken.
+A clause that needs ``crash`` or ``processes`` searches for crashes or races for as long as the user gives it; ``@without_search`` says that
+it does not.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ WAIVED: Final = "gittrix_waived"
 _NAME: Final = re.compile(r"test_([a-z]{3})_(\d\d)_(\w+)")
 _NEEDS: Final = "_gittrix_needs"
 _PROTECTS_WORK: Final = "_gittrix_protects_work"
+_WITHOUT_SEARCH: Final = "_gittrix_without_search"
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -66,6 +69,7 @@ class Clause:
         why: why a user cares, in one sentence.
         needs: the capabilities beyond ``BASE`` that the clause uses.
         protects_work: whether work of a person or an agent is lost where the promise is broken.
+        searches: whether it searches for crashes or races for as long as the user gives it.
     """
 
     code: str
@@ -73,6 +77,7 @@ class Clause:
     why: str
     needs: frozenset[Capability]
     protects_work: bool = False
+    searches: bool = False
 
     @property
     def family(self) -> str:
@@ -96,15 +101,23 @@ def protects_work(test: Test) -> Test:
     return test
 
 
-def clause_of(test: Callable[..., object]) -> Clause | None:
-    """The clause of a test function, by its name and docstring; None if the name is not that of a clause."""
+def without_search(test: Test) -> Test:
+    """Declare that a clause needs ``crash`` or ``processes``, and calls neither ``kill_during`` nor ``races``, which search."""
+    setattr(test, _WITHOUT_SEARCH, True)
+    return test
+
+
+def clause_of(test: Callable[..., object] | None) -> Clause | None:
+    """The clause of a test function, by its name and docstring; None if there is no function, or its name is not that of a clause."""
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
     if name is None or name[1].upper() not in FAMILIES:
         return None
     title, _, why = (" ".join(part.split()) for part in (inspect.getdoc(test) or "").rpartition("\n\n"))
     promise = title[:1].lower() + title[1:].removesuffix(".") if title else name[3].replace("_", " ")
     code = f"{name[1].upper()}-{name[2]}"
-    return Clause(code, promise, why, getattr(test, _NEEDS, frozenset()), getattr(test, _PROTECTS_WORK, False))
+    needed: frozenset[Capability] = getattr(test, _NEEDS, frozenset())
+    searches = bool(needed & {Capability.CRASH, Capability.PROCESSES}) and not hasattr(test, _WITHOUT_SEARCH)
+    return Clause(code, promise, why, needed, getattr(test, _PROTECTS_WORK, False), searches)
 
 
 def is_ours(module: str) -> bool:

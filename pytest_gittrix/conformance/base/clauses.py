@@ -10,9 +10,10 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
 from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
-from pytest_gittrix.conformance.base.search import searched_capabilities, share_of
+from pytest_gittrix.conformance.base.search import asked_for, share_of
 from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
+from pytest_gittrix.testing.repos.journal import Journal
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
 from pytest_gittrix.testing.waivers import waived_for_the_run
@@ -78,7 +79,7 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
     """
     properties = request.node.user_properties
     properties += [(PROPERTY, clause.code), (SYSTEM, system.name)]
-    lacking = ", ".join(sorted(clause.needs - searched_capabilities() - system.capabilities))
+    lacking = ", ".join(sorted(clause.needs - asked_for(clause) - system.capabilities))
     if lacking:
         properties.append((LACKING, lacking))
         reasons = getattr(system, "reasons", {})
@@ -104,5 +105,13 @@ def describe_end(item: Any, error: BaseException | None) -> None:
             error,
             stage.journal,
             protects_work=clause is not None and clause.protects_work,
-            shows=None if waived else shows_again,
+            shows=None if waived else _shows_again,
         )
+
+
+def _shows_again(script: str, journal: Journal) -> bool | None:
+    """As ``shows_again``; None also where the script could not be run, since the report of the clause must not depend on that."""
+    try:
+        return shows_again(script, journal)
+    except Exception:  # noqa: BLE001  (the system under test is the user's code, and may leave its place in any state)
+        return None

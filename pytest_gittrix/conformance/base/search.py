@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import clause_of
+from pytest_gittrix.conformance.base.clause import Clause, clause_of
 from pytest_gittrix.testing.systems.driver import SearchBudget
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -20,10 +20,10 @@ def search_for(budget: SearchBudget) -> SearchBudget:
     return before
 
 
-def searched_capabilities() -> AbstractSet[Capability]:
-    """The capabilities whose clauses are run although the system does not declare them, since the user asks what happens."""
-    asked = {Capability.CRASH: _of_the_run.crash, Capability.PROCESSES: _of_the_run.race}
-    return {capability for capability, seconds in asked.items() if seconds}
+def asked_for(clause: Clause) -> AbstractSet[Capability]:
+    """The capabilities that a system need not declare for a clause that searches, since the user asks what happens."""
+    seconds = {Capability.CRASH: _of_the_run.crash, Capability.PROCESSES: _of_the_run.race}
+    return {capability for capability in seconds if clause.searches and seconds[capability]}
 
 
 def share_of(request: pytest.FixtureRequest, capabilities: AbstractSet[Capability]) -> SearchBudget:
@@ -35,10 +35,8 @@ def share_of(request: pytest.FixtureRequest, capabilities: AbstractSet[Capabilit
     """
     if _of_the_run == SearchBudget():
         return _of_the_run
-    has = capabilities | searched_capabilities()
-    tests = (item.function for item in request.session.items if isinstance(item, pytest.Function))
-    clauses = [clause for test in tests if (clause := clause_of(test))]
-    run = [clause.needs for clause in clauses if clause.needs <= has]
+    clauses = filter(None, (clause_of(getattr(item, "function", None)) for item in request.session.items))
+    run = [clause.needs for clause in clauses if clause.searches and clause.needs <= capabilities | asked_for(clause)]
     kills = sum(Capability.CRASH in needs for needs in run)
-    races = sum(Capability.PROCESSES in needs and Capability.CRASH not in needs for needs in run)
+    races = len(run) - kills
     return SearchBudget(_of_the_run.crash / max(kills, 1), _of_the_run.race / max(races, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clause import needs, without_search
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -74,6 +74,7 @@ class IdentityClauses(Clauses):
         assert other.touched_files() == ["app.py"]
 
     @needs(Capability.PROCESSES)
+    @without_search
     def test_ids_07_two_engines_know_one_session(self, stage: Stage) -> None:
         """Two engines see the same session.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs, protects_work
+from pytest_gittrix.conformance.base.clause import needs, protects_work, without_search
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.os_level.forks import in_fork
@@ -31,6 +31,7 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.PROCESSES)
     @protects_work
+    @without_search
     def test_log_01_whoever_writes_the_numbers_have_no_gap(self, stage: Stage) -> None:
         """Events are numbered without a gap even with several writers.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs, protects_work
+from pytest_gittrix.conformance.base.clause import needs, protects_work, without_search
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused
 from pytest_gittrix.os_level.file_lock import locked_file, try_lock
@@ -90,6 +90,7 @@ class TurnClauses(Clauses):
         assert session.interrupt()
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS, Capability.PROCESSES)
+    @without_search
     def test_trn_04_whoever_starts_it_there_is_one_turn_at_a_time(self, stage: Stage) -> None:
         """A session runs one turn at a time across processes.
 

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import select
-import shlex
 import signal
 import subprocess
 import tempfile
@@ -111,17 +110,17 @@ def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
     return None
 
 
-def run_script(script: str, place: Path, environment: Mapping[str, str], *, limit: float = 60.0) -> str:
-    """Run a script that makes a directory of its own, and give what it printed. Every process that it started is ended.
+def run_script(script: str, place: Path, environment: Mapping[str, str], *, limit: float = 60.0) -> RanLine:
+    """Run a script that makes a directory of its own. Every process that it started is ended.
 
     Args:
-        script: the script; its directory is made below ``place``.
+        script: the script; its ``mktemp`` makes the directory below ``place``.
         place: a directory that is there.
         environment: its whole environment, with a value of ``MARK``.
         limit: the seconds after which it is ended.
     """
     try:
-        return run_line(script.replace("mktemp -d", f"mktemp -d -p {shlex.quote(str(place))}"), place, environment, limit=limit).output
+        return run_line(script, place, {**environment, "TMPDIR": str(place)}, limit=limit)
     finally:
         AgentTree(None, mark=environment[MARK], variable=MARK).end(grace=0, poll=0.01)
 
@@ -134,18 +133,23 @@ def shows_again(script: str, journal: Journal) -> bool | None:
         journal: what it is a script of; its place is still there.
 
     Returns:
-        Whether it did; None where no script can: the system runs no commands, or another process was in it.
+        Whether it did; None if it did not end in time, and where no script can: the system runs no commands, another process was in it,
+        or durable is gone.
     """
     runs = [step for step in journal.steps if isinstance(step, CommandRun) and step.program]
-    if not runs or journal.scene:
+    durable = journal.root / "durable"
+    if not runs or journal.scene or not durable.is_dir():
         return None
     with tempfile.TemporaryDirectory(prefix="gittrix-script-", ignore_cleanup_errors=True) as directory:
         place = Path(directory).resolve()
         secret = {name: value for run in runs for name, value in run.variables.items() if name in run.secret}
         environment = {**hermetic_env(place), **secret, MARK: secrets.token_hex(8)}
-        said, _, state = run_script(f"{script}\n{_STATE}\n", place, environment, limit=_LONGEST_SCRIPT).partition("\nSTATE\n")
-        left = run_line(_STATE, journal.root / "durable", environment).output.partition("STATE\n")[2]
-    return state == left and [*_answers(said)] == [run.ended for run in runs if run.ended]
+        ran = run_script(f"{script}\n{_STATE}\n", place, environment, limit=_LONGEST_SCRIPT)
+        left = run_line(_STATE, durable, environment)
+    if ran.status is None or left.status is None:
+        return None
+    said, _, state = ran.output.partition("\nSTATE\n")
+    return state == left.output.partition("STATE\n")[2] and [*_answers(said)] == [run.ended for run in runs if run.ended]
 
 
 def _answers(output: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ _LONGEST: Final = 20_000
 _HEAD: Final = """\
 set -u
 unset XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-ROOT=$(mktemp -d); echo "everything is in $ROOT"
+ROOT=$(mktemp -d) || exit; echo "everything is in $ROOT"
 export HOME="$ROOT/home" GIT_CONFIG_NOSYSTEM=1; mkdir "$HOME"
 git config --global user.name Human; git config --global user.email human@example.com
 """

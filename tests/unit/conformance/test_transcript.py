@@ -7,12 +7,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_gittrix.conformance.base.shell_lines import shows_again
+from pytest_gittrix.conformance.base import shell_lines
+from pytest_gittrix.conformance.base.clauses import describe_end
+from pytest_gittrix.conformance.base.outcome import SHOWN, STATUS
+from pytest_gittrix.conformance.base.shell_lines import MARK, run_script, shows_again
 from pytest_gittrix.conformance.base.transcript import printf_of, shell_script
 from pytest_gittrix.conformance.command_system import CommandSystem
+from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal, VerbCall
 from pytest_gittrix.testing.systems.driver import Stage
@@ -90,6 +95,52 @@ def test_a_script_is_run_once_to_see_whether_it_shows_what_was_seen(tmp_path: Pa
 
         stage.journal.scene = "Another process was killed."
         assert shows_again(script, stage.journal) is None
+
+        stage.journal.scene = ""
+        stage.durable.path.rename(tmp_path / "moved")
+        assert shows_again(script, stage.journal) is None
+        (tmp_path / "moved").rename(stage.durable.path)
+
+
+def test_a_script_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_lines, "_LONGEST_SCRIPT", 0.01)
+    with Stage.open(CommandSystem([sys.executable, "-c", PROGRAM], name="fake"), files={}) as stage:
+        stage.start()
+
+        assert shows_again("sleep 60", stage.journal) is None
+
+
+def test_a_clause_has_its_report_whatever_becomes_of_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object) -> bool:
+        raise FileNotFoundError("sh")
+
+    monkeypatch.setattr("pytest_gittrix.conformance.base.clauses.shows_again", fails)
+    with Stage.open(GitTrixSystem("lazy"), files={}) as stage:
+        item = SimpleNamespace(funcargs={"stage": stage}, function=None, user_properties=[])
+
+        describe_end(item, AssertionError("what the clause said"))
+
+        assert dict(item.user_properties)[STATUS] == "broken"
+        assert SHOWN not in dict(item.user_properties)
+
+
+def test_a_script_is_run_as_it_is_in_a_place_of_any_name(tmp_path: Path) -> None:
+    place = tmp_path / "it's a $(touch pwned) place"
+    place.mkdir()
+    journal = Journal(opened_with={"files": {"a.txt": "mktemp -d\n"}})
+
+    ran = run_script(f'{shell_script(journal)}cat a.txt; cd "$ROOT/.."; pwd -P', place, hermetic_env(tmp_path) | {MARK: "a mark"})
+
+    assert ran.output.splitlines()[-2:] == ["mktemp -d", str(place.resolve())]
+    assert not [*tmp_path.rglob("pwned")]
+
+
+def test_a_script_that_gets_no_directory_does_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", shell_script(Journal())], env=os.environ | {"TMPDIR": str(tmp_path / "none")}, capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_a_script_of_verbs_is_not_run() -> None:

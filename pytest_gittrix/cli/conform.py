@@ -75,23 +75,25 @@ def conform(options: Namespace) -> CommandResult:
     """Check a session system against clauses, or list them.
 
     Raises:
-        InvalidInput: there is no such family, clause or system, no such kind of report, the baseline is no report, or a waiver is of
-            nothing or has no reason.
+        InvalidInput: there is no such family, clause or system, no such kind of report, the baseline is no report, a waiver is of
+            no clause or has no reason, or a flag does nothing beside the others.
         GittrixError: the run did not finish.
     """
+    _check_flags(options)
     if options.worktree_init is not None:
         text = _first_description(options.worktree_init, ask=options.ask)
         return CommandResult({"description": text}, text)
     if options.worktree is not None:
         return _worktree(options)
-    from pytest_gittrix.conformance.base.waivers import check_waivers
+    from pytest_gittrix.conformance.base.waivers import check_waivers_of_clauses
     from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
     clauses = select(options.family, options.clause)
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
-    waivers = check_waivers({name: reason for name, _, reason in (one.partition("=") for one in options.waive)}, "the command line")
+    pairs = (one.partition("=") for one in options.waive)
+    waivers = check_waivers_of_clauses({name: reason for name, _, reason in pairs}, "the command line")
     spec = RunSpec(
         options.system,
         clauses,
@@ -107,6 +109,26 @@ def conform(options: Namespace) -> CommandResult:
     if baseline is None:
         return CommandResult(report, status=0 if kept else BROKEN)
     return _compared(baseline, report)
+
+
+def _check_flags(options: Namespace) -> None:
+    """Refuse the flags that would do nothing beside those that were given with them."""
+    from pytest_gittrix.errors import InvalidInput
+
+    if options.ask and options.worktree_init is None:
+        raise InvalidInput(
+            "--ask does nothing without --worktree-init.",
+            why="The questions are about the first description of a worktree manager.",
+            fix="Add --worktree-init TOOL, or leave --ask out.",
+        )
+    flags = {"--waive": options.waive, "--crash": options.crash, "--race": options.race}
+    without = next((flag for flag, value in flags.items() if value), None)
+    if options.worktree is not None and without is not None:
+        raise InvalidInput(
+            f"{without} does nothing with --worktree.",
+            why="It is for the clauses of session systems; the worktree profile has clauses of its own.",
+            fix=f"Leave {without} out. Waivers of the worktree profile stand in the description, in the table [worktree.waive].",
+        )
 
 
 def _first_description(tool: str, *, ask: bool) -> str:

@@ -70,7 +70,9 @@ SCRIPT: Final = "gittrix_script"
 
 
 SHOWN: Final = "gittrix_shown"
-"""Name of the property that says whether the script, run once, showed the failure: ``yes`` or ``no``; absent if it was not run."""
+"""Name of the property that says whether the script, run once, got the same answers and left durable the same: ``yes`` or ``no``.
+
+It is absent if the script was not run, or did not end."""
 
 
 class ClauseFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]

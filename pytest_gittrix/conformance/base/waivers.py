@@ -12,6 +12,7 @@ import pytest
 from pytest_gittrix.conformance.base.catalogue import clauses_by_code
 from pytest_gittrix.conformance.base.clause import clause_of, is_ours
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.testing.waivers import INVARIANTS
 from pytest_gittrix.testing.waivers import check_waivers as check_names
 
 
@@ -26,6 +27,21 @@ def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
         InvalidInput: the waivers are no mapping, a name is unknown, or a reason is missing.
     """
     return check_names(waivers, owner, clauses_by_code()) if waivers else waivers
+
+
+def check_waivers_of_clauses(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
+    """As ``check_waivers``, where no state machine is run, so that a waiver of an invariant would waive nothing.
+
+    Raises:
+        InvalidInput: a name is that of no clause, or a reason is missing.
+    """
+    if invariant := next((name for name in waivers if name in INVARIANTS), None):
+        raise InvalidInput(
+            f"{owner} waives {invariant!r}, which is an invariant of the state machine and no clause.",
+            why="Only clauses are run here, so the waiver would waive nothing.",
+            fix="Waive it where the state machine is run: pytest --gittrix-waive, or waivers= of machine_for.",
+        )
+    return check_waivers(waivers, owner)
 
 
 def check_class(cls: type[Any]) -> None:

@@ -40,7 +40,7 @@ class ClauseOutcome:
         cause: the cause of the failure, as a sentence; clauses that failed for one cause are one finding. Empty if the clause is the cause.
         loses_work: whether the clause saw work lost.
         script: a shell script that shows the failure; empty if there is none.
-        reproduced: whether the script, run once, showed the failure; None if it was not run.
+        reproduced: whether the script, run once, got the same answers and left durable the same; None if it was not run or did not end.
     """
 
     clause: Clause

@@ -42,9 +42,10 @@ class Option(NamedTuple):
         default: the default value as text.
         help: the help text, one line.
         choices: the values it takes, where they can be listed.
-        repeatable: whether it takes several values: as several flags, as a variable like PATH, or as lines of the configuration.
+        repeatable: whether it takes several values: as several flags, in one variable, or as lines of the configuration.
         switch: whether the flag takes no value and means ``yes``.
         old: an earlier name, which works in all three places too.
+        separator: what stands between several values in a variable: as in PATH by default.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Option(NamedTuple):
     repeatable: bool = False
     switch: bool = False
     old: str = ""
+    separator: str = os.pathsep
 
     @property
     def flag(self) -> str:
@@ -96,7 +98,9 @@ OPTIONS: Final = (
         "file for the report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge)",
         repeatable=True,
     ),
-    Option("waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True),
+    Option(
+        "waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True, separator="\n"
+    ),
     Option("crash", "", "seconds in which clauses kill processes at as many of their calls as they can"),
     Option("race", "", "seconds in which clauses let two processes take turns in as many orders as they can"),
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
@@ -208,7 +212,7 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Setting]:
             yield Setting(option, found, name.flag, None if name is option else (name.flag, option.flag))
     for name in option.names:
         if text := os.environ.get(name.variable):
-            found = text.replace(os.pathsep, "\n") if option.repeatable else text
+            found = text.replace(option.separator, "\n") if option.repeatable else text
             yield Setting(option, found, name.variable, None if name is option else (name.variable, option.variable))
     where = config.inipath.name if config.inipath else "-o"
     for name in option.names:

@@ -105,6 +105,15 @@ def test_a_wrong_value_is_refused_by_show_config_too(run: Run) -> None:
     assert run(NOTHING, "--gittrix-show-config", "--gittrix-keep=some").ret == pytest.ExitCode.USAGE_ERROR
 
 
+def test_a_reason_in_the_environment_may_have_a_colon_in_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_GITTRIX_WAIVE", "CNF-01=see https://example.org/why\nlisting=names are folded")
+
+    options = shown(run(NOTHING, "--gittrix-show-config"))
+
+    assert "https://example.org/why" in options["waive"]
+    assert options["waive"].endswith("(PYTEST_GITTRIX_WAIVE)")
+
+
 def test_the_header_is_silent_unless_asked(run: Run) -> None:
     run(NOTHING).stdout.no_fnmatch_line("gittrix: *")
     run(NOTHING, "-v").stdout.fnmatch_lines(

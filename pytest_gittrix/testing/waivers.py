@@ -16,8 +16,10 @@ from pytest_gittrix.errors import InvalidInput, did_you_mean
 INVARIANTS: Final[Mapping[str, str]] = {
     "durable-untouched": "nothing in durable changes but by people and promotions: references, HEAD, index, configuration, hooks, files",
     "human-work-tree": "the person's work tree holds the person's own work, and what was promoted where it was clean",
-    "human-index": "so does the person's index",
-    "workspace-own-repository": "a workspace's `.git` is a directory of its own",
+    "human-index": "the person's index holds the person's own work, and what was promoted where it was clean",
+    "workspace-own-repository": (
+        "a workspace's `.git` is a directory of its own; where this is waived and it is none, the next three are not checked"
+    ),
     "workspace-borrows-nothing": "a workspace has no alternates and no common directory",
     "workspace-no-remote": "a workspace's configuration names no remote, and not durable",
     "workspace-no-other-commits": "a workspace shows no commit that was made in durable after its session started",

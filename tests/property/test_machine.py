@@ -338,6 +338,15 @@ class KeepsARemote(GitTrixSystem):
         return engine
 
 
+def test_a_file_of_a_person_may_not_change_wherever_it_is() -> None:
+    with Trial(GitTrixSystem("worktree"), files=FILES) as trial:
+        trial.start(LONG)
+        trial.world.durable.dirty({"worktrees/notes.txt": "notes\n"})
+
+        with pytest.raises(AssertionError, match=r"work tree: worktrees/notes\.txt: nothing"):
+            trial.check()
+
+
 def test_one_invariant_is_waived_and_the_others_are_still_required() -> None:
     def trial(waived: Iterable[str]) -> None:
         with Trial(KeepsARemote("clone"), files=FILES, waived=[*waived]) as running:
@@ -374,6 +383,22 @@ def test_a_machine_waives_what_it_its_system_and_the_run_waive(monkeypatch: pyte
 def test_a_wrong_waiver_of_an_invariant_is_refused(waivers: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         machine_for(PlainSystem(), waivers=waivers)
+
+
+def test_a_wrong_waiver_of_a_system_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = PlainSystem()
+    monkeypatch.setattr(system, "waivers", {"CNF-01": "a clause", "workspace-no-remotes": "why"}, raising=False)
+
+    with pytest.raises(InvalidInput, match="the system waives 'workspace-no-remotes'"):
+        machine_for(system)
+
+
+def test_the_page_lists_the_rules() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
+    rows = page.partition("| rule | does | needs |")[2].partition("\n\n")[0].splitlines()[2:]
+    opening = {one.function.__name__ for one in SandboxMachine.setup_state().initializers}
+
+    assert sorted(row.split("`")[1] for row in rows) == sorted(rules_of(SandboxMachine) | opening)
 
 
 def test_the_page_lists_the_invariants_that_can_be_waived() -> None:

@@ -210,15 +210,17 @@ def _personal_things(stage: Stage) -> dict[str, str]:
     facts = {f"refs: {name}": value for name, value in sections["refs"].items() if name.startswith(own)}
     facts["HEAD"] = sections["HEAD"]["HEAD"]
     entries = _own_entries(stage)
-    for section in ("config", "hooks", "index", "work tree"):
+    for section in ("config", "index"):
         facts |= {f"{section}: {name}": value for name, value in sections[section].items() if not name.startswith(entries)}
+    for section in ("hooks", "work tree"):
+        facts |= {f"{section}: {name}": value for name, value in sections[section].items()}
     return facts
 
 
 def _own_entries(stage: Stage) -> tuple[str, ...]:
-    """The beginnings of facts about work trees that git lists in durable, and that are in the system's own directory."""
-    home = stage.place.home.resolve()
-    listed = (stage.durable.path / ".git" / "worktrees").glob("*/gitdir")
+    """The beginnings of what a fingerprint names of work trees that git lists in durable, and that are in the system's own directory."""
+    home, git_dir = stage.place.home.resolve(), stage.durable.path / ".git"
+    listed = ((git_dir if git_dir.is_dir() else stage.durable.path) / "worktrees").glob("*/gitdir")
     return tuple(f"worktrees/{one.parent.name}/" for one in listed if Path(one.read_text().strip()).resolve().is_relative_to(home))
 
 

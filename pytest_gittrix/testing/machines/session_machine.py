@@ -74,6 +74,7 @@ _AGENT_GIT: dict[str, str] = {
 
 _NEEDS: Final = "_gittrix_needs"
 _NATIVE: Final = "_gittrix_native"
+_CODE: Final = re.compile("[A-Z]{3}-[0-9]{2}")  # of a clause
 
 R = TypeVar("R", bound=Callable[..., Any])
 
@@ -271,7 +272,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
     @some_live
     def promote_and_reconcile(self, session: HeldSession, meeting: Meeting, on_overlap: str) -> None:
-        """The same with an ``on_overlap`` that lets some drift pass."""
+        """The agent works, durable changes at the same paths, and the promotion has an ``on_overlap`` that lets some drift pass."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=False)
         event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
@@ -427,9 +428,11 @@ def machine_for(
         waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``; beside those of the system.
 
     Raises:
-        InvalidInput: ``system`` is neither a session system nor a function, or a waiver is of no invariant, or has no reason.
+        InvalidInput: ``system`` is neither a session system nor a function, or a waiver, also one of the system's own, is of no invariant,
+            or has no reason. The system's own may be of clauses.
     """
     access = access_to(system)
+    check_waivers(access.waivers, "the system", [name for name in access.waivers if _CODE.fullmatch(str(name))])
     body: dict[str, Any] = {
         "access": access,
         "system": staticmethod(access.opens),

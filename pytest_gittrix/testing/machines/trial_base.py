@@ -233,16 +233,15 @@ class TrialBase:
 def _of_people(found: Fingerprint) -> Fingerprint:
     """The parts of a repository that belong to people: HEAD, branches, tags, stash, hooks, configuration, staged entries, the work tree.
 
-    In a trial no person makes a linked work tree, so the entry of each is the system's own.
+    In a trial no person makes a linked work tree, so git's entry of each is the system's own.
     """
     refs = found.sections["refs"].items()
     own = {name: id_ for name, id_ in refs if name.startswith(("refs/heads/", "refs/tags/")) or name == "refs/stash"}
-    staged = {name: entry for name, entry in found.sections["index"].items() if not name.endswith("(bytes)")}
-    whole = ("HEAD", "hooks", "config", "work tree")
-    sections = {"refs": own, "index": staged, **{name: found.sections[name] for name in whole if name in found.sections}}
-    return Fingerprint(
-        {section: {name: fact for name, fact in facts.items() if not name.startswith("worktrees/")} for section, facts in sections.items()}
-    )
+    sections = {name: found.sections[name] for name in ("hooks", "work tree") if name in found.sections}
+    for section in ("HEAD", "config", "index"):
+        facts = found.sections.get(section, {}).items()
+        sections[section] = {name: fact for name, fact in facts if not name.startswith("worktrees/") and not name.endswith("(bytes)")}
+    return Fingerprint({"refs": own, **sections})
 
 
 def beside_promotion(found: Fingerprint, branch: str) -> Fingerprint:

@@ -1,7 +1,6 @@
-"""``gittrix acp``: sessions for an editor that speaks the Agent Client Protocol, on standard input and output.
+"""Agents at work in sessions, confined: ``gittrix acp`` serves an editor, and ``gittrix agent`` runs Claude Code or tells a story.
 
-Standard output carries the protocol; messages for people go to standard error. ``gittrix agent`` shows such an agent at work, without an
-editor and without a model.
+Standard output belongs to the editor, or to the agent's program; messages for people go to standard error.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.render import text_of
 from pytest_gittrix.commands.values import number
-from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.confinement_levels import LEVELS
+from pytest_gittrix.visible import visible_line
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Confinement
@@ -26,18 +26,70 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.programs import Programs
 
 EXAMPLES = ["gittrix acp -- my-agent", "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp"]
-AGENT_EXAMPLES = ["gittrix agent --demo", "gittrix agent --demo --times 100"]
+AGENT_EXAMPLES = [
+    "gittrix agent claude",
+    'gittrix agent claude -- -p "Mend the sum in app.py." --permission-mode acceptEdits',
+    "gittrix agent claude --session sess_V1St --limit memory=4GB -- --continue",
+    "gittrix agent --demo --times 100",
+]
+_TASK = "a conversation with Claude Code"
+_SHOWN = 20
 
 
 def agent_arguments(verb: Any) -> None:
     """Declare what ``gittrix agent`` takes."""
-    verb.add_argument("--demo", action="store_true", required=True, help="tell a story of a scripted agent that speaks the protocol")
+    verb.add_argument("program", nargs="?", choices=("claude",), metavar="claude", help="run Claude Code in a session, in this terminal")
+    verb.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="its own arguments, behind --")
+    verb.add_argument("--session", metavar="ID", help="the session; by default a new one of the repository around the current directory")
+    verb.add_argument("--demo", action="store_true", help="tell a story of a scripted agent of the Agent Client Protocol instead")
     verb.add_argument("--times", type=number, default=1, metavar="N", help="tell it so often, in one process (%(default)s)")
-    verb.add_argument("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)")
+    _confine_arguments(verb, "model:anthropic by default, or host:port")
 
 
 def agent(options: argparse.Namespace) -> CommandResult:
-    """Run the story, and count what it leaves; exit status 1 if that is anything."""
+    """Run the agent that was named, or the story."""
+    if options.demo != (options.program is None):
+        raise InvalidInput(
+            "No agent is named." if options.program is None else "An agent is named, and the story of another one is to be told.",
+            fix="Give `claude`, or --demo; not both.",
+        )
+    return _demo(options) if options.demo else _claude(options)
+
+
+def _claude(options: argparse.Namespace) -> CommandResult:
+    """Run Claude Code to its end, and say what it leaves to its user; the exit status is that of the program."""
+    from pytest_gittrix.confine.limits import check_limits
+    from pytest_gittrix.integrations.claude_program import run_claude
+
+    durable = context.local_durable(None, None) if options.session is None else None
+    with context.engine(options, durable) as gittrix:
+        session = gittrix.start_session(_TASK) if durable else gittrix.get_session(context.full_id(gittrix, options.session))
+        try:
+            status = run_claude(
+                session.for_agent(),
+                options.arguments,
+                confine=options.confine,
+                network=options.network or ("model:anthropic",),
+                limits=check_limits(options.limit or None),
+                readable=[*map(os.path.abspath, options.readable)],
+            )
+        except GittrixError:  # it was not started
+            if durable:
+                session.discard()
+            raise
+        touched = session.touched_files()
+    more = [] if len(touched) <= _SHOWN else [f"and {len(touched) - _SHOWN} more"]
+    notes = (
+        f"{session.id} differs in {', '.join([*map(visible_line, touched[:_SHOWN]), *more]) or 'nothing'}",
+        *([f"to look at it: gittrix session diff {session.id}", f"to promote it: gittrix promote {session.id}"] if touched else []),
+        f"to go on: gittrix agent claude --session {session.id}",
+    )
+    shown = status if status >= 0 else 128 - status  # as a shell gives a signal
+    return CommandResult({"id": session.id, "status": shown, "touched": touched}, notes=notes, status=shown)
+
+
+def _demo(options: argparse.Namespace) -> CommandResult:
+    """Tell the story, and count what it leaves; exit status 1 if that is anything."""
     with needs("acp"):
         from pytest_gittrix.testing.acp_story import run_stories
 
@@ -53,12 +105,14 @@ def arguments(verb: Any) -> None:
         "command", nargs="+", metavar="COMMAND", help="the agent that works in each session, behind --; it speaks the protocol"
     )
     verb.add_argument("--workspace", choices=("clone", "copy", "worktree"), default="clone", help="what sessions work in (%(default)s)")
+    _confine_arguments(verb, "model:anthropic or host:port")
+
+
+def _confine_arguments(verb: Any, reached: str) -> None:
     verb.add_argument(
         "--readable", action="append", default=[], metavar="PATH", help="a file or directory that the agent may read; repeatable"
     )
-    verb.add_argument(
-        "--network", action="append", default=[], metavar="WHAT", help="what the agent reaches: model:anthropic or host:port; repeatable"
-    )
+    verb.add_argument("--network", action="append", default=[], metavar="WHAT", help=f"what the agent reaches: {reached}; repeatable")
     verb.add_argument("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)")
     context.limit_option(verb, "of the agent")
 

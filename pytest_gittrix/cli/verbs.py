@@ -19,7 +19,7 @@ _COMMANDS = {
 }
 """The commands of a terminal. Each is the function of its name, in the module of its name beside this one."""
 
-_AGENT = "watch a scripted agent at work, from its first edit to the second promotion"
+_AGENT = "run Claude Code in a session, or watch a scripted agent at work"
 
 
 def command_line(line: Iterable[str] | None = None) -> Parser:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gittrix.confine.command import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import HOME, Place
+from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.started import end_tree_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -138,6 +139,8 @@ def confined_claude(
                 why=f"It would have the model's key and all that this user may do. {programs.confinement.why}".strip(),
                 fix=Advice("Use confine='auto' on a machine that has a jail or a guard.", "Use --confine auto."),
             )
+        if isinstance(programs.confinement.network, Reachable):
+            programs.confinement.network.keys()  # a missing one is refused here, and not by a program that was started
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="gittrix-claude-")))
         configuration = f"{HOME if programs.confinement.level == 'jail' else programs.home}/.claude"
         variables = programs.environment({**_VARIABLES, "CLAUDE_CONFIG_DIR": configuration})

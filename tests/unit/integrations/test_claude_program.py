@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.agent_processes import on_linux
+from support.cli import Cli, ids
 from support.confined import available
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.confine import Place
 from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.integrations import claude_program
 from pytest_gittrix.integrations.claude_program import ConfinedClaude, ConfinedProgram, confined_claude, run_claude
 from pytest_gittrix.os_level.monotonic import pause
 from pytest_gittrix.testing import World
@@ -21,6 +25,7 @@ pytestmark = on_linux
 
 AGENT = """#!/bin/sh
 echo "$*"; env; echo made > new.py
+[ "$1" = die ] && kill -9 $$
 [ "$1" = stay ] || exit 3
 sleep 600
 """
@@ -52,6 +57,39 @@ def test_it_is_confined_and_gets_no_key(name: str, agent: Path, capfd: pytest.Ca
     assert KEY not in shown
     assert "CLAUDE_CODE_ENTRYPOINT=sdk-py\n" in shown
     assert "ANTHROPIC_API_KEY=the-key-is-added-outside\n" in shown
+
+
+def test_a_person_runs_it_in_a_terminal_and_promotes(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    level = ("--confine", available("jail by namespaces").level, "--limit", "processes=50")
+    cli = Cli(tmp_path, monkeypatch, capfdbinary)
+    monkeypatch.setattr(claude_program, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    agent.rename(tmp_path / "claude")
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+
+    assert "ANTHROPIC_API_KEY" in cli.refused("agent", "claude", *level)
+    assert cli.data("session", "list", "--status", "active") == [], "a program that is not started leaves no session"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    ran = cli("agent", "claude", *level, "--", "--flag", "two words")
+    [id_] = ids(cli.data("session", "list", "--status", "active"))
+    assert (ran.status, ran.lines[0]) == (3, "--flag two words")
+    assert [line.removeprefix("gittrix: ").strip() for line in ran.err.splitlines()] == [
+        f"{id_} differs in new.py",
+        f"to look at it: gittrix session diff {id_}",
+        f"to promote it: gittrix promote {id_}",
+        f"to go on: gittrix agent claude --session {id_}",
+    ]
+    killed = cli("agent", "claude", "--session", id_[:-1], "--json", *level, "--", "die")
+    assert killed.status == 137
+    assert json.loads(killed.lines[-1])["data"] == {"id": id_, "status": 137, "touched": ["new.py"]}
+    cli.ok("promote", id_)
+    assert cli.git("show", "HEAD:new.py") == "made\n"
+
+    assert "Give `claude`, or --demo" in cli.refused("agent")
+    assert "Give `claude`, or --demo" in cli.refused("agent", "claude", "--demo")
 
 
 def test_it_ends_with_its_block_and_with_its_session(agent: Path) -> None:

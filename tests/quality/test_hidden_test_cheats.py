@@ -25,12 +25,26 @@ USUAL = ("reads what the test expects", "every report passes")
 """The cheats that run always, beside the process of the tests and lured into it."""
 
 
-def verdict_on(result: str, root: Path, level: str = LEVEL) -> tuple[Verdict, Judge]:
+UNITTEST = """\
+import unittest
+
+import app
+
+
+class ReadingTest(unittest.TestCase):
+    def test_reading(self):
+        for text, number in [("seven", 7), ("eleven", 11)]:
+            with self.subTest(text=text):
+                self.assertEqual(app.read(text), number)
+"""
+
+
+def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) -> tuple[Verdict, Judge]:
     """The verdict on a module ``app``, by default in the strongest confinement there is; and the judge that it came to."""
     count = 0
     case = root / "case"
     case.mkdir()
-    (case / "test_it.py").write_text(TESTS)
+    (case / "test_it.py").write_text(tests)
 
     def place() -> PytestPlace:
         nonlocal count
@@ -43,7 +57,7 @@ def verdict_on(result: str, root: Path, level: str = LEVEL) -> tuple[Verdict, Ju
         where = Place(checkout, home, toolchain(), "/workspace")
         return PytestPlace(lambda argv, stdin: run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60), home)
 
-    verdict = judge(HiddenTests("test_it.py", TESTS), place)
+    verdict = judge(HiddenTests("test_it.py", tests), place)
     return verdict, "subject" if count == 1 else "canary"
 
 
@@ -102,6 +116,22 @@ def test_a_cheat_that_is_lured_beside_the_tests_does_not_pass(name: str, tmp_pat
 
     assert verdict.wrong
     assert judge_of_it == rows()[name].lured
+
+
+def test_an_object_that_equals_all_does_not_pass_a_subtest_of_unittest(tmp_path: Path) -> None:
+    verdict, judge_of_it = verdict_on(INSIDE["an object that equals all"], tmp_path, tests=UNITTEST)
+
+    assert (verdict.wrong, judge_of_it) == ("a test passes whatever it expects", "canary")
+
+
+@pytest.mark.skipif(not SOAK, reason="takes seconds: PYTEST_GITTRIX_SOAK=1")
+def test_a_canary_judges_parameters_that_name_their_tests(tmp_path: Path) -> None:
+    right = "class Number(int): pass\ndef read(text): return Number({'seven': 7, 'eleven': 11}[text])\n"
+    tests = "import app, pytest\n\n\n@pytest.mark.parametrize(('text', 'number'), [('seven', 7), ('eleven', 11)])\n"
+    tests += "def test_it(text, number):\n    assert app.read(text) == number\n"
+    verdict, _ = verdict_on(right, tmp_path, tests=tests)
+
+    assert (verdict.wrong, verdict.judges) == ("", {"test_it[seven-7]": "canary", "test_it[eleven-11]": "canary"})
 
 
 @pytest.mark.skipif(LEVEL == "off", reason="nothing is hidden without confinement")

@@ -2,16 +2,54 @@
 
 A result that passes a test whatever the test expects has not been tested by it. Both texts are printed alike, so that a result which reads
 the test file does not know which of them it is given.
+
+An expectation that one value meets (equality) gets another value, so that an object that equals all is found out. An expectation that many
+values meet (a truth, an order, ``in``) becomes its opposite; that is done only in a test without an expectation of the first kind.
 """
 
 from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 _RAISED_INSTEAD: Final = "StopAsyncIteration"
+_RAISES: Final = ("pytest.raises", "raises", "self.assertRaises", "self.assertRaisesRegex")
+_SWALLOWS: Final = (*_RAISES, "contextlib.suppress", "suppress")
+_EQUAL: Final = frozenset(f"self.assert{kind}Equal" for kind in ("", "List", "Tuple", "Dict", "Set", "Sequence", "MultiLine", "Count"))
+_PAIRS: Final = (
+    ("True", "False"),
+    ("In", "NotIn"),
+    ("Is", "IsNot"),
+    ("IsNone", "IsNotNone"),
+    ("IsInstance", "NotIsInstance"),
+    ("Less", "GreaterEqual"),
+    ("Greater", "LessEqual"),
+    ("Regex", "NotRegex"),
+)
+_OPPOSITES: Final = {
+    "assertNotEqual": "assertEqual",
+    **{f"assert{one}": f"assert{other}" for one, other in _PAIRS},
+    **{f"assert{other}": f"assert{one}" for one, other in _PAIRS},
+}
+_OTHER: Final = {
+    "list": "[*{}, 1]",
+    "tuple": "(*{}, 1)",
+    "str": "{} + 'x'",
+    "bytes": "{} + b'x'",
+    "int": "{} + 1",
+    "float": "{} + 1",
+    "bool": "not {}",
+}
+"""Another value of a type than an expression has."""
+_RETURNED: Final = {"list": "list", "sorted": "list", "tuple": "tuple", "str": "str", "repr": "str", "len": "int"}
+_EXACT: Final = 1 << 50
+_LEAVES: Final = (ast.Return, ast.Break, ast.Continue, ast.Raise)
+_OWN_BODY: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def printed(source: str) -> str:
@@ -20,10 +58,23 @@ def printed(source: str) -> str:
     return source if tree is None else ast.unparse(tree)
 
 
-def changeable(source: str) -> frozenset[str]:
-    """The names of the tests, such as ``TestIt::test_it``, that have an expectation which can be changed."""
+def changeable(source: str) -> Mapping[str, str]:
+    """The tests that have an expectation which can be changed.
+
+    Args:
+        source: the test file.
+
+    Returns:
+        The name of each test, such as ``TestIt::test_it``, and the first name of the function that it runs. The name is another one where
+        a class inherits the test from a class of the file.
+    """
     tree = _parsed(source)
-    return frozenset() if tree is None else frozenset(name for name, test in _tests(tree) if any(True for _ in _expectations(test)))
+    functions: dict[ast.FunctionDef, str] = {}
+    tests = {} if tree is None else _tests(tree)
+    for name, test in tests.items():
+        functions.setdefault(test, name)
+    can_change = {test for test in functions if _changes(test)}
+    return {name: functions[test] for name, test in tests.items() if test in can_change}
 
 
 def changed(source: str, names: Collection[str], seed: int) -> str:
@@ -38,15 +89,10 @@ def changed(source: str, names: Collection[str], seed: int) -> str:
     if tree is None:
         return source
     drawn = random.Random(seed)
-    for name, test in _tests(tree):
-        found = [*_expectations(test)] if name in names else []
-        if found:
-            holder, field, index, change = drawn.choice(found)
-            values = getattr(holder, field)
-            if index is None:
-                setattr(holder, field, change(values))
-            else:
-                values[index] = change(values[index])
+    for test in dict.fromkeys(test for name, test in _tests(tree).items() if name in names):
+        changes = _changes(test)
+        if changes:
+            drawn.choice(changes)()
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -55,7 +101,26 @@ def test_name(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-_Place = tuple[Any, str, int | None, Any]
+_Change = Callable[[], object]
+"""Changes an expectation in the tree."""
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A name of a test that gets its values in one place, where they are written.
+
+    Attributes:
+        values: what it may stand for.
+        binding: what gives it the value: the test for a parameter, an assignment, or a loop.
+        loads: how often it is used.
+    """
+
+    values: list[ast.expr]
+    binding: ast.FunctionDef | ast.Assign | ast.For
+    loads: int
+
+
+_Variables = Mapping[str, _Variable]
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -65,96 +130,176 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _tests(tree: ast.Module) -> Mapping[str, ast.FunctionDef]:
+    """The tests by name. A class of the same shape says which tests a class inherits from others of the file."""
+    found: dict[str, ast.FunctionDef] = {}
+    classes: dict[str, type] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            yield node.name, node
+            found[node.name] = node
         elif isinstance(node, ast.ClassDef):
-            yield from ((f"{node.name}::{inner.name}", inner) for inner in node.body if isinstance(inner, ast.FunctionDef))
-
-
-def _expectations(test: ast.FunctionDef) -> Iterator[_Place]:
-    """The places of a test whose change must make it fail; only statements that are surely executed count."""
-    parameters = _parameters(test)
-    for statement in _executed(test.body):
-        if isinstance(statement, ast.With):
-            for item in statement.items:
-                call = item.context_expr
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises" and call.args:
-                    yield call, "args", 0, _other_exception
-        elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare) and len(statement.test.ops) == 1:
-            compare, operation = statement.test, statement.test.ops[0]
-            if isinstance(operation, ast.Eq):
-                for field, index, side in (("left", None, compare.left), ("comparators", 0, compare.comparators[0])):
-                    if _is_literal(side):
-                        yield compare, field, index, _other_value
-                    elif isinstance(side, ast.Name) and side.id in parameters and _uses(test, side.id) == 1:
-                        yield parameters[side.id]
-            elif isinstance(operation, ast.Is) and isinstance(compare.comparators[0], ast.Constant):
-                yield compare, "comparators", 0, _other_value
-
-
-def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        if isinstance(statement, ast.Return):
-            return
-        yield statement
-        if isinstance(statement, ast.With) and "pytest.raises" not in ast.unparse(statement.items[0].context_expr):
-            yield from _executed(statement.body)
-
-
-def _parameters(test: ast.FunctionDef) -> Mapping[str, _Place]:
-    """The parameters whose values stand in the test's own decorator, each with the place of its values."""
-    found: dict[str, _Place] = {}
-    for decorator in test.decorator_list:
-        if not isinstance(decorator, ast.Call) or not ast.unparse(decorator.func).endswith("mark.parametrize") or len(decorator.args) < 2:
-            continue
-        try:
-            given = ast.literal_eval(decorator.args[0])
-        except ValueError:
-            continue
-        names = [name.strip() for name in given.split(",")] if isinstance(given, str) else [*map(str, given)]
-        rows = decorator.args[1]
-        if not isinstance(rows, ast.List | ast.Tuple):
-            continue
-        for number, name in enumerate(names):
-            cells = [row.elts[number] for row in rows.elts if isinstance(row, ast.List | ast.Tuple)] if len(names) > 1 else rows.elts
-            if len(cells) == len(rows.elts) and all(map(_is_literal, cells)):
-                column = None if len(names) == 1 else number
-                found[name] = (decorator, "args", 1, lambda value, column=column: _other_column(value, column))
+            own = {inner.name: inner for inner in node.body if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test")}
+            bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+            shape = classes[node.name] = type(node.name, tuple(bases), own)
+            found |= {f"{node.name}::{name}": getattr(shape, name) for name in dir(shape) if name.startswith("test")}
     return found
 
 
-def _other_column(rows: Any, column: int | None) -> Any:
-    for number, row in enumerate(rows.elts):
-        if column is None:
-            rows.elts[number] = _other_value(row)
-        else:
-            row.elts[column] = _other_value(row.elts[column])
-    return rows
+def _changes(test: ast.FunctionDef) -> list[_Change]:
+    """The changes of a test of which each must make it fail; only statements that are surely executed count."""
+    variables = _variables(test)
+    statements = [*_executed(test.body, variables)]
+    return [change for statement in statements for change in _other_expectations(statement, variables)] or [
+        change for statement in statements for change in _opposite(statement)
+    ]
 
 
-def _uses(test: ast.FunctionDef, name: str) -> int:
-    return sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(test))
+def _other_expectations(statement: ast.stmt, variables: _Variables) -> Iterator[_Change]:
+    """The changes that expect another value, or another exception."""
+    calls: list[Any] = [getattr(statement, "value", None)]
+    if isinstance(statement, ast.With):
+        calls = [item.context_expr for item in statement.items]
+    for call in calls:
+        if _called(call) in _RAISES and call.args:
+            yield partial(call.args.__setitem__, 0, _other_exception(call.args[0]))
+    for side, put in _sides(statement):
+        if isinstance(side, ast.Name):
+            yield from _other_variable(side, variables)
+        elif other := _other_value(side):
+            yield partial(put, other)
 
 
-def _is_literal(node: ast.expr) -> bool:
+def _other_variable(name: ast.Name, variables: _Variables) -> Iterator[_Change]:
+    """The change of a name that is used nowhere else, where it gets its value: code under test must not be able to read the old one."""
+    variable = variables.get(name.id)
+    if variable is None or variable.loads != 1:
+        return
+    if isinstance(variable.binding, ast.Assign):
+        if other := _other_value(variable.binding.value):
+            yield partial(setattr, variable.binding, "value", other)
+    elif other := _other_of(name, {_kind(value) for value in variable.values}):
+        # Rows are left as they are, because the names of tests are made of them.
+        yield partial(variable.binding.body.insert, 0, ast.Assign([ast.Name(name.id, ast.Store())], other))
+
+
+def _sides(statement: ast.stmt) -> list[tuple[ast.expr, Callable[[ast.expr], object]]]:
+    """Both sides of an equality that a statement asserts, each with what replaces it; the constant that it asserts an identity with."""
+    call: Any = getattr(statement, "value", None)
+    if _called(call) in _EQUAL and len(call.args) > 1:
+        return [(call.args[number], partial(call.args.__setitem__, number)) for number in (0, 1)]
+    compare: Any = statement.test if isinstance(statement, ast.Assert) else None
+    if _called(call) == "self.assertTrue" and call.args:
+        compare = call.args[0]
+    if not isinstance(compare, ast.Compare) or len(compare.ops) != 1:
+        return []
+    right: Any = (compare.comparators[0], partial(compare.comparators.__setitem__, 0))
+    if isinstance(compare.ops[0], ast.Eq):
+        return [(compare.left, partial(setattr, compare, "left")), right]
+    return [right] if isinstance(compare.ops[0], ast.Is) and isinstance(compare.comparators[0], ast.Constant) else []
+
+
+def _opposite(statement: ast.stmt) -> Iterator[_Change]:
+    """The change that expects the opposite. An equality of computed values stays: an object that equals all would meet it all the same."""
+    if any(isinstance(node, ast.Eq) for node in ast.walk(statement)):
+        return
+    if isinstance(statement, ast.Assert):
+        yield partial(setattr, statement, "test", ast.UnaryOp(ast.Not(), statement.test))
+    elif isinstance(statement, ast.Expr) and _called(statement.value).startswith("self."):
+        function: Any = getattr(statement.value, "func", None)
+        if function.attr in _OPPOSITES:
+            yield partial(setattr, function, "attr", _OPPOSITES[function.attr])
+
+
+def _called(call: Any) -> str:
+    """The name of what is called; empty for what is no call of a name."""
+    return ast.unparse(call.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute) else ""
+
+
+def _variables(test: ast.FunctionDef) -> _Variables:
+    """The variables by name: parameters with rows of values, those of a loop over rows, and those that are assigned once."""
+    uses = Counter((node.id, type(node.ctx)) for node in ast.walk(test) if isinstance(node, ast.Name))
+    uses.update((argument.arg, ast.Store) for argument in test.args.args)
+    found: dict[str, _Variable] = {}
+
+    def note(columns: Mapping[str, list[ast.expr]], binding: ast.FunctionDef | ast.Assign | ast.For) -> None:
+        for name, values in columns.items():
+            if uses[name, ast.Store] == 1:
+                found[name] = _Variable(values, binding, uses[name, ast.Load])
+
+    decorators: list[Any] = test.decorator_list
+    for decorator in decorators:
+        indirect = any(keyword.arg == "indirect" for keyword in getattr(decorator, "keywords", ()))
+        if _called(decorator).endswith("mark.parametrize") and len(decorator.args) > 1 and not indirect:
+            names = _written(decorator.args[0])
+            if isinstance(names, str):
+                names = [name.strip() for name in names.split(",") if name.strip()]
+                names = names[0] if len(names) == 1 else names
+            note(_columns(names, decorator.args[1]), test)
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            note({node.targets[0].id: [node.value]}, node)
+        elif isinstance(node, ast.For):
+            names = [getattr(one, "id", "") for one in node.target.elts] if isinstance(node.target, ast.Tuple) else ast.unparse(node.target)
+            note(_columns(names, _rows(node, found)), node)
+    return found
+
+
+def _rows(loop: ast.For, variables: _Variables) -> Any:
+    """What a loop goes over: an expression, or the one that its name stands for."""
+    variable = variables.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else None
+    return variable.values[0] if variable and isinstance(variable.binding, ast.Assign) else loop.iter
+
+
+def _columns(names: Any, table: Any) -> Mapping[str, list[ast.expr]]:
+    """The values by name that rows give to one name or to a list of names; none if they are not surely known."""
+    rows: list[Any] = table.elts if isinstance(table, ast.List | ast.Tuple) else []
+    if not rows or not isinstance(names, str | list | tuple):
+        return {}
+    if isinstance(names, str):
+        return {names: [row.args[0] if _called(row) == "pytest.param" and row.args else row for row in rows]}
+    cells = [row.args if _called(row) == "pytest.param" else getattr(row, "elts", []) for row in rows]
+    if any(len(row) != len(names) or any(isinstance(cell, ast.Starred) for cell in row) for row in cells):
+        return {}
+    return {str(name): [row[number] for row in cells] for number, name in enumerate(names)}
+
+
+def _executed(body: list[ast.stmt], variables: _Variables) -> Iterator[ast.stmt]:
+    """The statements that are surely executed if the test passes, also in ``with`` and in loops over rows that are written."""
+    for statement in body:
+        if isinstance(statement, _LEAVES):
+            return
+        yield statement
+        if isinstance(statement, ast.With) and not any(_called(item.context_expr) in _SWALLOWS for item in statement.items):
+            yield from _executed(statement.body, variables)
+        if isinstance(statement, ast.For):
+            rows = _rows(statement, variables)
+            if isinstance(rows, ast.List | ast.Tuple) and any(not isinstance(row, ast.Starred) for row in rows.elts):
+                yield from _executed(statement.body, variables)
+        if _leaves(statement):
+            return
+
+
+def _leaves(statement: ast.AST) -> bool:
+    """Whether a statement may leave the test, or the loop that it is in, before the next one; functions in it leave only themselves."""
+    if isinstance(statement, (*_LEAVES, ast.Yield, ast.YieldFrom)):
+        return True
+    return not isinstance(statement, _OWN_BODY) and any(map(_leaves, ast.iter_child_nodes(statement)))
+
+
+def _written(node: ast.expr) -> Any:
+    """The value of a literal; the node itself if it is none."""
     try:
-        return type(ast.literal_eval(node)) in (int, float, bool, str, bytes, list, tuple, dict, set, type(None))
+        return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError):
-        return False
+        return node
 
 
-def _other_value(node: ast.expr) -> ast.expr:
-    """A literal of the same type that is not equal; of another type for None."""
-    value = ast.literal_eval(node)
+def _other_value(node: ast.expr) -> ast.expr | None:
+    """An expression whose value is another one, of the same type where that is known; no expression if it might be the same."""
+    value = _written(node)
     match value:
-        case bool():
-            other: Any = not value
-        case int() | float():
-            other = value + 1 if abs(value) < 1 << 50 else 0
         case str():
-            other = value[:-1] + ("x" if value[-1] != "x" else "y") if value else "x"
+            other: Any = value[:-1] + ("x" if value[-1] != "x" else "y") if value else "x"
         case bytes():
             other = value[:-1] + (b"x" if value[-1:] != b"x" else b"y") if value else b"x"
         case list():
@@ -165,9 +310,35 @@ def _other_value(node: ast.expr) -> ast.expr:
             other = {**value, "x": 1} if "x" not in value else {}
         case set():
             other = {*value, "x"} if "x" not in value else {"y"}
-        case _:
+        case bool():
+            other = not value
+        case int() | float():
+            other = value + 1 if abs(value) < _EXACT else 0
+        case None:
             other = 1
+        case _:
+            return _other_of(node, {_kind(node)})
     return ast.parse(repr(other), mode="eval").body
+
+
+def _other_of(node: ast.expr, kinds: set[str]) -> ast.expr | None:
+    """The other value of an expression that has a value of one of these types."""
+    if "" in kinds:
+        return None
+    (kind,) = kinds if len(kinds) == 1 else ("any",)
+    return ast.parse(_OTHER.get(kind, "{{'x': {}}}").format(f"({ast.unparse(node)})"), mode="eval").body
+
+
+def _kind(node: ast.expr) -> str:
+    """The type of an expression's value if it is surely known."""
+    value = _written(node)
+    if not isinstance(value, ast.AST):
+        return "large" if type(value) in (int, float) and not abs(value) < _EXACT else type(value).__name__
+    if isinstance(node, ast.List | ast.ListComp):
+        return "list"
+    if isinstance(node, ast.Tuple | ast.JoinedStr):
+        return "tuple" if isinstance(node, ast.Tuple) else "str"
+    return _RETURNED.get(_called(node), "")
 
 
 def _other_exception(node: ast.expr) -> ast.expr:

@@ -114,13 +114,15 @@ def _judge_by_canaries(
 ) -> Verdict:
     """Judge the tests that cannot cross: each must pass as it is, and fail with a changed expectation, in runs that look alike."""
     source = test.source
-    can_change = sorted(changeable(source) & {test_name(one) for one in chosen} if chosen else changeable(source))
+    functions = changeable(source)
+    can_change = sorted({functions[name] for name in ({test_name(one) for one in chosen} or functions) if name in functions})
     judges: dict[str, Judge] = dict(passed)
     drawn = secrets.SystemRandom()
     for _ in range(_ROUNDS if can_change else 1):
         # A test is changed in one run of the two and not in the other; which one, and with which others, cannot be foreseen.
         half = {one for one in can_change if drawn.random() < 0.5}
-        for names in (half, {*can_change} - half) if can_change else [set[str]()]:
+        for part in (half, {*can_change} - half) if can_change else [half]:
+            names = {name for name, function in functions.items() if function in part}
             text = changed(source, names, drawn.getrandbits(32)) if names else printed(source)
             run = _Run.of(test, text, places(), way="here")
             wrong = run.wrong or run.problem(names, chosen)
@@ -128,7 +130,7 @@ def _judge_by_canaries(
                 return Verdict(wrong, run.done, {})
             for name, (outcome, _) in run.tests.items():
                 if test.counts(name, outcome) and (not chosen or name in chosen):
-                    judges.setdefault(name, "canary" if test_name(name) in can_change else "plain")
+                    judges.setdefault(name, "canary" if test_name(name) in functions else "plain")
     return Verdict("" if judges else "no test passed", run.done, judges)
 
 

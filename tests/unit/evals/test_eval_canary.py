@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_gittrix.evals.judging.canary import changeable, changed, printed
@@ -16,13 +18,20 @@ from pytest_gittrix.evals.judging.canary import changeable, changed, printed
         ("assert f() == {}", "assert f() == {'x': 1}"),
         ("assert f() is None", "assert f() is 1"),
         ("with pytest.raises(ValueError):\n        f()", "with pytest.raises(StopAsyncIteration):\n        f()"),
+        ("assert f() == [one()]", "assert f() == [*[one()], 1]"),
+        ("assert len(f()) == g()", "assert len(f()) + 1 == g()"),
+        ("expected = [1]\n    assert f() == expected", "expected = [1, 1]\n    assert f() == expected"),
+        (
+            "for one, two in [(1, 2)]:\n        assert f(one) == two",
+            "for one, two in [(1, 2)]:\n        two = two + 1\n        assert f(one) == two",
+        ),
         ("with open('a') as file:\n        assert f(file) == 3", "with open('a') as file:\n        assert f(file) == 4"),
     ],
 )
 def test_a_literal_that_a_result_is_compared_with_is_changed(body: str, after: str) -> None:
     source = f"def test_it():\n    {body}\n"
 
-    assert changeable(source) == {"test_it"}
+    assert changeable(source) == {"test_it": "test_it"}
     assert changed(source, {"test_it"}, 0) == f"def test_it():\n    {after}"
     assert changed(source, (), 0) == printed(source)
 
@@ -30,10 +39,12 @@ def test_a_literal_that_a_result_is_compared_with_is_changed(body: str, after: s
 @pytest.mark.parametrize(
     "body",
     [
-        "assert f()",
-        "assert f() != 3",
-        "assert 3 in f()",
         "assert f() == g()",
+        "assert all(one == 3 for one in f())",
+        "expected = [1]\n    assert f(expected) == expected",
+        "if windows:\n        return\n    assert f() == 3",
+        "for one in [1, 2]:\n        if one in f():\n            continue\n        assert f(one) == 3",
+        "with suppress(AssertionError):\n        assert f() == 3",
         "if windows:\n        assert f() == 3",
         "return\n    assert f() == 3",
         "for one in f():\n        assert one == 3",
@@ -43,10 +54,76 @@ def test_an_expectation_that_a_right_result_might_not_need_is_left_alone(body: s
     assert not changeable(f"def test_it():\n    {body}\n")
 
 
-def test_values_of_parameters_are_changed_where_they_are_only_compared() -> None:
-    rows = "@pytest.mark.parametrize('a, b', [(1, 2), (3, 4)])\ndef test_it(a, b):\n    assert f(a) == b"
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        ("assertEqual(f(), 3)", "assertEqual(f(), 4)"),
+        ("assertEqual('ab', f(), 'message')", "assertEqual('ax', f(), 'message')"),
+        ("assertListEqual(f(), [])", "assertListEqual(f(), [1])"),
+        ("assertCountEqual(f(), (1,))", "assertCountEqual(f(), (1, 1))"),
+        ("assertTrue(f() == 3)", "assertTrue(f() == 4)"),
+        ("assertRaises(ValueError, f)", "assertRaises(StopAsyncIteration, f)"),
+        ("assertRaisesRegex(ValueError, 'no', f)", "assertRaisesRegex(StopAsyncIteration, 'no', f)"),
+        ("assertTrue(f())", "assertFalse(f())"),
+        ("assertIn(3, f())", "assertNotIn(3, f())"),
+        ("assertIsNone(f())", "assertIsNotNone(f())"),
+        ("assertLess(f(), 3)", "assertGreaterEqual(f(), 3)"),
+        ("assertEqual(f(), g())", None),
+        ("assertAlmostEqual(f(), 3, delta=5)", None),
+        ("check(f(), 3)", None),
+    ],
+)
+def test_an_assertion_of_unittest_expects_another_value_or_the_opposite(body: str, after: str | None) -> None:
+    source = "class TestIt(TestCase):\n\n    def test_it(self):\n        with self.subTest():\n            self.{}"
+    name = "TestIt::test_it"
 
-    assert changed(rows, {"test_it"}, 0) == rows.replace("(1, 2), (3, 4)", "(1, 3), (3, 5)")
+    assert changeable(source.format(body)) == ({name: name} if after else {})
+    assert changed(source.format(body), {name}, 0) == source.format(after or body)
+
+
+def test_only_a_test_without_an_equality_expects_the_opposite() -> None:
+    source = "def test_it():\n    assert f()\n    assert f() == 3"
+
+    assert {changed(source, {"test_it"}, seed) for seed in range(5)} == {source.replace("3", "4")}
+    assert changed(source.replace("== 3", "< 3"), {"test_it"}, 0) in (
+        "def test_it():\n    assert not f()\n    assert f() < 3",
+        "def test_it():\n    assert f()\n    assert not f() < 3",
+    )
+
+
+def test_an_object_that_contains_all_meets_a_test_that_expects_a_member_and_not_its_opposite() -> None:
+    class All:
+        def __contains__(self, _other: object) -> bool:
+            return True
+
+    source = "def test_it():\n    assert 3 in f()"
+    ends = []
+    for text in (source, changed(source, {"test_it"}, 0)):
+        names: dict[str, Any] = {"f": All}
+        exec(text, names)
+        try:
+            names["test_it"]()
+        except AssertionError:
+            ends.append("fails")
+        else:
+            ends.append("passes")
+
+    assert ends == ["passes", "fails"]
+
+
+def test_a_test_that_a_class_inherits_is_changed_with_the_one_it_is() -> None:
+    base = "class Base:\n\n    def test_it(self):\n        assert f() == 3\n\n"
+    source = base + "class TestOne(Base):\n    pass\n\nclass TestTwo(Base):\n\n    def test_it(self):\n        assert f() == g()"
+
+    assert changeable(source) == {"Base::test_it": "Base::test_it", "TestOne::test_it": "Base::test_it"}
+    assert changed(source, {"TestOne::test_it"}, 0) == source.replace("3", "4")
+
+
+def test_a_parameter_that_is_only_compared_has_another_value_and_the_test_the_same_name() -> None:
+    rows = "@pytest.mark.parametrize('a, b', [(1, 2), pytest.param(3, 4)])\ndef test_it(a, b):\n    assert f(a) == b"
+
+    assert changed(rows, {"test_it"}, 0) == rows.replace("    assert", "    b = b + 1\n    assert")
     assert not changeable(rows.replace("f(a)", "f(b)"))
+    assert not changeable(rows.replace(")\ndef", ", indirect=True)\ndef"))
     assert changed("class TestIt:\n    def test_it(self):\n        assert f() == 1", {"TestIt::test_it"}, 0).endswith("== 2")
     assert printed("def broken(") == "def broken("

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.conformance import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES
 from pytest_gittrix.conformance.worktrees.catalogue import page, worktree_clauses
-from pytest_gittrix.conformance.worktrees.stage import CONTROLS
+from pytest_gittrix.conformance.worktrees.stage import CONTROLS, CellStage
 from pytest_gittrix.git.environment import hermetic_env
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -27,6 +29,36 @@ def test_there_are_eighty_four_clauses_with_a_code_each() -> None:
 
 def test_each_clause_needs_commands_that_have_a_control() -> None:
     assert {command for one in worktree_clauses() for command in one.needs} == {*CONTROLS}
+
+
+POOL = WorktreeTool(
+    pool=True,
+    create='git -C "$R/slot" rev-parse -q 2>/dev/null || git worktree add -q --detach "$R/slot"; git -C "$R/slot" checkout -q -b {name}',
+    delete='git -C "$R/slot" checkout -q --detach',
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"), [("", "broken"), ('kill -9 $(cat "$R/pid")', "kept"), ('git worktree remove -f "$R/slot"; exit', "kept")]
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="the working directories of processes are read from /proc")
+def test_a_pool_may_give_its_directory_again_when_no_process_is_in_it(tmp_path: Path, first: str, verdict: str) -> None:
+    one = next(one for one in worktree_clauses() if one.code == "WNEW-17")
+    pool = POOL.model_copy(update={"delete": f"{first}\n{POOL.delete}"})
+
+    found = CellStage.below(tmp_path).cell(pool, one)
+
+    assert (found.verdict, found.reproduced) == (verdict, verdict == "broken"), found.what
+
+
+def test_a_worktree_of_a_submodule_may_be_anywhere(tmp_path: Path) -> None:
+    one = next(one for one in worktree_clauses() if one.code == "WNEW-16")
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "stage").mkdir()
+
+    found = CellStage.below(tmp_path / "stage").cell(WorktreeTool(create=f"git worktree add -q -b {{name}} {elsewhere}"), one)
+
+    assert (found.verdict, found.what) == ("kept", "")
 
 
 def test_the_page_of_the_reference_is_up_to_date() -> None:

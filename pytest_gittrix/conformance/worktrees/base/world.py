@@ -31,7 +31,7 @@ HOME_LINE: Final = (
 )
 """What a script runs in place of the private home of a world."""
 OUR_FILES: Final = ("before", "said", "pid")
-"""What the scripts keep beside the repository: the state before, what a command said, and the process that a tenant left."""
+"""What the scripts keep beside the repository: the state before, what a command said, and the number of a process."""
 MOST_LINES: Final = 10
 """The length of a script."""
 BASE_LINE: Final = (
@@ -325,7 +325,7 @@ class ToolWorld:
         head = [
             "#!/bin/sh",
             f"# {' '.join(printable(title).split())}",
-            f'R=$(mktemp -d) || exit; export R W; cd "$R"; {exported}{HOME_LINE}',
+            f'R=$(mktemp -d); export R W; cd "$R"; {exported}{HOME_LINE}',
             BASE_LINE,
         ]
         lines = [line for line in self.lines if line]
@@ -337,7 +337,7 @@ class ToolWorld:
     def replay(self, script: str) -> str:
         """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed."""
         try:
-            return run_script(script, self.root, self.environment()).output
+            return run_script(script, self.root, self.environment())
         finally:
             self.close()
 

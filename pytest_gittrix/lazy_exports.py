@@ -19,7 +19,7 @@ def door(package: str, modules: Mapping[str, Sequence[str]], *, renamed: Mapping
     Args:
         package: the package's own name, ``__name__``.
         modules: the names that each module gives, by the module's name.
-        renamed: the name of today, by an earlier one that still works, with a warning.
+        renamed: the name of today, by an earlier one that still works. The first use warns.
 
     Returns:
         The function, to be assigned at the package's module level.
@@ -31,10 +31,11 @@ def door(package: str, modules: Mapping[str, Sequence[str]], *, renamed: Mapping
             from pytest_gittrix.old_names import warn_of
 
             warn_of(f"{package}.{name}", renamed[name])
-            return load(renamed[name])
-        if name not in homes:
+            value = load(renamed[name])
+        elif name in homes:
+            value = getattr(import_module(homes[name]), name)
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -25,20 +25,19 @@ def renamed(**today: str) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
         @wraps(function)
         def call(*args: Any, **arguments: Any) -> Any:
-            return function(*args, **names_of_today(arguments, today, stacklevel=3))
+            return function(*args, **names_of_today(arguments, today))
 
         return cast(_Function, call)
 
     return decorate
 
 
-def names_of_today(arguments: Mapping[str, Any], today: Mapping[str, str], *, stacklevel: int = 2) -> dict[str, Any]:
-    """The arguments under their names of today.
+def names_of_today(arguments: Mapping[str, Any], today: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments under their names of today. The warning points at the caller of whoever calls this function.
 
     Args:
         arguments: values by name.
         today: the name of today, by the earlier one.
-        stacklevel: which caller the warning points at; 2 is whoever calls this function.
 
     Raises:
         InvalidInput: an argument is given under both names.
@@ -47,8 +46,8 @@ def names_of_today(arguments: Mapping[str, Any], today: Mapping[str, str], *, st
     for old in today.keys() & arguments.keys():
         new = today[old]
         if new in arguments:
-            raise InvalidInput(f"Both {new} and {old} were given.", why=f"{old} is an earlier name of {new}.", fix=f"Give {new} alone.")
-        warn_of(old, new, stacklevel=stacklevel + 1)
+            raise given_twice(old, new)
+        warn_of(old, new, stacklevel=3)
         found[new] = found.pop(old)
     return found
 
@@ -59,9 +58,14 @@ def warn_of(old: str, new: str, *, stacklevel: int = 2) -> None:
     Args:
         old: the name that was used.
         new: the name of today.
-        stacklevel: which caller the warning points at; 2 is whoever calls this function.
+        stacklevel: which caller the warning points at; 2 is the caller of whoever calls this function.
     """
     warnings.warn(message(old, new), DeprecationWarning, stacklevel=stacklevel + 1)
+
+
+def given_twice(old: str, new: str) -> InvalidInput:
+    """The error where something was given under its earlier name and under that of today."""
+    return InvalidInput(f"Both {new} and {old} were given.", why=f"{old} is an earlier name of {new}.", fix=f"Give {new} alone.")
 
 
 def message(old: str, new: str) -> str:

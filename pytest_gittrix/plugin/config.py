@@ -199,9 +199,20 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def settings(config: pytest.Config) -> Iterator[Setting]:
-    """Every option with its value as given, in the order of ``OPTIONS``."""
+    """Every option with its value as given, in the order of ``OPTIONS``.
+
+    Raises:
+        pytest.UsageError: an option was given under its earlier name and under that of today, in one place.
+    """
     for option in OPTIONS:
-        yield next(_given(option, config), Setting(option, option.default, "default"))
+        given = [*_given(option, config)]
+        names = {setting.origin.partition(" ")[0] for setting in given}
+        for setting in given:
+            if setting.renamed is not None and setting.renamed[1] in names:
+                from pytest_gittrix.old_names import given_twice
+
+                raise pytest.UsageError(str(given_twice(*setting.renamed)))
+        yield given[0] if given else Setting(option, option.default, "default")
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Setting]:
@@ -464,6 +475,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "task": ((str,), "a text"),
 }
 _OLD_NAMES: Final = {"epoch": "clock_start"}
+_WARNED: Final = pytest.StashKey[set[str]]()
 _OF_THE_TEST: Final = frozenset({"task", "freeze"})  # the other arguments are those of ``World.open``
 _SOURCES: Final = frozenset({"files", "history", "repository"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
@@ -482,18 +494,30 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
         if mark.args:
             _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
         nearer = merged.keys() | (_SOURCES if merged.keys() & _SOURCES else set())
-        for given, value in mark.kwargs.items():
-            name = _OLD_NAMES.get(given, given)
-            if name != given:
-                from pytest_gittrix.old_names import message
-
-                item.warn(DeprecationWarning(message(given, name)))
+        for name, value in _under_names_of_today(item, mark.kwargs).items():
             _check_argument(item, name, value)
             if name not in nearer:
                 merged[name] = value
     if isinstance(merged.get("clock_start"), str | datetime):
         merged["clock_start"] = _instant(item, merged["clock_start"])
     return {name: value for name, value in merged.items() if value is not None}
+
+
+def _under_names_of_today(item: pytest.Item, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one marker. Of each earlier name a test is warned once, however many fixtures ask for its arguments."""
+    found = dict(given)
+    for old in _OLD_NAMES.keys() & given.keys():
+        from pytest_gittrix.old_names import given_twice, message
+
+        new = _OLD_NAMES[old]
+        if new in given:
+            _fail(item, f"was given both {new} and {old}", given_twice(old, new).fix)
+        warned = item.stash.setdefault(_WARNED, set())
+        if old not in warned:
+            warned.add(old)
+            item.warn(DeprecationWarning(message(old, new)))
+        found[new] = found.pop(old)
+    return found
 
 
 @contextmanager

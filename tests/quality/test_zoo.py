@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,7 @@ from fixtures.broken_systems.plain import PlainSystem
 from fixtures.broken_systems.races import RACES, explored
 from fixtures.broken_systems.zoo import ZOO
 
+ROOT = Path(__file__).resolve().parents[2]
 soak = pytest.mark.skipif(os.environ.get("PYTEST_GITTRIX_SOAK") != "1", reason="takes half an hour: PYTEST_GITTRIX_SOAK=1")
 FOUND_AT_LEAST = 24
 
@@ -64,6 +66,10 @@ def test_the_page_lists_them_all() -> None:
     rows = re.findall(r"^\| ([^|]+) \| (.+) \| ([^|]+) \| `([A-Z]{3}-\d\d)` \| [^|]+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
     assert rows == [(one.name, one.defect, one.source, one.clause) for one in ZOO.values()], "run `python -m fixtures.broken_systems`"
+
+
+def test_the_readme_counts_them_as_the_page_does() -> None:
+    assert re.findall(r"for (\d+) broken systems", (ROOT / "README.md").read_text(encoding="utf-8")) == [str(len(ZOO))]
 
 
 def test_many_of_them_were_found_without_being_told() -> None:

@@ -93,10 +93,10 @@ def _demo(options: argparse.Namespace) -> CommandResult:
     with needs("acp"):
         from pytest_gittrix.testing.acp_story import run_stories
 
-    told: list[str] = []
-    left = run_stories(options.times, confine=options.confine, tell=told.append)
-    shown = [*(told if options.times == 1 else []), f"{options.times} {'time' if options.times == 1 else 'times'}, left behind: {left}."]
-    return CommandResult({"times": options.times, "left": asdict(left), "story": told}, text_of(shown), status=1 if left else 0)
+    story: list[str] = []
+    left = run_stories(options.times, confine=options.confine, tell=story.append)
+    shown = [*(story if options.times == 1 else []), f"{options.times} {'time' if options.times == 1 else 'times'}, left behind: {left}."]
+    return CommandResult({"times": options.times, "left": asdict(left), "story": story}, text_of(shown), status=1 if left else 0)
 
 
 def arguments(verb: Any) -> None:

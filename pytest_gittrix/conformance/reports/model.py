@@ -264,8 +264,8 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
     unseen = "The script, run once more, did not show it." if properties.get(SHOWN) == "no" else ""
-    told = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, ""), unseen]
-    return prefix + _PLACE.sub("$ROOT", printable("\n".join(filter(None, told))))
+    lines = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, ""), unseen]
+    return prefix + _PLACE.sub("$ROOT", printable("\n".join(filter(None, lines))))
 
 
 def _skip_reason(report: Any) -> str:

@@ -271,11 +271,11 @@ def a_failure_after_landing(world: ToolWorld, _case: str) -> None:
     if ran.done or not _landed(world, text):
         return
     tip = world.look(f"git rev-parse --short=7 {world.base}").strip()
-    told = any(
+    announced = any(
         word in ran.output.lower() for word in ("merged", "landed", "fast-forward", "was finished", f"is on {world.tool.base}".lower(), tip)
     )
     what = "the work is on the base branch, and the command fails without saying so"
-    world.require(head == tip or told, what, f"! {_is_landed(world, text)} || test $S -eq 0")
+    world.require(head == tip or announced, what, f"! {_is_landed(world, text)} || test $S -eq 0")
 
 
 @clause(

@@ -190,8 +190,8 @@ def one_refusal_of_three(world: ToolWorld, _case: str) -> None:
     world.findable(token("unsaved"), "the text of a modified file is gone")
     for name in ("alpha", "gamma"):
         world.check(f'test ! -d "{world.path_of(name)}"', f"the worktree {name} is still there, since beta could not be removed")
-    told = not ran.done or "beta" in ran.output or not world.path_of("beta").is_dir()
-    world.require(told, "one worktree was not removed, and neither exit status nor output tells", f'test ! -d "{world.path_of("beta")}"')
+    shown = not ran.done or "beta" in ran.output or not world.path_of("beta").is_dir()
+    world.require(shown, "one worktree was not removed, and neither exit status nor output tells", f'test ! -d "{world.path_of("beta")}"')
 
 
 @clause("WMRG-13", "a dry run names exactly what the run removes", "people trust the preview", "clean", "dry_run", applies=named)

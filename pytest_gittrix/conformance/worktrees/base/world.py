@@ -325,7 +325,7 @@ class ToolWorld:
         head = [
             "#!/bin/sh",
             f"# {' '.join(printable(title).split())}",
-            f'R=$(mktemp -d); export R W; cd "$R"; {exported}{HOME_LINE}',
+            f'R=$(mktemp -d) || exit; export R W; cd "$R"; {exported}{HOME_LINE}',
             BASE_LINE,
         ]
         lines = [line for line in self.lines if line]
@@ -337,7 +337,7 @@ class ToolWorld:
     def replay(self, script: str) -> str:
         """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed."""
         try:
-            return run_script(script, self.root, self.environment())
+            return run_script(script, self.root, self.environment()).output
         finally:
             self.close()
 

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.outcome import ClauseFailure, refusal_is_incomplete
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
+from pytest_gittrix.testing.repos.fingerprint import linked_work_tree
 from pytest_gittrix.testing.repos.history import Content
 from pytest_gittrix.testing.repos.journal import CommandRun, PersonCall
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -209,19 +210,18 @@ def _personal_things(stage: Stage) -> dict[str, str]:
     own = ("refs/heads/", "refs/tags/", "refs/stash")
     facts = {f"refs: {name}": value for name, value in sections["refs"].items() if name.startswith(own)}
     facts["HEAD"] = sections["HEAD"]["HEAD"]
-    entries = _own_entries(stage)
-    for section in ("config", "index"):
-        facts |= {f"{section}: {name}": value for name, value in sections[section].items() if not name.startswith(entries)}
-    for section in ("hooks", "work tree"):
-        facts |= {f"{section}: {name}": value for name, value in sections[section].items()}
+    own_trees = _own_work_trees(stage)
+    for section in ("config", "hooks", "index", "work tree"):
+        found = sections[section].items()
+        facts |= {f"{section}: {name}": value for name, value in found if linked_work_tree(section, name) not in own_trees}
     return facts
 
 
-def _own_entries(stage: Stage) -> tuple[str, ...]:
-    """The beginnings of what a fingerprint names of work trees that git lists in durable, and that are in the system's own directory."""
+def _own_work_trees(stage: Stage) -> set[str]:
+    """The linked work trees of durable that are in the system's own directory, as git names their entries."""
     home, git_dir = stage.place.home.resolve(), stage.durable.path / ".git"
     listed = ((git_dir if git_dir.is_dir() else stage.durable.path) / "worktrees").glob("*/gitdir")
-    return tuple(f"worktrees/{one.parent.name}/" for one in listed if Path(one.read_text().strip()).resolve().is_relative_to(home))
+    return {one.parent.name for one in listed if Path(one.read_text().strip()).resolve().is_relative_to(home)}
 
 
 _HOOKS: Final = (

@@ -18,7 +18,7 @@ from pytest_gittrix.testing.oracle import (
     require,
 )
 from pytest_gittrix.testing.repos.edits import Edits, Tree
-from pytest_gittrix.testing.repos.fingerprint import Fingerprint
+from pytest_gittrix.testing.repos.fingerprint import Fingerprint, linked_work_tree
 from pytest_gittrix.testing.session_model import FINE, OK, Answers, Checkout, Model, Session
 from pytest_gittrix.testing.systems.under_test import HeldSession, System, access_to, directory_of
 from pytest_gittrix.testing.waivers import waiving
@@ -237,11 +237,16 @@ def _of_people(found: Fingerprint) -> Fingerprint:
     """
     refs = found.sections["refs"].items()
     own = {name: id_ for name, id_ in refs if name.startswith(("refs/heads/", "refs/tags/")) or name == "refs/stash"}
-    sections = {name: found.sections[name] for name in ("hooks", "work tree") if name in found.sections}
-    for section in ("HEAD", "config", "index"):
-        facts = found.sections.get(section, {}).items()
-        sections[section] = {name: fact for name, fact in facts if not name.startswith("worktrees/") and not name.endswith("(bytes)")}
-    return Fingerprint({"refs": own, **sections})
+    staged = {name: entry for name, entry in found.sections["index"].items() if not name.endswith("(bytes)")}
+    whole = ("HEAD", "hooks", "config", "work tree")
+    sections = {"index": staged, **{name: found.sections[name] for name in whole if name in found.sections}}
+    return Fingerprint(
+        {"refs": own}
+        | {
+            section: {name: fact for name, fact in facts.items() if linked_work_tree(section, name) is None}
+            for section, facts in sections.items()
+        }
+    )
 
 
 def beside_promotion(found: Fingerprint, branch: str) -> Fingerprint:

@@ -46,6 +46,11 @@ _SECTIONS: Final = tuple(
         ("index", r"(worktrees/[^/]+/)?(index|sharedindex\.[0-9a-f]+)$"),
     )
 )
+_LINKED: Final = {
+    "HEAD": re.compile(r"worktrees/([^/]+)/"),
+    "config": re.compile(r"worktrees/([^/]+)/"),
+    "index": re.compile(r"worktrees/([^/]+)/(?:index|sharedindex\.[0-9a-f]+): "),
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,17 @@ class Fingerprint:
             names = sorted(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name))
             found += [(f"{section}: {_shown(name)}", mine.get(name), others.get(name)) for name in names]
         return found
+
+
+def linked_work_tree(section: str, name: str) -> str | None:
+    """The linked work tree that a fact of ``HEAD``, ``config`` or ``index`` is about, as git names its entry; None if it is about none.
+
+    Args:
+        section: the section of the fact.
+        name: the name of the fact.
+    """
+    found = _LINKED[section].match(name) if section in _LINKED else None
+    return found[1] if found else None
 
 
 def _value(fact: str | None) -> str:

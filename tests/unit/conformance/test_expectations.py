@@ -23,8 +23,9 @@ def test_a_file_of_a_person_is_not_taken_for_the_entry_of_a_work_tree_of_the_sys
     with Stage.open(GitTrixSystem("worktree"), files={"a.txt": "a\n"}) as stage:
         stage.start()
         (entry,) = (stage.durable.path / ".git/worktrees").iterdir()
-        with pytest.raises(AssertionError, match=f"work tree: worktrees/{entry.name}/notes.txt"), personal_things_unchanged(stage):
-            stage.durable.dirty({f"worktrees/{entry.name}/notes.txt": "notes\n"})
+        notes = f"worktrees/{entry.name}/notes.txt"
+        with pytest.raises(AssertionError, match=f"index: {notes}, work tree: .*, work tree: {notes}"), personal_things_unchanged(stage):
+            stage.durable.stage({notes: "notes\n"})
 
 
 def test_in_a_bare_repository_too_the_entry_of_a_work_tree_of_the_system_is_its_own() -> None:

@@ -207,7 +207,7 @@ class Records:
         """The commits that promotions made."""
         self.index.sync()
         promoted: set[str] = set()
-        for row in self.index.each():
+        for row in self.index.each(promoted=True):
             result = row.metadata["promote"]["result"]
             promoted.update(_baselines(row)[1:], [result["sha"]] if result else [])
         return promoted

@@ -306,7 +306,9 @@ def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:
 def _patch(store: Store, state: SessionState, path: str) -> bytes:
     workspace = open_workspace(path, str(store.directory(state.id) / "engine"))
     try:
-        return patch_bytes(file_changes(snapshot_of(state, workspace, Limits())))
+        snapshot = snapshot_of(state, workspace, Limits())
+        # A workspace that did not follow its session's baseline yet is not changed here: only the lease allows that.
+        return patch_bytes(file_changes(snapshot if state.kept is None else snapshot.since(workspace.seed_of(state.baseline))))
     finally:
         workspace.close()
 

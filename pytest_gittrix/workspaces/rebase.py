@@ -95,7 +95,7 @@ def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection
         if not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
             is_own = not _bring(workspace, path, new, seed)
             points.reached("rebase:written")
-        if is_own and promoted is not None and path not in promoted:
+        if is_own and (path in workspace.bases if promoted is None else path not in promoted):
             bases[path] = old
     if seed is workspace.seed and bases == workspace.bases:
         return

@@ -145,7 +145,7 @@ class Snapshot:
         return replace(self, changes=changes, blobs=blobs, given={path: self.changes[path] for path in paths})
 
     def since(self, seed: Seed) -> Snapshot:
-        """The same files as their difference from another baseline, which the session had earlier."""
+        """The same files as their difference from another baseline of the session."""
         if seed.commit == self.seed.commit:
             return self
         between = {path: new for path, (_, new) in seed.differences(self.seed).items() if path not in self.given}

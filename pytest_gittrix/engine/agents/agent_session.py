@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,9 +33,10 @@ from pytest_gittrix.engine.operations.review import (
     read_file,
     require_no_directory,
     require_place,
+    snapshot_of,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
-from pytest_gittrix.errors import GittrixError, SessionExpired
+from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
@@ -74,16 +75,20 @@ class AgentSession(SessionObject):
         return self._info(marks=True)
 
     def _info(self, *, marks: bool) -> SessionInfo:
-        with self._working("info", marks=marks) as state:
+        with self._working("info", marks=marks, looks=True) as state:
             self._recorder.derive()
-            snapshot = self._snapshot(state)
+            snapshot = self._look(state)
             return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
 
     @contextmanager
-    def _working(self, op: str, *, marks: bool = True) -> Iterator[SessionState]:
-        """An operation on the session's files, which have its baseline; see ``Recorder.working``."""
+    def _working(self, op: str, *, marks: bool = True, looks: bool = False) -> Iterator[SessionState]:
+        """An operation on the session's files, which have its baseline; see ``Recorder.working``.
+
+        One that only ``looks`` is not refused where the files cannot have the baseline yet. It sees them as they are, above an earlier one.
+        """
         with self._recorder.working(op, self._actor, marks=marks) as state, self._workspace.operation():
-            catch_up(self._workspace, state)
+            with suppress(WriteRejected) if looks else nullcontext():
+                catch_up(self._workspace, state)
             yield state
 
     def _name(self, path: str) -> str:
@@ -111,7 +116,7 @@ class AgentSession(SessionObject):
             WriteRejected: the path leaves the workspace, also by a link, or is no file.
         """
         name = self._name(path)
-        with self._working("read") as state:
+        with self._working("read", looks=True) as state:
             return read_file(self._workspace, name, self._deleted(state), self._limits.max_file, follow=follow)
 
     def write(self, path: str, data: bytes | str, *, follow: bool = True) -> None:
@@ -158,13 +163,13 @@ class AgentSession(SessionObject):
             PathNotFound: there is no such directory.
         """
         name = "." if path in ("", ".", "./", str(self._workspace.path)) else self._name(path)
-        with self._working("list") as state:
+        with self._working("list", looks=True) as state:
             return list_files(self._workspace, name, self._deleted(state))
 
     def exists(self, path: str) -> bool:
         """Whether a file (or symlink) is at a path."""
         name = self._name(path)
-        with self._working("exists") as state:
+        with self._working("exists", looks=True) as state:
             return file_exists(self._workspace, name, self._deleted(state))
 
     def _deleted(self, state: SessionState) -> frozenset[str]:
@@ -174,13 +179,17 @@ class AgentSession(SessionObject):
     def _snapshot(self, state: SessionState) -> Snapshot:
         return current_snapshot(state, self._workspace, self._limits)
 
+    def _look(self, state: SessionState) -> Snapshot:
+        """As ``_snapshot``, within an operation that only looks."""
+        return snapshot_of(state, self._workspace, self._limits)
+
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).
 
         Files that are too large to be promoted are among them.
         """
-        with self._working("touched") as state:
-            return self._snapshot(state).touched
+        with self._working("touched", looks=True) as state:
+            return self._look(state).touched
 
     def diff(self, paths: Iterable[str] | None = None) -> str:
         """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it.
@@ -188,8 +197,8 @@ class AgentSession(SessionObject):
         A line before it names each file that is too large for it; where there is nothing else, git apply finds no patch in it.
         """
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
-        with self._working("diff") as state:
-            return patch_of(self._snapshot(state), names)
+        with self._working("diff", looks=True) as state:
+            return patch_of(self._look(state), names)
 
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.

@@ -167,13 +167,17 @@ class Recovery:
             self.report.rolled_back.append(state.id)
             reason = "found unfinished after a crash; the commit is not on the branch"
             return recorder.append("promote.aborted", {"commit": intent.commit, "reason": reason}, commit_point=True)
-        self.report.rolled_forward.append(state.id)
         done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
         pull_request = None if proposal is None else self.pull_requests.find_or_open(durable, branch, proposal, intent.commit)
         keep = intent.data.get("keep")
         if keep is not None:
-            self.prepare_baseline(state, durable, intent.commit)
-        return record_done(recorder, done, pull_request, keep, actor="system")
+            try:
+                self.prepare_baseline(state, durable, intent.commit)
+            except AdapterUnavailable:
+                keep = None  # its workspace cannot go on, so the promotion ends the session
+        state = record_done(recorder, done, pull_request, keep, actor="system")
+        self.report.rolled_forward.append(state.id)
+        return state
 
     def _finish(self, recorder: Recorder, state: SessionState) -> None:
         """Finish an interrupted eviction, unless the policy of a promoted session keeps its workspace."""

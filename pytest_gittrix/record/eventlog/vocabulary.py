@@ -24,9 +24,9 @@ def _kind(doc: str, required: str = "", *, optional: str = "", open: bool = Fals
 _SESSION: Mapping[str, Kind] = {
     "session.created": _kind(
         "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}, "
-        "and each of seed_files is {path, resource}.",
+        "and each of seed_files is {path, resource}. kept is the parent's last promotion after which it went on, if it handed on.",
         "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
-        optional="id_seed history strategy identity lineage seed_files earlier_baselines keep_after_promote",
+        optional="id_seed history strategy identity lineage seed_files earlier_baselines kept keep_after_promote",
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),

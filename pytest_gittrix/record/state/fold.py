@@ -104,6 +104,7 @@ def _created(event: Event) -> SessionState:
         lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
         seed_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
         earlier_baselines=tuple(data.get("earlier_baselines", ())),
+        kept=Kept(**data["kept"]) if "kept" in data else None,
         keep_after_promote=data.get("keep_after_promote", False),
         seq=event.seq,
     )

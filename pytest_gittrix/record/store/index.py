@@ -23,7 +23,7 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, Metada
 from pytest_gittrix.record.eventlog.change_feed import LARGEST, ChangeFeed, Mark
 from pytest_gittrix.record.state.fold import SessionState, StateName, deadline_ns, metadata_of
 from pytest_gittrix.record.state.metadata import document_of
-from pytest_gittrix.record.store.index_tables import EVICTABLE, FILE, WIDTH, earlier, in_memory, on_disk, set_mark
+from pytest_gittrix.record.store.index_tables import EVICTABLE, FILE, PROMOTED, WIDTH, earlier, in_memory, on_disk, set_mark
 from pytest_gittrix.record.store.listing import Signature, names_of, signatures
 from pytest_gittrix.record.store.store import LOG, Problem, Store
 
@@ -159,9 +159,15 @@ class Index:
         query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
 
-    def each(self, *, state: StateName | None = None) -> Iterator[Row]:
-        """The same as :meth:`rows`, read a page at a time. A session that goes meanwhile may be missing."""
-        query = f"SELECT id FROM session WHERE problem IS NULL{' AND state = :state' * (state is not None)} ORDER BY created_us, id"
+    def each(self, *, state: StateName | None = None, promoted: bool = False) -> Iterator[Row]:
+        """The same as :meth:`rows`, read a page at a time. A session that goes meanwhile may be missing.
+
+        Args:
+            state: as for :meth:`rows`.
+            promoted: only sessions that have promoted, also those that went on after it.
+        """
+        terms = " AND state = :state" * (state is not None) + f" AND {PROMOTED}" * promoted
+        query = f"SELECT id FROM session WHERE problem IS NULL{terms} ORDER BY created_us, id"
         ids = self._ask(lambda database: [id for (id,) in database.execute(query, {"state": state})])
         for at in range(0, len(ids), _PAGE):
             page = ids[at : at + _PAGE]

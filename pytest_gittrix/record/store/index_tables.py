@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "index.sqlite"
 """The name of an index in the directory of its store."""
-VERSION: Final = 8
+VERSION: Final = 9
 """Of the tables; a file of another one is made anew."""
 
 # Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
@@ -39,6 +39,8 @@ EVICTABLE: Final = "(state = 'active' OR (state = 'promoted' AND workspace_prese
 """Which sessions a sweep may end."""
 OPEN: Final = "(state = 'active' OR workspace_present OR unsettled OR legacy OR problem IS NOT NULL OR life IS NOT NULL)"
 """Which sessions a recovery or a sweep may have to look at. All others have ended for good."""
+PROMOTED: Final = """(state = 'promoted' OR instr(metadata, '"earlierBaselines"'))"""
+"""Which sessions have promoted, also if they went on."""
 
 _SCHEMA: Final = (
     f"CREATE TABLE session ({COLUMNS})",
@@ -52,6 +54,7 @@ _SCHEMA: Final = (
     "CREATE INDEX session_foreign ON session (id) WHERE legacy OR problem IS NOT NULL",
     "CREATE INDEX session_life ON session (life, member, created_us) WHERE life IS NOT NULL",
     f"CREATE INDEX session_open ON session (id) WHERE {OPEN}",
+    f"CREATE INDEX session_promoted ON session (id) WHERE {PROMOTED}",
     "CREATE INDEX session_unsettled ON session (id) WHERE unsettled",
     "CREATE TABLE mark (stamp TEXT, offset INTEGER)",
     f"PRAGMA user_version = {VERSION}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.plugin.sections import Scene, patches
 from pytest_gittrix.workspaces.seed import History, Seed
 
 
@@ -383,8 +385,73 @@ def test_a_branch_that_was_deleted_after_its_merge_is_an_error_that_says_so(site
 def test_no_own_commit_counts_as_a_strangers_move(site: Site) -> None:
     session, other = site.start(), site.start()
     session.write("app.py", "print('v2')\n")
-    session.promote(keep=True)
+    first = session.promote(keep=True).sha
     assert session.moved_refs() == other.moved_refs() == []
+    assert site.engine.services.records.promoted() == {first}
+    session.write("app.py", "print('v3')\n")
+    second = session.promote().sha
+    site.start("promotes nothing").discard()
+    assert other.moved_refs() == []
+    assert site.engine.services.records.promoted() == {first, second}
+    assert {row.id for row in site.engine.services.index.each(promoted=True)} == {session.id}
+
+
+def test_a_session_that_was_handed_on_knows_the_promotion_that_kept_its_parent(site: Site) -> None:
+    parent = site.start()
+    parent.write("app.py", "print('v2')\n")
+    site.durable.commit({"src/util.py": edited(30)})
+    with at_point("promote:recorded", lambda: behind(parent, "src/util.py").write_text(edited(10))):
+        branch = parent.promote(strategy="branch", keep=True).branch
+
+    child = parent.handoff().handoff()
+
+    assert site.state(child.id).kept == site.state(parent.id).kept
+    assert child.touched_files() == ["src/util.py"]
+    with pytest.raises(BaselineConflict):
+        child.promote()
+    assert child.promote(on_overlap="merge", keep=True).branch == branch
+    assert site.durable.git("show", f"{branch}:src/util.py") == edited(10, 30).rstrip("\n")
+    site.durable.git("branch", "-D", branch)
+    child.write("app.py", "print('v3')\n")
+    with pytest.raises(InvalidInput, match="gone from durable"):
+        child.promote()
+
+
+def test_an_overlay_can_be_looked_at_while_a_program_keeps_its_next_baseline_out(site: Site) -> None:
+    session = site.start(workspace="overlay")
+    session.write("app.py", "print('v2')\n")
+    layers = parts_of(session).workspace.layers
+    site.durable.commit({"src/util.py": edited(30)})
+    with ExitStack() as program:
+        with at_point("promote:recorded", lambda: program.enter_context(locked_file(layers[1]))):
+            [warning] = session.promote(keep=True).warnings
+        assert "not brought forward yet" in warning
+        assert session.read("src/util.py") == edited().encode()
+        assert (session.exists("app.py"), "src" in [one.path for one in session.list()]) == (True, True)
+        assert session.info().touched_files == ("app.py",) == tuple(session.touched_files())
+        assert "print('v2')" in session.diff()
+        with pytest.raises(WriteRejected, match="a program is at work"):
+            session.promote()
+
+    assert session.touched_files() == []
+    session.write("left.txt", "left\n")
+    assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]
+
+
+def test_a_killed_promotion_ends_a_session_whose_workspace_cannot_go_on(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    kill_at("promote:swapped", lambda: session.promote(files=["app.py"], keep=True))
+    (site.directory(session) / "engine/workspace.json").write_text("{")
+
+    report = site.another().recover()
+
+    assert report.rolled_forward == [session.id]
+    assert site.state(session.id).state == "promoted"
+    assert site.durable.read("app.py") == b"print('v2')\n"
+    [whole] = site.engine.archives(session.id)
+    assert (Path(whole) / "left.txt").read_text() == "left\n"
 
 
 @pytest.mark.parametrize("kind", ["clone", "worktree"])
@@ -520,7 +587,7 @@ def test_an_overlay_keeps_the_layer_that_it_was_made_above(site: Site) -> None:
     assert site.engine.services.records.baselines() == {began, kept}
     with locked_file(layers[1]):
         last = session.promote(files=["new.txt"], keep=True)  # nothing has to be written for it
-    assert last.warnings == ()
+    assert [warning[:36] for warning in last.warnings] == ["1 path is as the session began, so t"]
     assert session.touched_files() == ["left.txt"]
 
 
@@ -537,3 +604,15 @@ def test_the_next_baseline_is_found_where_the_first_one_is_not(site: Site) -> No
     session.write("app.py", "print('v2')\n")
     session.promote(keep=True)
     assert session.touched_files() == engine.get_session(session.id).touched_files() == []
+
+
+def test_a_failed_tests_patch_of_a_session_is_of_its_baseline(site: Site) -> None:
+    session = site.start()
+    session.write("app.py", "print('v2')\n")
+    session.write("left.txt", "left\n")
+    kill_at("promote:recorded", lambda: session.promote(files=["app.py"], keep=True))
+
+    [(id_, patch)] = patches(Scene(site.durable.path, "main", site.engine.store.root, site.clock))
+
+    assert (id_, patch.count(b"diff --git"), b"left.txt" in patch) == (session.id, 1, True)
+    assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]

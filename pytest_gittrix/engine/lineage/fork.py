@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
@@ -158,8 +158,15 @@ class Source:
             return self._set_aside(moment)
         if moment is None:
             return self._now
-        repository, id_ = self.recorder.directory.joinpath(*CHECKPOINTS), moment.id or ""
-        return lambda: files_at(repository, self.seed(), id_)
+        id_ = moment.id or ""
+        return lambda: self._then(id_)
+
+    def _then(self, id_: str) -> Files:
+        seed = self.seed()
+        files = files_at(self.recorder.directory.joinpath(*CHECKPOINTS), seed, id_)
+        if (self.state.kept is None and self.state.lineage is None) or seed.commit != self.state.baseline:
+            return files
+        return replace(files, bases=self.workspace().bases)
 
     def _now(self) -> Files:
         with self.recorder.leased() as state:

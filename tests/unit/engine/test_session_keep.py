@@ -129,11 +129,12 @@ def test_what_the_agent_writes_over_a_rivals_change_stays_behind_until_it_is_mer
     site.durable.commit({"src/util.py": edited(30), "rival.txt": "theirs\n"})
     with at_point("promote:recorded", lambda: behind(session, "src/util.py").write_text(edited(10))):
         session.promote(keep=True)
-    (fork, again) = (session.fork(files="now"), reopened(site, session))
+    session.checkpoint()
+    fork, then, again = session.fork(files="now"), session.fork(), reopened(site, session)
     assert session.touched_files() == again.touched_files() == fork.touched_files() == ["src/util.py"]
     head = site.durable.head()
 
-    for one in (session, again, fork):
+    for one in (session, again, fork, then):
         with pytest.raises(BaselineConflict) as refused:
             one.promote()
         assert refused.value.kinds == {"src/util.py": "path"}

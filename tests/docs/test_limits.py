@@ -44,7 +44,6 @@ NOT_SHOWN: Final = (
     "Control groups are not used.",
     "It is there to test systems that work that way.",
     "See [The clock].",
-    "Call `interrupt()` first.",
 )
 """How sentences begin that say what to do, what is not tested, or what another machine would see."""
 
@@ -376,21 +375,28 @@ def _the_systems_own_clock_goes_on(_: Path) -> None:
     assert int(out) != FrozenClock().now().year
 
 
-@shows("A promotion does not wait for a running turn", "Only a handoff and another turn")
+@shows("A promotion does not wait for a running turn", "The turn ends with the session", "Call `interrupt()` first", "Only a handoff")
 def _a_promotion_beside_a_turn(path: Path) -> None:
     with _site(path) as site:
-        session = site.start(eviction=EvictionPolicy(until_promote=False))
+        session = site.start()
         session.write("app.py", "v2\n")
         over = threading.Event()
-        session.start_turn(lambda _: over.wait(60), runs="thread")
+        turn = session.start_turn(lambda _: over.wait(60), runs="thread")
         with pytest.raises(TurnBusy):
             session.handoff()
         with pytest.raises(TurnBusy):
             session.start_turn(lambda _: None, runs="thread")
-        session.promote()
+        session.promote(keep=True)
         assert session.turn_running
+        session.write("app.py", "v3\n")
+        session.promote()
+        assert turn.wait(60)
         over.set()
-        assert site.durable.read("app.py") == b"v2\n"
+        assert (turn.status, site.durable.read("app.py")) == ("interrupted", b"v3\n")
+        other = site.start()
+        other.start_turn(lambda _: over.wait(60), runs="thread")
+        other.interrupt()
+        assert not other.turn_running
 
 
 @shows("A turn in a thread cannot be ended")

@@ -106,8 +106,11 @@ def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection
 def _entry_at(
     workspace: Workspace, path: str, old: Entry | None, new: Entry | None, going: Collection[str], deleted: Collection[str]
 ) -> Entry | None:
-    """What a workspace shows at a path where two baselines differ; ``going`` are files that will make room. None is also for what no tree
-    shows, unless it is in the way of the new entry: that is ``_FOREIGN``."""
+    """What a workspace shows at a path where two baselines differ.
+
+    None is also what no tree shows, such as a pipe; where that is in the way of the new entry it is ``_FOREIGN``. The files of ``going``
+    are in nobody's way: they will be removed.
+    """
     files, format_ = workspace.files, workspace.seed.format
     status = files.lstat(path)
     if status is None:

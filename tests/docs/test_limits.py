@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 from support.engine import EXECUTABLE, SUBMODULE, edited, open_site, shell
 
-from pytest_gittrix import EvictionPolicy, LocalEphemeral
+from pytest_gittrix import LocalEphemeral
 from pytest_gittrix.clock import FrozenClock, process_freeze
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.user_session import UserSession

@@ -58,7 +58,7 @@ def differing(workspace: Workspace, between: Differences, ours: Changes, deleted
     going: set[str] = set()
     for path, (old, new) in sorted(between.items(), key=lambda item: item[1][1] is not None):
         here = _entry_at(workspace, path, old, new, going, deleted)
-        hides = new is not None and workspace.kind == "lazy" and path in deleted
+        hides = old is not None and new is not None and workspace.kind == "lazy" and path in deleted
         if here == new and not hides:
             continue
         is_own = hides or (here != old and here != ours.get(path, _NOTHING))

@@ -68,15 +68,17 @@ class Keeping:
         if lost:
             raise _conflict(lost, self.state.baseline, head)
 
-    def data(self, selected: Selection, fitted: Selection, *, drifted: bool) -> dict[str, Any]:
-        """What ``promote.kept`` has beside what every end of a promotion has; ``drifted`` is whether durable changed since the baseline."""
+    def data(self, selected: Selection, fitted: Selection, drift: Drift) -> dict[str, Any]:
+        """What ``promote.kept`` has beside what every end of a promotion has; ``drift`` is what durable changed since the baseline."""
         merged = _merged(selected, fitted)
-        known = (path for path in selected.changes if path in self.state.api_deleted or path in self.state.seed_files)
+        added = {path for path, (old, _) in drift.items() if old is None}
+        known = [path for path in selected.changes if path in self.state.api_deleted or path in self.state.seed_files]
+        known += sorted((added & self.state.api_deleted).difference(known))  # what the agent deleted there was its own
         lists = {
             "merged": [{**path_fields(path), "mode": entry.mode, "id": entry.id} for path, entry in merged.items() if entry is not None],
             "in_durable": [path_fields(path) for path in known],
         }
-        promoted = {"promoted": [path_fields(path) for path in selected.changes if path not in merged]} if drifted else {}
+        promoted = {"promoted": [path_fields(path) for path in selected.changes if path not in merged]} if drift else {}
         return {"before": self.state.baseline, **{name: found for name, found in lists.items() if found}, **promoted}
 
 

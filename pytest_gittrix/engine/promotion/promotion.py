@@ -161,7 +161,7 @@ class Promotion:
                 fitted = self.fit(selection, drift, head)
                 points.reached("promote:drift-checked")
                 built = self.build(fitted, head)
-                keep = self.keeping.data(selection, fitted, drifted=bool(drift)) if self.keeping is not None else None
+                keep = self.keeping.data(selection, fitted, drift) if self.keeping is not None else None
                 self.log_intent(built, fitted, branch, keep)
                 landing = self.land(built, fitted, branch, head)
                 if landing is None:

@@ -94,8 +94,9 @@ def _meetings(machine: Machine) -> SearchStrategy[Meeting]:
     kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
 
     def aimed(work: Edits) -> SearchStrategy[Meeting]:
-        # Of all kinds the plainest one finds the most.
-        drift = durable_edits(tree, touched=work, kinds=kinds) | durable_edits(tree, touched=work, kinds=["overlap"])
+        # Of all kinds the plainest one finds the most. It needs a path: work on an empty tree may come to nothing.
+        plainest = durable_edits(tree, touched=work, kinds=["overlap"] if work or tree else ["disjoint"])
+        drift = durable_edits(tree, touched=work, kinds=kinds) | plainest
         return st.builds(Meeting, st.just(work), drift)
 
     return edits(tree, min_size=1).flatmap(aimed)

@@ -617,3 +617,17 @@ def test_a_failed_tests_patch_of_a_session_is_of_its_baseline(site: Site) -> Non
 
     assert (id_, patch.count(b"diff --git"), b"left.txt" in patch) == (session.id, 1, True)
     assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_deleted_before_durable_had_it_is_no_work_in_the_way_of_it(site: Site, kind: str) -> None:
+    session = site.start(workspace=kind)
+    session.write("new.txt", "ours\n")
+    session.delete("new.txt")
+    site.durable.commit({"new.txt": b"theirs\n"})
+    session.write("app.py", "print('v2')\n")
+
+    session.promote(keep=True)
+
+    assert session.touched_files() == []
+    assert reopened(site, session).read("new.txt") == b"theirs\n"

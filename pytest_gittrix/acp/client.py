@@ -358,11 +358,11 @@ class _Listener:
     # Called by the connection, with the names and arguments of the protocol.
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
-        told = _json(update)
+        fields = _json(update)
         async with self._turn:
-            await asyncio.to_thread(self.transcript.take, told)
+            await asyncio.to_thread(self.transcript.take, fields)
             if self._watch is not None:
-                await self._watch(told)
+                await self._watch(fields)
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:  # noqa: ARG002
         call, shown = _json(tool_call), [_json(option) for option in options]

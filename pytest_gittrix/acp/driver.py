@@ -60,17 +60,17 @@ class Drive:
         return [sys.executable, "-I", "-c", _PROGRAM, root, json.dumps(asdict(self))]
 
 
-def main(told: str, argv: Sequence[str]) -> int:
+def main(text: str, argv: Sequence[str]) -> int:
     """Drive an agent to its end.
 
     Args:
-        told: a ``Drive``, as JSON.
+        text: a ``Drive``, as JSON.
         argv: the agent's command line, which confines it.
 
     Returns:
         0 if its last turn ended by itself (``end_turn``), else 1.
     """
-    drive = Drive(**json.loads(told))
+    drive = Drive(**json.loads(text))
     try:
         reason = asyncio.run(_driven(drive, argv))
     except AdapterUnavailable as problem:

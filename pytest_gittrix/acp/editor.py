@@ -251,9 +251,9 @@ class _Conversation:
     async def _pass_on(self, update: Mapping[str, Any]) -> None:
         """Pass on what the agent reports. It speaks neither for the user nor of commands, which are ours."""
         if update.get("sessionUpdate") not in ("user_message_chunk", "available_commands_update"):
-            told = {"sessionId": self._session.id, "update": self._outside(update)}
+            notification = {"sessionId": self._session.id, "update": self._outside(update)}
             async with self._shows:
-                await self._tell(schema.SessionNotification.model_validate(told).update)
+                await self._tell(schema.SessionNotification.model_validate(notification).update)
 
     async def _ask_user(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
         asked = {"sessionId": self._session.id, "toolCall": self._outside(call), "options": list(options)}

@@ -132,13 +132,13 @@ class Reachable:
     def variables(self) -> dict[str, str]:
         """What programs are told: the addresses of endpoints, placeholders of keys, and where the proxy is."""
         gateway = f"http://127.0.0.1:{PORT}"
-        told = {name: value.format(url=f"{gateway}/{one.name}") for one in self.models for name, value in one.variables}
-        told |= {one.key: PLACEHOLDER for one in self.models if one.key is not None}
+        variables = {name: value.format(url=f"{gateway}/{one.name}") for one in self.models for name, value in one.variables}
+        variables |= {one.key: PLACEHOLDER for one in self.models if one.key is not None}
         if self.addresses:
-            told |= {name: gateway for upper in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY") for name in (upper, upper.lower())}
-            told |= dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
-            told["NODE_USE_ENV_PROXY"] = "1"
-        return told
+            variables |= {name: gateway for upper in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY") for name in (upper, upper.lower())}
+            variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
+            variables["NODE_USE_ENV_PROXY"] = "1"
+        return variables
 
     def keys(self) -> dict[str, str]:
         """A variable for whoever confines, which holds the keys of the endpoints.

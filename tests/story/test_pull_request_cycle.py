@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.daemon import DaemonProcess
@@ -25,6 +26,15 @@ forge = {{ repo = "acme/app", base_url = {forge} }}
 GIT = "git -c user.name=agent -c user.email=agent@example.org"
 
 
+def home_of_a_daemon(tmp_path: Path, remote: BareRemote, command: Sequence[str], server: ForgeServer) -> Path:
+    """A directory for a daemon with one project, whose agent is the command."""
+    home = tmp_path / "home"
+    home.mkdir()
+    names = {"durable": str(remote.path), "command": command, "forge": server.url}
+    (home / "team.toml").write_text(TEAM.format(**{name: json.dumps(value) for name, value in names.items()}))
+    return home
+
+
 @on_linux
 def test_a_pull_request_fails_its_checks_is_mended_and_merged_while_the_daemon_is_killed(tmp_path: Path) -> None:
     with (
@@ -38,10 +48,7 @@ def test_a_pull_request_fails_its_checks_is_mended_and_merged_while_the_daemon_i
             return "sh", "-c", f"echo {text} > app.py && {GIT} commit -qam {text} && git push -q {remote.path} HEAD"
 
         script = kit.script("mender").polite().run(*change("broken")).at("pushed").read().run(*change("mended")).at("mended").hang()
-        home = tmp_path / "home"
-        home.mkdir()
-        names = {"durable": str(remote.path), "command": script.command, "forge": server.url}
-        (home / "team.toml").write_text(TEAM.format(**{name: json.dumps(value) for name, value in names.items()}))
+        home = home_of_a_daemon(tmp_path, remote, script.command, server)
 
         with DaemonProcess(home) as daemon:
             session = daemon.ok("POST", "/api/orchestrator/sessions", {"projectId": "app", "issueId": "#42"})["session"]
@@ -91,10 +98,7 @@ def test_after_a_promotion_as_a_pull_request_the_agent_mends_it_in_the_same_sess
             return "sh", "-c", f"echo {text} > app.py"
 
         script = kit.script("mender").polite().run(*change("broken")).at("done").read().run(*change("mended")).at("mended").hang()
-        home = tmp_path / "home"
-        home.mkdir()
-        names = {"durable": str(remote.path), "command": script.command, "forge": server.url}
-        (home / "team.toml").write_text(TEAM.format(**{name: json.dumps(value) for name, value in names.items()}))
+        home = home_of_a_daemon(tmp_path, remote, script.command, server)
 
         with DaemonProcess(home) as daemon:
             session = daemon.ok("POST", "/api/orchestrator/sessions", {"projectId": "app", "issueId": "#42"})["session"]

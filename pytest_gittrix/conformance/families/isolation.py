@@ -421,9 +421,9 @@ class IsolationClauses(Clauses):
         [ "$(stat -c '%i %F' /dev/null)" = "$before" ] || echo replaced
         """
 
-        told = run(stage, session, f"{shlex.join(namespace)} sh -euc {shlex.quote(watched)} sh '{devices}'")
+        printed = run(stage, session, f"{shlex.join(namespace)} sh -euc {shlex.quote(watched)} sh '{devices}'")
 
-        assert "replaced" not in told.splitlines(), "git replaced the null device"
+        assert "replaced" not in printed.splitlines(), "git replaced the null device"
 
 
 def _private_devices_work(namespace: list[str], directory: Path) -> bool:

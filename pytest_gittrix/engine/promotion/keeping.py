@@ -90,7 +90,7 @@ def _merged(selected: Selection, fitted: Selection) -> dict[str, Any]:
 def _conflict(paths: list[str], baseline: str, head: str) -> BaselineConflict:
     more = f" (and {len(paths) - _SHOWN} more)" if len(paths) > _SHOWN else ""
     return BaselineConflict(
-        f"Durable changed since the session started, at {len(paths)} path{'s' if len(paths) > 1 else ''} where work stays behind: "
+        f"Durable changed since the session's baseline, at {len(paths)} path{'s' if len(paths) > 1 else ''} where work stays behind: "
         f"{', '.join(map(repr, paths[:_SHOWN]))}{more}.",
         conflicting_files=paths,
         durable_sha=head,

@@ -20,6 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from support.git import loose_ref
+
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
@@ -81,7 +83,8 @@ class DurableGit:
 
     def head(self, branch: str = "main") -> str:
         """The commit a branch is at."""
-        return self.git("rev-parse", "--verify", f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        return loose_ref(self.git_dir, ref) or self.git("rev-parse", "--verify", ref)
 
     def branches(self) -> list[str]:
         """The names of all branches."""
@@ -105,15 +108,16 @@ class DurableGit:
             onto: the parent, if it is not the branch's head (history is rewritten then).
             author: name and address.
         """
-        exists = branch in self.branches()
-        parent = onto or (f"refs/heads/{branch}^0" if exists else None)
-        stream = [f"commit refs/heads/{branch}\ncommitter {author} 1893456000 +0000\ndata {len(message.encode())}\n{message}\n".encode()]
+        ref = f"refs/heads/{branch}"
+        exists = loose_ref(self.git_dir, ref) or branch in self.branches()
+        parent = onto or (f"{ref}^0" if exists else None)
+        stream = [f"commit {ref}\ncommitter {author} 1893456000 +0000\ndata {len(message.encode())}\n{message}\n".encode()]
         stream += [f"from {parent}\n".encode()] if parent else []
         # Deletions first, so that a file can become a directory.
         for path, content in sorted(changes.items(), key=lambda item: item[1] is not None):
             stream.append(_change(path, content))
         self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=b"".join(stream))
-        if not self.bare and self.git("symbolic-ref", "-q", "HEAD") == f"refs/heads/{branch}":
+        if not self.bare and (loose_ref(self.git_dir, "HEAD") or self.git("symbolic-ref", "-q", "HEAD")) == ref:
             self.git("reset", "-q", "--hard")
         return self.head(branch)
 

@@ -5,12 +5,15 @@ Each call is hermetic: git sees no configuration, hook or variable of the person
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_gittrix.git.environment import git_binary, hermetic_env
@@ -110,8 +113,7 @@ class GitRepo:
     def make(cls, path: Path, files: Mapping[str, Content] | None = None, *, bare: bool = False, object_format: str = "sha1") -> GitRepo:
         """A repository with one commit of ``files`` on ``main``; with no commit if there are none."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        options = ["--bare"] if bare else []
-        git("init", "-q", *options, f"--object-format={object_format}", "--initial-branch=main", str(path))
+        shutil.copytree(_empty(bare, object_format), path, dirs_exist_ok=True)
         made = cls(path, bare)
         if files is not None:
             made.commit(files, "first")
@@ -133,15 +135,16 @@ class GitRepo:
     def commit(self, files: Mapping[str, Content], message: str = "a change", *, branch: str = "main") -> str:
         """Commit changes on a branch; a clean checkout of it follows. Gives the commit."""
         ref = f"refs/heads/{branch}"
-        here = self.text("for-each-ref", "--format=%(objectname)", ref)
+        here = loose_ref(self.git_dir, ref) or self.text("for-each-ref", "--format=%(objectname)", ref)
         self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=stream(ref, files, parent=here or None, message=message))
-        if not self.bare and self.text("rev-parse", "--symbolic-full-name", "HEAD") == ref:
+        if not self.bare and (loose_ref(self.git_dir, "HEAD") or self.text("symbolic-ref", "-q", "HEAD")) == ref:
             self.git("reset", "-q", "--hard")
         return self.head(branch)
 
     def head(self, branch: str = "main") -> str:
         """The commit a branch is at."""
-        return self.text("rev-parse", "--verify", f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        return loose_ref(self.git_dir, ref) or self.text("rev-parse", "--verify", ref)
 
     def tree(self, at: str = "main") -> dict[str, Entry]:
         """Everything in a commit or tree, by path, as ``git ls-tree`` lists it."""
@@ -159,6 +162,34 @@ class GitRepo:
     def fsck(self) -> None:
         """Fail unless git finds the whole repository sound."""
         self.git("fsck", "--strict", "--full", "--no-dangling")
+
+
+def loose_ref(git_dir: Path, ref: str) -> str:
+    """What a ref holds, read from its own file: a commit, or the name of the branch that ``HEAD`` is on.
+
+    A process of git takes a hundred times as long, and tests look thousands of times.
+
+    Args:
+        git_dir: the directory that holds the refs.
+        ref: the whole name of the ref.
+
+    Returns:
+        The commit or the name; empty if the ref has no file of its own, and git must be asked.
+    """
+    try:
+        return (git_dir / ref).read_text().removeprefix("ref: ").strip()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
+
+
+@lru_cache(maxsize=4)
+def _empty(bare: bool, object_format: str) -> Path:
+    """A repository without a commit, to copy."""
+    home = tempfile.mkdtemp(prefix="gittrix-empty-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    options = ["--bare"] if bare else []
+    git("init", "-q", *options, f"--object-format={object_format}", "--initial-branch=main", str(Path(home, "repository")))
+    return Path(home, "repository")
 
 
 def git(*arguments: str, cwd: Path | None = None, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:

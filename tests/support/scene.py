@@ -9,10 +9,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -87,11 +88,14 @@ class Scene:
 
     def git(self, *arguments: str, fails: bool = False, **env: str) -> str:
         """Run the person's git in the repository; its output, without the final newline."""
+        return os.fsdecode(self._git(arguments, env, fails=fails)).rstrip("\n")
+
+    def _git(self, arguments: tuple[str, ...], env: dict[str, str], *, stdin: bytes = b"", fails: bool = False) -> bytes:
         done = subprocess.run(
-            ["git", *arguments], cwd=self.durable, env=person(self.root / "person") | env, capture_output=True, check=False, timeout=60
+            ["git", *arguments], cwd=self.durable, env=person(self.root / "person") | env, input=stdin, capture_output=True, timeout=60
         )
         assert fails or done.returncode == 0, (arguments, os.fsdecode(done.stderr + done.stdout))
-        return os.fsdecode(done.stdout).rstrip("\n")
+        return done.stdout
 
     @contextmanager
     def engine(self, *, init: bool = True, budget: timedelta | None = None, spares: int = 0) -> Iterator[GitTrix]:
@@ -123,6 +127,17 @@ class Scene:
     def promoted(self) -> int:
         """Return how many commits of promotions the branch has."""
         return len(self.git("log", "--format=%H", "--grep=^gittrix: ", f"{self.baseline}..main").split())
+
+    def committed(self, paths: Iterable[str]) -> dict[str, bytes | None]:
+        """Return what the branch has at each path; None where it has nothing. One process of git reads them all."""
+        asked = "".join(f"main:{path}\n" for path in paths).encode()
+        answers = BytesIO(self._git(("cat-file", "--batch"), {}, stdin=asked))
+
+        def content() -> bytes | None:
+            header = answers.readline().split()
+            return None if header[-1] == b"missing" else answers.read(int(header[-1]) + 1)[:-1]
+
+        return {path: content() for path in paths}
 
     def leftovers(self) -> list[str]:
         """List locks, ``.keep`` files and files of the engine in the person's directories; a recovered engine leaves none."""
@@ -164,10 +179,7 @@ class Scene:
             assert not (engine.store.directory(session) / "workspace").exists()
             assert engine.recover().problems == []
         assert self.promoted() == before + (state == "active")
-        for path, data in work.items():
-            listed = self.git("ls-tree", "--name-only", "main", path) != ""
-            assert listed == (data is not None)
-            assert data is None or self.git("show", f"main:{path}").encode() + b"\n" == data
+        assert self.committed(work) == work
         self.judge_repository()
         return state
 

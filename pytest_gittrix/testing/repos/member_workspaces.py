@@ -162,9 +162,11 @@ class Member:
         if plan.remote == "empty":
             return
         files = {"a.txt": "one\ntwo\nthree\n", "src/b.txt": "b\n", "gone.txt": "g\n", "knowledge/k.md": "k\n", ".gitignore": "build/\n"}
-        self.commit_to(path, branch, files)
-        self.commit_to(path, branch, {"src/c.txt": f"of {plan.name}\n"})
-        git(path, "branch", "shared", branch)
+        ref = f"refs/heads/{branch}"
+        history = (
+            self._commit(ref, files) + self._commit(ref, {"src/c.txt": f"of {plan.name}\n"}) + f"reset refs/heads/shared\nfrom {ref}\n"
+        )
+        git(path, "fast-import", "--quiet", "--date-format=raw", stdin=history.encode())
 
     def tick(self) -> int:
         """Return the next instant, in seconds since 1970."""
@@ -175,11 +177,14 @@ class Member:
         """Commit files to a branch of a bare repository, as another person."""
         ref = f"refs/heads/{branch}"
         parent = git(bare, "for-each-ref", "--format=%(objectname)", ref)
-        text = f"commit {ref}\ncommitter Rival <rival@example.com> {self.tick()} +0000\ndata 5\nrival\n" + (
+        git(bare, "fast-import", "--quiet", "--date-format=raw", stdin=self._commit(ref, files, parent).encode())
+
+    def _commit(self, ref: str, files: Mapping[str, str], parent: str = "") -> str:
+        """A commit of another person, as ``git fast-import`` reads it; without a parent it follows the stream's last one of its branch."""
+        head = f"commit {ref}\ncommitter Rival <rival@example.com> {self.tick()} +0000\ndata 5\nrival\n" + (
             f"from {parent}\n" if parent else ""
         )
-        text += "".join(f"M 100644 inline {path}\ndata {len(data.encode())}\n{data}\n" for path, data in files.items())
-        git(bare, "fast-import", "--quiet", "--date-format=raw", stdin=text.encode())
+        return head + "".join(f"M 100644 inline {path}\ndata {len(data.encode())}\n{data}\n" for path, data in files.items())
 
     def settle(self) -> None:
         """Set one time for every file of the workspace, and give each remote its final behaviour."""

@@ -17,7 +17,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing import oracle as oracle_module
 from pytest_gittrix.testing.machines import session_trial
-from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for, replay, steps_of
+from pytest_gittrix.testing.machines.session_machine import RIVAL_POINTS, SandboxMachine, machine_for, replay, steps_of
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.testing.repos.history import Executable, Symlink
@@ -226,6 +226,17 @@ def test_programs_of_the_agent_are_seen(workspace: str) -> None:
 
         assert trial.promote(session) == "OK"
         trial.check_all()
+
+
+@pytest.mark.parametrize("point", RIVAL_POINTS)
+def test_a_rival_comes_in_at_each_of_the_points_that_the_machine_draws(point: str) -> None:
+    with Trial(World.open, files=FILES, workspace="lazy") as trial:
+        session = trial.start(EvictionPolicy())
+        trial.write(session, "a", b"agent\n")
+
+        trial.promote_beside_a_rival(session, DurableEdit("disjoint", (Edits({"c": b"3\n"}),)), point)
+
+        assert {"a", "c"} <= trial.judge.tree(trial.model.head).keys()
 
 
 @pytest.mark.parametrize("dies_at", range(1, 9))

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
 from pytest_gittrix.backends.local import LocalDurable
@@ -245,6 +245,8 @@ QUICK: list[Defect] = [
 ]
 """The defects that ``quick`` must find within its budget; docs/reference/mutation.md lists them."""
 
+SEEDS = 10
+FOUND_WITH_AT_LEAST = 7
 
 MET = {
     "promotions of a session that cannot be used any more": ("at most", 15),
@@ -276,6 +278,16 @@ def caught(defect: Defect, complaint: str, limits: settings, *only: str) -> list
     steps = [*steps_of(failed.value)]
     assert re.search(complaint, str(failed.value)), (str(failed.value), steps)
     return steps
+
+
+def fails(defect: Defect, limits: settings, number: int) -> bool:
+    """Whether the machine fails on an engine with a defect, with examples that follow from the number of a seed."""
+    try:
+        with defect():
+            run_state_machine_as_test(seed(number)(machine()), settings=settings(limits, database=None, print_blob=False))
+    except Exception:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(("defect", "complaint"), SHRUNK)
@@ -339,6 +351,14 @@ def test_a_profile_meets_the_situations_that_defects_show_in(name: str) -> None:
 @pytest.mark.parametrize("defect", QUICK)
 def test_quick_finds_it_within_its_budget(defect: Defect) -> None:
     assert caught(defect, "", settings(profile("quick"), phases=[Phase.generate]))
+
+
+@SOAK
+@pytest.mark.parametrize("defect", QUICK)
+def test_quick_finds_it_with_most_seeds(defect: Defect) -> None:
+    found = [number for number in range(SEEDS) if fails(defect, settings(profile("quick"), phases=[Phase.generate]), number)]
+
+    assert len(found) >= FOUND_WITH_AT_LEAST
 
 
 @SOAK

@@ -107,6 +107,11 @@ def living(machine: Machine) -> list[HeldSession]:
     return [held for held in machine.trial.held[::-1] if machine.trial.live(held)]
 
 
+def limited(machine: Machine) -> list[HeldSession]:
+    """The live sessions that have a deadline, newest first."""
+    return [held for held in living(machine) if machine.trial.model.sessions[held.id].deadline is not None]
+
+
 _LIVE_TO_ENDED = 9
 
 
@@ -135,6 +140,7 @@ def _deaths(machine: Machine) -> SearchStrategy[int | None]:
 
 SESSION = drawn_by(_sessions)
 LIVING = drawn_by(lambda machine: st.sampled_from(living(machine)))
+LIMITED = drawn_by(lambda machine: st.sampled_from(limited(machine)))
 POLICIES = drawn_by(_policies)
 NAMES = drawn_by(_names)
 KNOWN = drawn_by(_known)

@@ -29,6 +29,7 @@ from pytest_gittrix.testing.machines.draws import (
     DEATHS,
     FILES,
     KNOWN,
+    LIMITED,
     LIVING,
     LYING,
     MEETINGS,
@@ -40,6 +41,7 @@ from pytest_gittrix.testing.machines.draws import (
     WORK,
     Meeting,
     drawn_by,
+    limited,
     living,
 )
 from pytest_gittrix.testing.machines.session_trial import Trial
@@ -55,8 +57,8 @@ KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
 
 _MOST_ALIVE = 3
-_POINTS: Final = ("head-read", "drift-checked", "built", "about-to-move")
-"""Points inside a promotion at which a rival can commit: the ends of their names, in our engine and in others that have such points."""
+RIVAL_POINTS: Final = ("head-read", "drift-checked", "intent-logged")
+"""Points inside a promotion of our engine at which a rival can commit, before the branch moves: the ends of their names."""
 # What an agent may do with its own git without changing a file: none of it may change what is touched
 # (rule 3, docs/explanation/rules.md). There is no ``checkout``: without an index it restores files.
 _AGENT_GIT: dict[str, str] = {
@@ -237,7 +239,7 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.sampled_from([None, *_POINTS]))
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.sampled_from([None, *RIVAL_POINTS]))
     @some_live
     def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool, inside: str | None = None) -> None:
         """The agent works, durable changes at the same paths, perhaps only inside the promotion, and the promotion must notice."""
@@ -248,7 +250,7 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, point=st.sampled_from(_POINTS))
+    @rule(session=LIVING, meeting=MEETINGS, point=st.sampled_from(RIVAL_POINTS))
     @some_live
     def promote_beside_a_rival(self, session: HeldSession, meeting: Meeting, point: str) -> None:
         """The agent works, and a rival commits at the same paths inside the promotion, before the branch moves."""
@@ -358,16 +360,22 @@ class SandboxMachine(RuleBasedStateMachine):
             self.trial.sweep()
 
     @needs(Capability.CLOCK)
-    @rule(session=LIVING, work=SOME_WORK, late=st.booleans())
-    @some_live
+    @rule(session=LIMITED, work=SOME_WORK, late=st.booleans())
+    @precondition(lambda self: bool(limited(self)))
     def sweep_at_a_deadline(self, session: HeldSession, work: Edits, late: bool) -> None:
-        """A sweep at the last instant of a session, or at the first one after it; the agent works half-way to it."""
+        """A sweep at the last instant of a session, and a use of it then, or a sweep at the first instant after it.
+
+        Before that the agent works half-way to it.
+        """
         modelled = self.trial.model.sessions[session.id]
         if work and modelled.deadline is not None:
             self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)
             self.trial.edit(session, work)
+        if not late:
+            self.trial.at_the_last_instant(session)
+            return
         if modelled.deadline is not None and modelled.deadline >= self.trial.now:
-            self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=late))
+            self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=1))
         self.trial.sweep()
 
     @needs(Capability.CLOCK, Capability.SHELL)
@@ -403,12 +411,15 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.restart(closed=closed)
 
     def teardown(self) -> None:
-        """Check everything once more, unless a step has failed already, and close the trial."""
+        """Check everything once more, let the time of all sessions run out, and close the trial; only close it if a step has failed."""
         if self.trial is None:
             return
         with self.trial:
-            if sys.exc_info()[1] is self._outer:
-                self.trial.check_all()
+            if sys.exc_info()[1] is not self._outer:
+                return
+            self.trial.check_all()
+            if self.access.can(Capability.CLOCK):
+                self.trial.let_time_run_out()
 
 
 def machine_for(

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -277,13 +277,14 @@ class Trial(TrialBase):
         Args:
             held: the session.
             edit: what the rival does; one that rewrites history is left out.
-            point: the end of a point's name, such as ``head-read``, that the system passes before it moves the branch.
+            point: the end of a point's name, such as ``head-read``, that the system passes before it moves the branch; in a system without
+                it the rival comes at the point ``built``.
         """
         self.settle()
         made: list[str] = []
 
         def slip_in(name: str) -> None:
-            if name.endswith(f":{point}") and not made and not edit.rewrite:
+            if name.endswith((f":{point}", ":built")) and not made and not edit.rewrite:
                 made.extend(edit.make(self.world.rival))
 
         session = self.model.sessions[held.id]
@@ -434,6 +435,28 @@ class Trial(TrialBase):
     def sweep(self, engine: Any = None) -> None:
         """The engine sweeps, or another engine on the same sessions."""
         self._judge_sweep(set((engine or self.engine).sweep()))
+
+    def let_time_run_out(self) -> None:
+        """Use each session at its last instant, after a sweep there, the earliest first; then sweep when the time of all has passed."""
+        limited = {held: deadline for held in self.held if (deadline := self._deadline_ahead(held)) is not None}
+        for held in sorted(limited, key=lambda held: limited[held]):
+            self.at_the_last_instant(held)
+        if left := [deadline for held in self.held if (deadline := self._deadline_ahead(held)) is not None]:
+            self.world.clock.advance_to(max(left) + timedelta(microseconds=1))
+            self.sweep()
+
+    @checked
+    def at_the_last_instant(self, held: HeldSession) -> None:
+        """Sweep at the last instant of a session, which must spare it, and use it then; only sweep if it has no deadline ahead."""
+        if (deadline := self._deadline_ahead(held)) is not None:
+            self.world.clock.advance_to(deadline)
+        self.sweep()
+        if self.live(held):
+            self.look(held)
+
+    def _deadline_ahead(self, held: HeldSession) -> datetime | None:
+        session = self.model.sessions[held.id]
+        return session.deadline if session.present and session.deadline is not None and session.deadline >= self.now else None
 
     def _judge_sweep(self, evicted: set[str]) -> None:
         for id_, session in self.model.sessions.items():

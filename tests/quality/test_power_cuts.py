@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.git import git
@@ -18,6 +19,7 @@ from support.scene import SOAK
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
@@ -113,6 +115,23 @@ def test_a_promotion_is_there_whole_or_can_be_made_again(bare: bool, disks: str)
     print(report)
     assert report.failures == ()
     assert report.tried > 5
+
+
+def test_a_promotion_whose_record_was_not_synced_is_lost() -> None:
+    """An engine that forgets only to sync its log: the commit survives, and the session does not know of it."""
+
+    def promote(place: Path) -> None:
+        with patch.object(EventLog, "_sync", lambda *_arguments, **_options: None), engine(place) as opened:
+            opened.get_session(SESSION).promote()
+
+    def check(place: Path, cut: Cut) -> None:
+        if cut.finished:
+            with engine(place) as opened:
+                assert opened.info(SESSION).state == "promoted"
+
+    report = power_cuts(promote, check, prepare=lambda place: work(place, bare=True))
+
+    assert [failure.call for failure in report.failures] == ["the end"]
 
 
 @pytest.mark.parametrize("at", ["land:moved", "worktree:files-written", "promote:swapped"] if SOAK else ["worktree:files-written"])

@@ -7,7 +7,7 @@ received everything. A normal run plays the hardest of these; ``PYTEST_GITTRIX_S
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ import pytest
 from support.git import git
 from support.scene import SOAK
 
+from fixtures.broken_systems.plain import PlainSystem
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
@@ -24,6 +25,7 @@ from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
 from pytest_gittrix.testing.repos.templates import shared_templates
+from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
@@ -132,6 +134,32 @@ def test_a_promotion_whose_record_was_not_synced_is_lost() -> None:
     report = power_cuts(promote, check, prepare=lambda place: work(place, bare=True))
 
     assert [failure.call for failure in report.failures] == ["the end"]
+
+
+def test_a_session_system_that_syncs_nothing_loses_a_promotion_that_it_reported() -> None:
+    """Its stage stays open over the cuts; each check asks an engine that is opened after one."""
+    states = []
+    with ExitStack() as closing:
+        stages: list[Stage] = []
+
+        def prepare(place: Path) -> None:
+            stages.append(closing.enter_context(Stage.open(PlainSystem(), place / "stage")))
+            session = stages[0].start()
+            session.write("app.py", WORK["app.py"])
+            stages[0].gittrix.close()
+
+        def promote(_place: Path) -> None:
+            engine = stages[0].reopen()
+            [session] = engine.states()
+            engine.get_session(session).promote()
+
+        def check(_place: Path, cut: Cut) -> None:
+            if cut.finished:
+                states.extend(stages[0].reopen().states().values())
+
+        power_cuts(promote, check, prepare=prepare)
+
+    assert states == ["active"]
 
 
 @pytest.mark.parametrize("at", ["land:moved", "worktree:files-written", "promote:swapped"] if SOAK else ["worktree:files-written"])

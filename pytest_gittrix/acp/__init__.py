@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from pytest_gittrix.acp.permissions import Policy as Policy
     from pytest_gittrix.acp.permissions import allow as allow
     from pytest_gittrix.acp.permissions import reject as reject
+    from pytest_gittrix.acp.turns import take_turn as take_turn
 
 __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.acp.client": ("AcpAgent", "Prompted", "acp_agent", "run_prompt"),
         "pytest_gittrix.acp.permissions": ("Policy", "allow", "reject"),
+        "pytest_gittrix.acp.turns": ("take_turn",),
     },
 )

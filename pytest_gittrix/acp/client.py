@@ -50,6 +50,11 @@ with needs("acp"):
         WriteTextFileResponse,
     )
 
+CANCELLED: Final = "cancelled"
+"""The stop reason of a prompt that was cancelled."""
+FAILED: Final = "failed"
+"""What is recorded as the stop reason of a prompt that the agent did not answer."""
+
 _MOST_ERRORS: Final = 1 << 12
 _MOST_IN_A_LINE: Final = 1 << 26
 _MOST_TERMINALS: Final = 64
@@ -115,12 +120,12 @@ class AcpAgent:
         client = self._client
         await client.in_order(client.transcript.begin, text)
         client.turn_over.clear()
-        reason = "failed"
+        reason = FAILED
         try:
             answer = await self._asked(self._connection.prompt(self.acp_session, blocks or [text_block(text)]))
             reason = str(answer.stop_reason)
         except asyncio.CancelledError:
-            reason = "cancelled"
+            reason = CANCELLED
             with suppress(AdapterUnavailable):  # it has ended
                 await self.cancel()
             raise

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pytest_gittrix.errors import AdapterUnavailable
 
 if TYPE_CHECKING:
+    from pytest_gittrix.acp.client import AcpAgent
+    from pytest_gittrix.engine.agents.turns import Status
     from pytest_gittrix.engine.operations.recorder import Recorder
 
 PREFIX: Final = "acp:"
@@ -81,7 +83,7 @@ def main(text: str, argv: Sequence[str]) -> int:
 
 
 async def _driven(drive: Drive, argv: Sequence[str]) -> str:
-    from pytest_gittrix.acp.client import conversation
+    from pytest_gittrix.acp.client import CANCELLED, conversation
     from pytest_gittrix.confine.command import Launch
     from pytest_gittrix.confine.execute import start_wrapped
 
@@ -89,14 +91,30 @@ async def _driven(drive: Drive, argv: Sequence[str]) -> str:
     assert whole is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
     reason = END_TURN
-    launched = Launch([*argv], dict(os.environ), directory=Path(drive.workspace))
+    launched, log = Launch([*argv], dict(os.environ), directory=Path(drive.workspace)), MemberLog.of(drive)
     try:
-        async with conversation(lambda: start_wrapped(launched), MemberLog.of(drive), drive.workspace) as agent:
+        async with conversation(lambda: start_wrapped(launched), log, drive.workspace) as agent:
             async for prompt in _prompts(drive):
-                reason = "cancelled"
-                reason = (await agent.prompt(prompt)).stop_reason
+                reason = CANCELLED
+                reason = await _take_turn(log, agent, prompt)
     except asyncio.CancelledError:  # asked to end
         whole.uncancel()
+    return reason
+
+
+async def _take_turn(log: MemberLog, agent: AcpAgent, prompt: str) -> str:
+    """Send a prompt, as one turn of the member's session; gives its stop reason."""
+    from pytest_gittrix.acp.client import CANCELLED, FAILED
+
+    turn, reason = await asyncio.to_thread(log.begin_turn), FAILED
+    try:
+        reason = (await agent.prompt(prompt)).stop_reason
+    except asyncio.CancelledError:
+        reason = CANCELLED
+        raise
+    finally:
+        status: Status = "interrupted" if reason == CANCELLED else "failed" if reason == FAILED else "done"
+        await asyncio.shield(asyncio.to_thread(log.end_turn, turn, status))
     return reason
 
 
@@ -147,6 +165,20 @@ class MemberLog:
         plain = normalised(data)
         with self._recorder.working("record", "agent", marks=False):
             return self._recorder.append(check_recordable(type, plain), plain, actor="agent")
+
+    def begin_turn(self) -> str:
+        """Store that a turn starts; gives its name. Raises as ``UserSession.begin_turn``."""
+        from pytest_gittrix.engine.agents.turns import record_start
+
+        with self._recorder.working("turn", "agent", marks=False) as state:
+            return record_start(self._recorder, state, "task")
+
+    def end_turn(self, turn: str, status: Status) -> None:
+        """Store how a turn ended."""
+        from pytest_gittrix.engine.agents.turns import record_end
+
+        with self._recorder.leased():
+            record_end(self._recorder, turn, status)
 
     def emit(self, type: str, data: Mapping[str, Any]) -> None:
         """Nothing: no listener is in this process."""

@@ -19,12 +19,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pytest_gittrix import __version__
 from pytest_gittrix.acp.client import AcpAgent, acp_agent, refusals
+from pytest_gittrix.acp.turns import take_turn
 from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import Review, UserSession
-from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.extras import needs
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.visible import visible, visible_line
@@ -227,7 +228,9 @@ class _Conversation:
         agent = self._agent or await self._start()
         text = "\n".join(filter(None, map(_text, blocks)))
         try:
-            return (await agent.prompt(text, blocks=[self._inside(block) for block in blocks])).stop_reason
+            return (await take_turn(self._session, agent, text, blocks=[self._inside(block) for block in blocks])).stop_reason
+        except TurnBusy:
+            raise
         except GittrixError:
             await self._end_agent()  # the next prompt starts another one
             raise

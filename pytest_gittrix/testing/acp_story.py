@@ -140,7 +140,9 @@ async def _story(world: World, confine: Level, tell: Tell) -> None:
 
 
 async def _work(world: World, session: UserSession, agent: AcpAgent, tell: Tell) -> None:
-    turn = asyncio.create_task(agent.prompt("greet"))
+    from pytest_gittrix.acp.turns import take_turn
+
+    turn = asyncio.create_task(take_turn(session, agent, "greet"))
     while not (results := [event.data for event in session.history(["tool_result"]) if event.data.get("output")]):
         assert not turn.done(), turn
         await asyncio.sleep(0.005)
@@ -149,13 +151,13 @@ async def _work(world: World, session: UserSession, agent: AcpAgent, tell: Tell)
     await agent.cancel()
     assert (await turn).stop_reason == "cancelled"
     tell("The person cancels the turn; the program that ran is answered as cancelled.")
-    assert (await agent.prompt("go on")).text == "The tests pass."
+    assert (await take_turn(session, agent, "go on")).text == "The tests pass."
     tell("The same agent goes on, and says: The tests pass.")
     first = await asyncio.to_thread(lambda: session.promote(message="Say hello", keep=True))
     tell(f"The person promotes {first.sha[:8]}, Say hello; the session goes on from there.")
     rival = await asyncio.to_thread(lambda: world.rival.commit({"README.md": "A polite greeter.\n"}, "Polish the page"))
     tell(f"A rival commits {rival[:8]}, Polish the page.")
-    assert (await agent.prompt("leave")).stop_reason == "end_turn"
+    assert (await take_turn(session, agent, "leave")).stop_reason == "end_turn"
     second = await asyncio.to_thread(lambda: session.promote(message="Say goodbye", keep=True))
     tell(f"The person promotes {second.sha[:8]}, Say goodbye, above the rival's commit.")
     parents = [world.durable.git("rev-parse", f"{sha}^").strip() for sha in (second.sha, rival)]

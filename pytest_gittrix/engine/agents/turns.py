@@ -202,8 +202,7 @@ class Turns:
                     state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
                 state = close_orphans(recorder, state, "before_start_turn")
                 state = _checkpoint(recorder, state, agent)
-                turn = Turn(f"t{state.seq + 1}", runs)  # type: ignore[arg-type]
-                recorder.append("turn.started", {"turn": turn.ref, "runs": runs}, actor="agent")
+                turn = Turn(record_start(recorder, state, runs), runs)  # type: ignore[arg-type]
             warn = partial(self.pressure.register, recorder.id)
             role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
@@ -300,8 +299,7 @@ class Turns:
                 if not state.ended:
                     state = _checkpoint(recorder, state, agent)
                 if state.turn == turn.ref:
-                    reason = {"reason": turn.error[:500]} if turn.error and status == "failed" else {}
-                    state = recorder.append("turn.ended", {"turn": turn.ref, "status": status, **reason}, actor="agent")
+                    state = record_end(recorder, turn.ref, status, turn.error)
                 if status == "interrupted" and not state.ended:
                     close_orphans(recorder, state, "interrupt")
         except (GittrixError, OSError) as problem:
@@ -316,6 +314,19 @@ class Turns:
                 now = recorder.clock.now_ns()
                 recorder.emit(live_event("status", {"status": "interrupted"}, ts=now, stream=recorder.id))
             turn._over.set()
+
+
+def record_start(recorder: Recorder, state: SessionState, runs: str) -> str:
+    """Store that a turn starts, in which no other one is open; gives its name. The caller holds the lease."""
+    turn = f"t{state.seq + 1}"
+    recorder.append("turn.started", {"turn": turn, "runs": runs}, actor="agent")
+    return turn
+
+
+def record_end(recorder: Recorder, turn: str, status: Status, error: str | None = None) -> SessionState:
+    """Store that the open turn ended, and why if it failed. The caller holds the lease."""
+    reason = {"reason": error[:500]} if error and status == "failed" else {}
+    return recorder.append("turn.ended", {"turn": turn, "status": status, **reason}, actor="agent")
 
 
 def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:

@@ -14,12 +14,12 @@ import pytest
 from support.acp_program import AGENT, ARGV
 from support.confined import available
 
-from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt
+from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt, take_turn
 from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.confine.running import Running
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, TurnBusy
 from pytest_gittrix.os_level.proc import open_connections
 from pytest_gittrix.testing import World
 
@@ -166,6 +166,20 @@ def test_a_cancelled_prompt_ends_so_and_the_agent_goes_on(session: UserSession) 
     assert (first.stop_reason, second) == ("cancelled", Prompted("end_turn", "again"))
     assert events(session, "tool_result") == [{"call_id": "c9", "ok": False, "error": "cancelled"}]
     assert [one["stop_reason"] for one in events(session, "workflow_event")] == ["cancelled", "end_turn"]
+
+
+def test_an_interrupt_of_its_turn_cancels_a_prompt_and_a_busy_session_takes_none(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> list[Prompted]:
+        asked = asyncio.create_task(take_turn(session, agent, "say('waiting'); receive()"))
+        while not session.turn_running:
+            await asyncio.sleep(0.005)
+        with pytest.raises(TurnBusy):
+            await take_turn(session, agent, "say('too early')")
+        assert await asyncio.to_thread(session.interrupt)
+        return [await asked, await take_turn(session, agent, "say('again')")]
+
+    assert [one.stop_reason for one in attended(session, work)] == ["cancelled", "end_turn"]
+    assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted", "done"]
 
 
 def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSession) -> None:

@@ -13,6 +13,8 @@ from markdown_it import MarkdownIt
 from support.acp_editor import Editor, editing
 from support.git import GitRepo
 
+from pytest_gittrix.engine.engine import GitTrix
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
 
@@ -37,6 +39,17 @@ ask("fs/write_text_file", path=cwd + "/new.py", content="# new\\n")
 update("tool_call", toolCallId="c1", title="Write", kind="edit", status="completed", locations=[{"path": cwd + "/new.py"}])
 say("written")
 """
+
+
+def turns_of(editor: Editor, session: str) -> list[tuple[str, str]]:
+    """Where each turn ran, and how it ended; each has one prompt and one stop reason, and there are no others."""
+    with GitTrix(None, store=editor.store) as engine:
+        events = engine.history(session)
+    wanted = ("turn.started", "user_message", "workflow_event", "turn.ended")
+    order = [event.type for event in events if event.type in wanted and "update" not in event.data]
+    assert order == [*wanted] * (len(order) // len(wanted))
+    runs, ends = ([event for event in events if event.type == f"turn.{name}"] for name in ("started", "ended"))
+    return [(run.data["runs"], end.data["status"]) for run, end in zip(runs, ends, strict=True)]
 
 
 def test_a_conversation_ends_in_one_commit_that_its_user_agreed_to(editor: Editor, durable: GitRepo) -> None:
@@ -84,9 +97,13 @@ def test_conversations_are_cancelled_forked_listed_closed_and_loaded(editor: Edi
         hangs = asyncio.create_task(editor.prompt(first, "say('hanging'); receive()"))
         while not editor.of("agent_message_chunk"):
             await asyncio.sleep(0.005)
+        with GitTrix(None, store=editor.store) as engine:
+            assert engine.view(first, "pixir")["turn_running?"], "whoever looks at the session sees it"
         await editor.connection.cancel(session_id=first)
         assert await hangs == "cancelled"
         assert await editor.prompt(first, WRITES) == "end_turn"
+        await editor.prompt(first, "/diff")
+        assert turns_of(editor, first) == [("task", "interrupted"), ("task", "done")]
 
         fork = (await editor.connection.fork_session(session_id=first, cwd=str(durable.path))).session_id
         editor.told.clear()
@@ -125,6 +142,7 @@ say(answer["outcome"].get("optionId", "none"))
         assert (editor.asked, editor.said()) == (["Delete"] * 3, "ynnone")
         with pytest.raises(acp.RequestError):
             await editor.prompt(session, "os._exit(3)")
+        assert turns_of(editor, session)[2:] == [("task", "done"), ("task", "failed")]
         assert await editor.prompt(session, "say('back')") == "end_turn"
         assert editor.said() == "back"
         editor.answer = "allow_once"

@@ -22,6 +22,14 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         yield made
 
 
+def turns(crew: Crew, id_: str) -> list[str]:
+    """How the turns of a session ended, each of which has its prompt."""
+    types = [one for one in crew.types(id_) if one in ("turn.started", "user_message", "turn.ended")]
+    ends = [event.data["status"] for event in crew.events(id_) if event.type == "turn.ended"]
+    assert types == ["turn.started", "user_message", "turn.ended"] * len(ends)
+    return ends
+
+
 def test_a_turn_that_is_refused_is_a_failure_with_its_work_saved_by_a_confined_agent(crew: Crew) -> None:
     secret = crew.world.path / "secret"
     secret.write_text("of the host")
@@ -47,6 +55,7 @@ def test_an_agent_that_dies_says_why_and_the_next_of_its_member_works_to_the_end
     process = crew.members.process(died.id)
     assert process is not None
     assert "Its last errors: out of luck" in process.capture()
+    assert (turns(crew, died.id), turns(crew, then.id)) == (["failed"], ["done"])
 
 
 def test_a_brain_that_is_asked_to_stop_ends_its_turn_and_is_no_failure(crew: Crew) -> None:
@@ -55,6 +64,7 @@ def test_a_brain_that_is_asked_to_stop_ends_its_turn_and_is_no_failure(crew: Cre
     ended = crew.members.stop(life.id)
 
     assert (ended.ended, ended.agent.stop_reason if ended.agent else "") == ("completed", "cancelled")
+    assert turns(crew, life.id) == ["interrupted"]
 
 
 def test_a_loop_of_the_protocol_needs_a_task_and_a_program_that_is_there(crew: Crew) -> None:

@@ -139,11 +139,13 @@ class AcpAgent:
         self._client.turn_over.set()
         await self._asked(self._connection.cancel(self.acp_session))
 
-    async def begin(self) -> None:
-        """Agree on the protocol, and begin a session of the agent in the workspace."""
+    async def begin(self, mcp_servers: Sequence[Any] = ()) -> None:
+        """Agree on the protocol, and begin a session of the agent in the workspace, with these servers."""
         about, can = Implementation(name="pytest-gittrix", version="1"), self._client.capabilities
-        await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=can, client_info=about))
-        self.acp_session = (await self._asked(self._connection.new_session(cwd=self._client.workspace))).session_id
+        agreed = await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=can, client_info=about))
+        _require_kinds(mcp_servers, agreed.agent_capabilities)
+        beginning = self._connection.new_session(cwd=self._client.workspace, mcp_servers=[*mcp_servers])
+        self.acp_session = (await self._asked(beginning)).session_id
 
     async def close(self) -> None:
         """End the agent with its terminals, and with everything that they started."""
@@ -179,6 +181,7 @@ async def acp_agent(
     policy: Policy = allow,
     environment: Mapping[str, str] | None = None,
     watch: Watch | None = None,
+    mcp_servers: Sequence[Any] = (),
 ) -> AsyncIterator[AcpAgent]:
     """Start an agent that speaks the protocol, in a session; at the end of the block everything of it ends.
 
@@ -189,10 +192,12 @@ async def acp_agent(
         policy: decides what the agent asks permission for; ``allow`` by default, since it stays confined and cannot promote.
         environment: more variables of the agent.
         watch: called with each update of the agent, in their order, once it is recorded.
+        mcp_servers: servers of the Model Context Protocol that the agent is to use, as the protocol's schema has them. It starts and
+            reaches them where it is confined.
 
     Raises:
         ExtraMissing: the extra ``acp`` is not installed.
-        CapabilityMissing: the session's workspace is an overlay.
+        CapabilityMissing: the session's workspace is an overlay, or the agent uses no servers of such a kind.
         AdapterUnavailable: the program does not speak the protocol, or could not be confined.
         GittrixError: as for ``Programs.start``.
     """
@@ -208,7 +213,7 @@ async def acp_agent(
             held.push_async_callback(asyncio.to_thread, own.close)
             programs = own
         running = await in_thread(partial(programs.start, argv, environment=environment), Running.kill)
-        async with _attended(running, _Client(session, programs, policy, running, watch)) as agent:
+        async with _attended(running, _Client(session, programs, policy, running, watch), mcp_servers) as agent:
             yield agent
 
 
@@ -231,13 +236,26 @@ async def conversation(start: Callable[[], Running], log: Log, workspace: str, p
 
 
 @asynccontextmanager
-async def _attended(running: Running, client: _Listener) -> AsyncIterator[AcpAgent]:
+async def _attended(running: Running, client: _Listener, mcp_servers: Sequence[Any] = ()) -> AsyncIterator[AcpAgent]:
     agent = AcpAgent(running, client)
     try:
-        await agent.begin()
+        await agent.begin(mcp_servers)
         yield agent
     finally:
         await asyncio.shield(agent.close())
+
+
+def _require_kinds(servers: Sequence[Any], capabilities: Any) -> None:
+    """Check that the agent uses servers of these kinds; each uses programs."""
+    can = getattr(capabilities, "mcp_capabilities", None)
+    for server in servers:
+        kind = getattr(server, "type", "stdio")
+        if kind != "stdio" and not getattr(can, kind, False):
+            raise CapabilityMissing(
+                f"The agent does not use MCP servers of kind {kind!r}, as {visible_line(server.name)} is.",
+                why="It says so when it starts.",
+                fix="Give the server as a program, or leave it out.",
+            )
 
 
 def run_prompt(

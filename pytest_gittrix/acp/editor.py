@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pytest_gittrix import __version__
 from pytest_gittrix.acp.client import AcpAgent, acp_agent, refusals
+from pytest_gittrix.acp.mcp_servers import require_usable
 from pytest_gittrix.acp.turns import take_turn
 from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.engine.agents.agent_session import AgentSession
@@ -87,32 +88,40 @@ class EditorAgent:
         )
         return acp.InitializeResponse(
             protocol_version=min(protocol_version, acp.PROTOCOL_VERSION),
-            agent_capabilities=schema.AgentCapabilities(load_session=True, session_capabilities=sessions),
+            agent_capabilities=schema.AgentCapabilities(
+                load_session=True, session_capabilities=sessions, mcp_capabilities=schema.McpCapabilities(http=True, sse=True)
+            ),
             agent_info=schema.Implementation(name="gittrix", version=__version__),
         )
 
-    async def new_session(self, cwd: str, **_: Any) -> Any:
-        """Start a session on the repository around a directory."""
+    async def new_session(self, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any) -> Any:
+        """Start a session on the repository around a directory; its agent gets the servers."""
         with refusals(cwd):
             path, branch = await asyncio.to_thread(self._repository, cwd)
             session = await asyncio.to_thread(self._gittrix.start_session, TASK, durable_path=path, durable_branch=branch)
-        self._hold(session)
+            await self._check_new(session, mcp_servers)
+        self._hold(session, mcp_servers)
         return acp.NewSessionResponse(session_id=session.id)
 
-    async def fork_session(self, session_id: str, cwd: str, **_: Any) -> Any:  # noqa: ARG002  (a session knows its repository)
-        """Start a session with the files and the history of another one."""
+    async def fork_session(
+        self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any  # noqa: ARG002  (a session knows its repository)
+    ) -> Any:  # fmt: skip
+        """Start a session with the files and the history of another one; its agent gets the servers."""
         with refusals(session_id):
             session = await asyncio.to_thread(self._gittrix.fork, session_id)
-        self._hold(session)
+            await self._check_new(session, mcp_servers)
+        self._hold(session, mcp_servers)
         return schema.ForkSessionResponse(session_id=session.id)
 
-    async def load_session(self, cwd: str, session_id: str, **_: Any) -> Any:  # noqa: ARG002
-        """Tell a session's history again, and go on with the session unless it is over."""
+    async def load_session(self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any) -> Any:  # noqa: ARG002
+        """Tell a session's history again, and go on with the session unless it is over; an agent that starts then gets the servers."""
         with refusals(session_id):
             events = await asyncio.to_thread(self._gittrix.history, session_id)
             with suppress(SessionExpired):  # its history can be read all the same
                 if session_id not in self._conversations:
-                    self._hold(await asyncio.to_thread(self._gittrix.get_session, session_id))
+                    session = await asyncio.to_thread(self._gittrix.get_session, session_id)
+                    await self._check(session, mcp_servers)
+                    self._hold(session, mcp_servers)
         for update in replayed(events):
             await self._editor.session_update(session_id, update)
         return acp.LoadSessionResponse()
@@ -149,8 +158,26 @@ class EditorAgent:
                 raise SessionNotFound(f"No conversation about session {session_id!r} is open.", fix="Load the session, or make a new one.")
             return acp.PromptResponse(stop_reason=await conversation.prompt(prompt))
 
-    def _hold(self, session: UserSession) -> None:
-        conversation = _Conversation(session, self._argv, self._programs, self._editor)
+    async def _check(self, session: UserSession, mcp_servers: Sequence[Any] | None) -> None:
+        """Check that the session's agent can have the servers. Raises as ``require_usable``."""
+
+        def check(servers: Sequence[Any]) -> None:
+            with self._programs(session.for_agent()) as programs:
+                require_usable(servers, programs)
+
+        if mcp_servers:
+            await in_thread(partial(check, mcp_servers))
+
+    async def _check_new(self, session: UserSession, mcp_servers: Sequence[Any] | None) -> None:
+        """As ``_check``, for a session that was just made and is ended if its agent cannot have them."""
+        try:
+            await self._check(session, mcp_servers)
+        except BaseException:
+            await in_thread(session.discard)
+            raise
+
+    def _hold(self, session: UserSession, mcp_servers: Sequence[Any] | None) -> None:
+        conversation = _Conversation(session, self._argv, self._programs, self._editor, mcp_servers or ())
         self._conversations[session.id] = conversation
         conversation.announcing = asyncio.ensure_future(conversation.announce())
 
@@ -160,11 +187,19 @@ class _Conversation:
 
     announcing: asyncio.Future[None] | None = None
 
-    def __init__(self, session: UserSession, argv: Sequence[str], programs: Callable[[AgentSession], Programs], editor: Any) -> None:
+    def __init__(
+        self,
+        session: UserSession,
+        argv: Sequence[str],
+        programs: Callable[[AgentSession], Programs],
+        editor: Any,
+        mcp_servers: Sequence[Any],
+    ) -> None:
         self._session = session
         self._argv = argv
         self._make_programs = programs
         self._editor = editor
+        self._mcp_servers = mcp_servers
         self._turn = asyncio.Lock()
         self._turns: set[asyncio.Task[str]] = set()
         self._shows = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
@@ -241,7 +276,9 @@ class _Conversation:
         self._held.push_async_callback(asyncio.to_thread, programs.close)
         self._seen = programs.workspace
         self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
-        starting = acp_agent(session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on)
+        starting = acp_agent(
+            session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on, mcp_servers=self._mcp_servers
+        )
         try:
             self._agent = await self._held.enter_async_context(starting)
         except BaseException:

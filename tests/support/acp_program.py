@@ -35,9 +35,10 @@ while True:
     message = receive()
     method, params = message["method"], message.get("params")
     if method == "initialize":
-        send(id=message["id"], result={"protocolVersion": params["protocolVersion"], "agentCapabilities": {}})
+        capabilities = {"mcpCapabilities": {"http": True}}
+        send(id=message["id"], result={"protocolVersion": params["protocolVersion"], "agentCapabilities": capabilities})
     elif method == "session/new":
-        cwd = params["cwd"]
+        cwd, servers = params["cwd"], params["mcpServers"]
         send(id=message["id"], result={"sessionId": "s1"})
     elif method == "session/prompt":
         reason = "end_turn"
@@ -47,6 +48,36 @@ while True:
 """
 """Its source; ``ask`` sends a request and waits for the answer, and ``say`` is a piece of what it answers."""
 
+
+MCP_SERVER = """
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
+            "serverInfo": {"name": "words", "version": "1"}}
+    else:
+        result = {"content": [{"type": "text", "text": os.environ["WORD"] + " in " + os.getcwd()}]}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+"""A server of the Model Context Protocol with one tool, which says a word of its environment and where it works."""
+USES_MCP = """
+import subprocess
+[server] = servers
+given = {**os.environ, **{one["name"]: one["value"] for one in server["env"]}}
+tool = subprocess.Popen([server["command"], *server["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=given, text=True)
+def call(number, method, **params):
+    tool.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\\n")
+    tool.stdin.flush()
+    return json.loads(tool.stdout.readline())["result"]
+call(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "agent", "version": "1"})
+[content] = call(2, "tools/call", name="say", arguments={})["content"]
+say(content["text"].replace(cwd, "here"))
+tool.stdin.close()
+tool.wait()
+"""
+"""A prompt that calls the tool of the only server that the agent was given."""
 
 ARGV = [sys.executable, "-I", "-S", "-c", AGENT]
 """Its command line."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acp.schema import SseMcpServer
 from support.acp_program import AGENT, ARGV
 from support.confined import available
 
@@ -381,6 +382,13 @@ def test_lines_end_at_newlines_alone(session: UserSession) -> None:
     [done] = prompted(session, 'say(ask("fs/read_text_file", path=cwd + "/page.txt", line=2, limit=1)["content"])')
 
     assert done.text == "second\n"
+
+
+def test_an_agent_that_uses_no_servers_of_a_kind_is_given_none(session: UserSession) -> None:
+    server = SseMcpServer(name="far", url="https://tools.example.org", headers=[], type="sse")
+
+    with pytest.raises(CapabilityMissing, match="does not use MCP servers of kind 'sse', as far is"):
+        prompted(session, mcp_servers=[server], confine="off")
 
 
 def test_in_an_overlay_no_agent_of_the_protocol_works(tmp_path: Path) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import acp
 import pytest
+from acp import schema
 from markdown_it import MarkdownIt
 from support.acp_editor import Editor, editing
+from support.acp_program import MCP_SERVER, USES_MCP
 from support.git import GitRepo
 
+from pytest_gittrix.acp.mcp_servers import reaches
+from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.engine.engine import GitTrix
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
@@ -257,6 +261,50 @@ threading.Thread(target=noise, daemon=True).start()
         assert editor.asked == ["Promote 1 file"], "the agent asks within its turn, or nobody answers"
 
     editor.run(work())
+
+
+def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(editor: Editor, durable: GitRepo, tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(MCP_SERVER)
+    inside = schema.McpServerStdio(
+        name="words", command=sys.executable, args=["-I", "-S", "-c", MCP_SERVER], env=[schema.EnvVariable(name="WORD", value="hello")]
+    )
+    outside = schema.McpServerStdio(name="words", command=sys.executable, args=[str(script)], env=[])
+    far = schema.HttpMcpServer(name="far", url="https://tools.example.org/mcp", headers=[], type="http")
+    borrowed = schema.AcpMcpServer(name="borrowed", server_id="b", type="acp")
+
+    async def work() -> None:
+        cwd = str(durable.path)
+        session = (await editor.connection.new_session(cwd=cwd, mcp_servers=[inside])).session_id
+        fork = (await editor.connection.fork_session(session_id=session, cwd=cwd, mcp_servers=[inside])).session_id
+        await editor.connection.close_session(session_id=session)
+        await editor.connection.load_session(session_id=session, cwd=cwd, mcp_servers=[inside])
+        for id_ in (session, fork):
+            await editor.prompt(id_, USES_MCP)
+            assert editor.said() == "hello in here"
+        reasons = [
+            (outside, "cannot start the MCP server words"),
+            (far, "does not reach the MCP server far"),
+            (borrowed, "cannot be passed on"),
+        ]
+        for server, reason in reasons:
+            with pytest.raises(acp.RequestError) as caught:
+                await editor.connection.new_session(cwd=cwd, mcp_servers=[server])
+            assert (caught.value.data["code"], reason in caught.value.data["details"]) == ("CAPABILITY_MISSING", True)
+        with GitTrix(None, store=editor.store) as engine:
+            states = {one.id: one.state for one in engine.list_sessions() if one.durable_path == cwd}
+        assert [states.pop(session), states.pop(fork), *states.values()] == ["active", "active", *["discarded"] * 3]
+
+    editor.run(work())
+
+
+def test_an_address_is_reached_by_an_entry_for_its_protocol() -> None:
+    network = check_network(["tools.example.org:443", "*.example.com:8443", "tcp://plain.example.org:80"])
+    urls = ["https://tools.example.org/mcp", "https://a.example.com:8443/", "http://plain.example.org/mcp"]
+    others = ["https://tools.example.org:444/", "http://tools.example.org:443/", "https://example.com:8443/", "https://a:b:c/", "none"]
+
+    assert [reaches(network, url) for url in (*urls, *others)] == [True] * len(urls) + [False] * len(others)
+    assert (reaches("all", urls[0]), reaches("none", urls[0])) == (True, False)
 
 
 def test_a_directory_without_a_repository_is_an_error_of_the_protocol(editor: Editor, tmp_path: Path) -> None:

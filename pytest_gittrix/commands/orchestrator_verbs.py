@@ -40,6 +40,13 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
     context.confine_options(spawning)
     spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
+    lasts = spawning.add_mutually_exclusive_group()
+    lasts.add_argument(
+        "--keep-after-promote", action="store_true", default=True, help="go on after a promotion to a pull request, as by default"
+    )
+    lasts.add_argument(
+        "--end-after-promote", dest="keep_after_promote", action="store_false", help="end with the promotion to a pull request"
+    )
     _team(spawning)
     _team(add("restore", restore, "continue an ended session with a new agent", of_session=True))
     killing = add("kill", kill, "end a session's agent; its workspace stays until its time passes", of_session=True)
@@ -75,10 +82,12 @@ def spawn(options: Namespace) -> CommandResult:
         agent=options.agent,
         confine=options.confine,
         limits=check_limits(options.limit),
+        keep_after_promote=options.keep_after_promote,
     )
-    if options.lead and (options.issue is not None or options.branch is not None):
+    if options.lead and (options.issue is not None or options.branch is not None or not options.keep_after_promote):
         raise InvalidInput(
-            "The session that leads a project's others works on no issue of its own.", fix="Leave out --issue and --branch, or --lead."
+            "The session that leads a project's others works on no issue of its own.",
+            fix="Leave out --issue, --branch and --end-after-promote, or --lead.",
         )
     with working("Starting a session"), context.engine(options) as gittrix:
         manager = context.orchestrator(gittrix, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import Cli
@@ -39,6 +40,12 @@ def agents(cli: Cli, tmp_path: Path) -> Iterator[AgentKit]:
         yield kit
 
 
+def created(cli: Cli, id_: str) -> dict[str, Any]:
+    """What is stored of the start of a session."""
+    data: dict[str, Any] = cli.data("session", "info", id_, "--events")["events"][0]["data"]
+    return data
+
+
 def test_limits_of_an_agent_are_told_with_its_confinement(cli: Cli, agents: AgentKit) -> None:
     if confinement("auto").level == "off":
         pytest.skip("nothing confines programs here")
@@ -57,6 +64,7 @@ def test_spawn_prints_the_id_and_the_workspace_and_the_agent_goes_on(cli: Cli, a
     (record,) = cli.data("session", "list", "--as", "orchestrator")
     assert (record["id"], record["projectId"], record["issueId"], record["branch"]) == (id_, "parser", "INT-7", "feat/INT-7")
     assert len(agents.alive("stub")) == 1
+    assert created(cli, id_)["keep_after_promote"] is True
 
 
 def test_who_leads_a_project_is_one_and_works_on_no_issue(cli: Cli, agents: AgentKit) -> None:
@@ -66,12 +74,14 @@ def test_who_leads_a_project_is_one_and_works_on_no_issue(cli: Cli, agents: Agen
     assert cli.ok("session", "spawn", "parser", "--lead").lines == first
     assert len(agents.alive("stub")) == 1
     assert cli.error("session", "spawn", "parser", "--lead", "--issue", "INT-7")["code"] == "INVALID_INPUT"
+    assert cli.error("session", "spawn", "parser", "--lead", "--end-after-promote")["code"] == "INVALID_INPUT"
 
 
 def test_what_is_sent_reaches_the_agent(cli: Cli, agents: AgentKit) -> None:
-    id_ = cli.data("session", "spawn", "parser")["id"]
+    id_ = cli.data("session", "spawn", "parser", "--end-after-promote")["id"]
     agents.step("up")
 
+    assert "keep_after_promote" not in created(cli, id_)
     assert cli.data("session", "send", id_, "look at it") == {"id": id_, "sent": True}
 
     wait_until(lambda: agents.heard == ["look at it"], "the line")

@@ -86,6 +86,9 @@ $(TOOLS_READY): pyproject.toml | $(PIP)
 	@echo "Installing the frameworks that sessions plug into (1.6 GB, some minutes) into $(TOOLS_VENV) ..."
 	@test -x $(TOOLS_VENV)/bin/pip || $(BIN)/python -m venv $(TOOLS_VENV)
 	@$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tools]"
+	@# The examples of this package are in its source distribution alone; tests/tools/test_acp_examples.py runs them.
+	-@acp=$$($(TOOLS_VENV)/bin/python -m pip freeze | grep '^agent-client-protocol==') && $(TOOLS_VENV)/bin/python -m pip download --quiet \
+		--disable-pip-version-check --no-deps --no-binary agent-client-protocol --dest $(TOOLS_VENV)/sdists "$$acp"
 	@touch $@
 
 $(DOCS_READY): pyproject.toml | $(INSTALLED)

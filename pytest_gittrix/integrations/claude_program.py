@@ -6,6 +6,7 @@ SDK's own marks. The model's key is read there and goes to the gateway alone.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shlex
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gittrix.confine.command import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import HOME, Place
-from pytest_gittrix.confine.network import Reachable
+from pytest_gittrix.confine.network import PLACEHOLDER, Reachable
 from pytest_gittrix.confine.started import end_tree_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.workspace import end_with_workspace
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ _OF_THE_SDK: Final = (
     "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING",
 )
 _START: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from pytest_gittrix.integrations.claude_program import main; main()"
+_CONFIGURATION: Final = ".claude/.claude.json"
+_FIRST_CONFIGURATION: Final = {
+    "hasCompletedOnboarding": True,
+    "customApiKeyResponses": {"approved": [PLACEHOLDER[-20:]], "rejected": []},  # it names keys by their ends
+}
 _PROGRAM, _STARTED, _SCRIPT = "program", "started", "claude"
 
 
@@ -142,6 +149,7 @@ def confined_claude(
         if isinstance(programs.confinement.network, Reachable):
             programs.confinement.network.keys()  # a missing one is refused here, and not by a program that was started
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="gittrix-claude-")))
+        _configure(programs.home)
         configuration = f"{HOME if programs.confinement.level == 'jail' else programs.home}/.claude"
         variables = programs.environment({**_VARIABLES, "CLAUDE_CONFIG_DIR": configuration})
         script = ConfinedProgram(str(path), programs.place, programs.confinement, variables).write(directory)
@@ -168,6 +176,17 @@ def run_claude(session: AgentSession, arguments: Sequence[str], **settings: Any)
                 return process.wait()
             except KeyboardInterrupt:  # the program has heard it too, and decides
                 continue
+
+
+def _configure(home: Path) -> None:
+    """Write a first configuration, unless there is one.
+
+    A program without one asks its vendor's server whether it is there, which it does not reach, and then whether to use the key that it
+    has, which is a placeholder.
+    """
+    with SafeDir.open(home) as below:  # what an earlier program left there may be a link to anywhere
+        if not below.exists(_CONFIGURATION):
+            below.write(_CONFIGURATION, json.dumps(_FIRST_CONFIGURATION).encode())
 
 
 def _found(program: Path | str | None) -> Path:

@@ -7,11 +7,16 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason='needs pip install "pytest-gittrix[claude]"')
 
 import asyncio
+import fcntl
 import os
 import re
+import select
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +30,12 @@ from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
-from pytest_gittrix.integrations.claude_program import run_claude
 
 LONG = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
 KEY = "sk-a-key-that-stays-outside"
 LOOK = "cat app.py; env; ls -a ~; cat /etc/shadow; true"
+MOVES = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()78][B0]?|\x1b\][^\x07]*\x07")
 SLEEP = use("Bash", command=": > up; sleep 600 & sleep 600", description="wait")
 
 
@@ -137,13 +142,109 @@ def test_the_agent_ends_with_its_session(engine: GitTrix, of_model: Callable[[Mo
         sleeping(session, end)
 
 
-def test_a_prompt_on_the_command_line(engine: GitTrix, of_model: Callable[[ModelServer], None], capfd: pytest.CaptureFixture[str]) -> None:
-    with ModelServer.answering([use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
-        of_model(model)
-        session = engine.start_session("command line")
-        status = run_claude(session.for_agent(), ["-p", "Add x.", "--permission-mode", "acceptEdits"])
+@pytest.fixture
+def command(project: Path, tmp_path: Path) -> Command:
+    return Command(project, tmp_path)
 
-    assert (status, capfd.readouterr().out, session.touched_files()) == (0, "Done.\n", ["new.py"])
+
+class Command:
+    """``gittrix agent claude`` as a person runs it in a project."""
+
+    def __init__(self, project: Path, directory: Path) -> None:
+        self.store, self._project, self._temporary = directory / "of-the-command", project, directory / "temporary"
+        self._temporary.mkdir()
+
+    def options(self, model: ModelServer, *arguments: str) -> dict[str, Any]:
+        """The command line and what surrounds it, for ``subprocess``."""
+        variables = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY, "TMPDIR": str(self._temporary), "TERM": "xterm-256color"}
+        argv = [sys.executable, "-m", "pytest_gittrix.cli", "agent", "claude", "--store", str(self.store), *arguments]
+        return {"args": argv, "cwd": self._project, "env": {**os.environ, **variables}}
+
+    def left(self) -> tuple[dict[str, list[str]], list[int], list[Path]]:
+        """What each session touched, and what is left of all programs: processes, and temporary files."""
+        with GitTrix(None, store=self.store, sweep_interval=None) as engine:
+            touched = {one.id: engine.get_session(one.id).touched_files() for one in engine.list_sessions()}
+        return touched, [pid for id_ in touched for pid in programs_of(id_)], [*self._temporary.glob("gittrix-claude-*")]
+
+
+def test_a_prompt_on_the_command_line(command: Command) -> None:
+    with ModelServer.answering([use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
+        options = command.options(model, "--", "-p", "Add x.", "--permission-mode", "acceptEdits")
+        done = subprocess.run(**options, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False)
+    touched, *left = command.left()
+
+    assert (done.returncode, done.stdout) == (0, "Done.\n"), done.stderr
+    [(session, files)] = touched.items()
+    assert f"gittrix: {session} differs in new.py" in done.stderr
+    assert (files, left, model.keys) == (["new.py"], [[], []], {KEY})
+
+
+def test_a_conversation_in_a_terminal(command: Command) -> None:
+    with ModelServer.answering([text("Forty-two.")]) as model, Terminal(command.options(model)) as terminal:
+        terminal.type_until("Yes, I trust this folder", "")
+        terminal.type_until("\u276f Yes, I trust this folder", "\x1b[B")
+        terminal.type_until("Claude Code v", "\r")
+        terminal.type_until("What is it?", "What is it?")
+        terminal.type_until("Forty-two.", "\r")
+        terminal.type_until("again to exit", "\x03")
+        status = terminal.leave("\x03")
+    touched, *left = command.left()
+
+    assert status == 0
+    assert ([*touched.values()], left, model.keys) == ([[]], [[], []], {KEY})
+    [session] = touched
+    assert f"gittrix: to go on: gittrix agent claude --session {session}" in terminal.shown
+
+
+class Terminal:
+    """A program in a terminal of its own, and what it shows there, without what moves the cursor."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.shown = ""
+        self._near, far = os.openpty()
+        fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        argv = ["setsid", "--ctty", "--wait", *options["args"]]
+        self._process = subprocess.Popen(**{**options, "args": argv}, stdin=far, stdout=far, stderr=far)
+        os.close(far)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._near)
+
+    def type_until(self, words: str, keys: str) -> None:
+        """Type once the screen stands still, as a person does, and wait until these words come, whatever is between them."""
+        for _ in range(20):
+            if not self._read(0.5):
+                break
+        before = len(self.shown)
+        os.write(self._near, keys.encode())
+        while "".join(words.split()) not in "".join(self.shown[before:].split()):
+            assert self._read(30), f"{words!r} does not come: {self.shown[before:]}"
+
+    def leave(self, keys: str) -> int:
+        """Type until the program has ended; gives its exit status."""
+        while self._process.poll() is None:
+            with suppress(OSError):  # it ends just now
+                os.write(self._near, keys.encode())
+            while self._read(0.2):
+                pass
+        while self._read(0):
+            pass
+        return self._process.wait()
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._near], [], [], seconds)[0]:
+            return False
+        try:
+            piece = os.read(self._near, 1 << 16)
+        except OSError:  # the program has closed its side
+            return False
+        self.shown += MOVES.sub("", piece.decode(errors="replace"))
+        return True
 
 
 def test_the_program_of_the_page_runs_as_shown(project: Path) -> None:

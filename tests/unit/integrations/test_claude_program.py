@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from support.confined import available
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.confine import Place
-from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.errors import CapabilityMissing, WriteRejected
 from pytest_gittrix.integrations import claude_program
 from pytest_gittrix.integrations.claude_program import ConfinedClaude, ConfinedProgram, confined_claude, run_claude
 from pytest_gittrix.os_level.monotonic import pause
@@ -24,7 +25,7 @@ pytestmark = on_linux
 
 
 AGENT = """#!/bin/sh
-echo "$*"; env; echo made > new.py
+echo "$*"; env; cat "$CLAUDE_CONFIG_DIR/.claude.json"; echo; echo made > new.py
 [ "$1" = die ] && kill -9 $$
 [ "$1" = stay ] || exit 3
 sleep 600
@@ -57,6 +58,7 @@ def test_it_is_confined_and_gets_no_key(name: str, agent: Path, capfd: pytest.Ca
     assert KEY not in shown
     assert "CLAUDE_CODE_ENTRYPOINT=sdk-py\n" in shown
     assert "ANTHROPIC_API_KEY=the-key-is-added-outside\n" in shown
+    assert json.loads(shown.splitlines()[-1])["hasCompletedOnboarding"], "it would ask its vendor's server, which it does not reach"
 
 
 def test_a_person_runs_it_in_a_terminal_and_promotes(
@@ -90,6 +92,24 @@ def test_a_person_runs_it_in_a_terminal_and_promotes(
 
     assert "Give `claude`, or --demo" in cli.refused("agent")
     assert "Give `claude`, or --demo" in cli.refused("agent", "claude", "--demo")
+
+
+def test_its_configuration_is_written_once_and_never_through_a_link(agent: Path, tmp_path: Path) -> None:
+    level, outside = available("jail by namespaces").level, tmp_path / "outside"
+    outside.mkdir()
+    with World.open(files={"app.py": "v1\n"}) as world:
+        session = world.start().for_agent()
+        with confined_claude(session, program=agent, confine=level) as claude:
+            configuration = claude.programs.home / ".claude"
+        (configuration / ".claude.json").write_text("its own")
+        with confined_claude(session, program=agent, confine=level):
+            assert (configuration / ".claude.json").read_text() == "its own"
+        shutil.rmtree(configuration)
+        configuration.symlink_to(outside)
+        with pytest.raises(WriteRejected), confined_claude(session, program=agent, confine=level):
+            pass
+
+    assert [*outside.iterdir()] == []
 
 
 def test_it_ends_with_its_block_and_with_its_session(agent: Path) -> None:

@@ -500,6 +500,7 @@ def test_a_promotion_that_takes_an_earlier_one_back_says_so(site: Site) -> None:
     shell(session, "git checkout -q .")  # the agent's repository is as the session began
     session.write("left.txt", "left\n")
     assert session.touched_files() == ["app.py", "left.txt", "src/util.py"]
+    assert "-print('v2')" in session.review().diff, "who undoes a promoted change leaves the same bytes, so this is shown and not refused"
 
     assert session.promote(files=["left.txt"], keep=True).warnings == ()
     [warning] = session.promote().warnings

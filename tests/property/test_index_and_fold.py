@@ -83,7 +83,7 @@ MAY_HAPPEN: Final[list[tuple[int, Callable[[random.Random, SessionState], Happen
     (3, lambda draw, now: ("session.identified", {"identity": {**identity(draw), draw.choice(["agent", "rig"]): None}})),
     (2, lambda draw, now: ("step.started", {"step": "s1"})),
     (2, lambda draw, now: ("step.completed", {"step": "s1", "outcome": "done"})),
-    (3, lambda draw, now: ("turn.started", {"turn": f"t{now.seq + 1}", "runs": "thread"})),
+    (3, lambda draw, now: ("turn.started", {"turn": f"t{now.seq + 1}", "runs": "task"})),
     (3, lambda draw, now: ("turn.ended", {"turn": str(now.turn), "status": "done"})),
     (2, lambda draw, now: ("promote.intent", intent(now))),
     (2, lambda draw, now: ("promote.aborted", {"commit": now.intent.commit if now.intent else "d" * 40, "reason": "r"})),

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.turns import Turn, TurnContext
+from pytest_gittrix.engine.agents.turns import Status, Turn, TurnContext
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.testing.oracle import require
 from pytest_gittrix.testing.session_model import OK
@@ -65,6 +66,59 @@ class ScriptedTurn:
         self._theirs.close()
 
 
+class OwnTurn:
+    """A turn that the machine runs by itself: it is to ``Running`` both the turn and its function.
+
+    Args:
+        session: the session, whose turn begins.
+
+    Attributes:
+        ref: its name.
+        runs: ``task``.
+        status: running, or how it ended.
+        value: what it returned.
+        error: why it failed.
+    """
+
+    runs: Final = "task"
+
+    def __init__(self, session: UserSession) -> None:
+        self.status: Status = "running"
+        self.value: Any = None
+        self.error: str | None = None
+        self._session = session
+        self._announced = threading.Event()
+        self._unsubscribe = session.subscribe(lambda _event: self._announced.set(), ["status"])
+        try:
+            self._context = session.begin_turn()
+        except BaseException:
+            self._unsubscribe()
+            raise
+        self.ref = self._context.turn
+
+    def send(self, what: str, argument: Any = None) -> None:
+        """End it: ``return`` a value, or ``raise`` an error with a text."""
+        if what == "return":
+            self.status, self.value = "done", argument
+        else:
+            self.status, self.error = "failed", f"ValueError: {argument}"
+        self._session.end_turn(self._context, error=self.error)
+
+    def request(self, what: str, argument: Any) -> str:
+        """As ``ScriptedTurn.request``."""
+        return _answer(self._context, what, argument)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is over: it has ended, or its interrupt was announced."""
+        if self.status == "running" and self._announced.wait(timeout):
+            self.status = "interrupted"
+        return self.status != "running"
+
+    def dismiss(self, *, in_thread: bool) -> None:  # noqa: ARG002  (as ScriptedTurn.dismiss)
+        """Listen no more."""
+        self._unsubscribe()
+
+
 def _answer(context: TurnContext, what: str, argument: Any) -> str:
     try:
         if what == "write":
@@ -86,9 +140,18 @@ class Running:
         scripted: the function that runs.
     """
 
-    turn: Turn
+    turn: Turn | OwnTurn
     engine: int
-    scripted: ScriptedTurn
+    scripted: ScriptedTurn | OwnTurn
+
+    @classmethod
+    def start(cls, session: UserSession, engine: int, runs: str) -> Running:
+        """Start a turn in a process or a thread, or begin one as a task. Raises as ``start_turn`` and ``begin_turn``."""
+        if runs == "task":
+            own = OwnTurn(session)
+            return cls(own, engine, own)
+        scripted = ScriptedTurn()
+        return cls(session.start_turn(scripted, runs=runs), engine, scripted)
 
     def dismiss(self) -> None:
         """Release the function, once its process is gone or its thread has returned."""

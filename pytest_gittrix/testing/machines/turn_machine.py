@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.state.fold import fold
 from pytest_gittrix.testing.machines.machine_base import LONG, WorldMachine, ask, at_most, require_equal
-from pytest_gittrix.testing.machines.scripted_turn import Running, ScriptedTurn, at_once
+from pytest_gittrix.testing.machines.scripted_turn import Running, at_once
 from pytest_gittrix.testing.machines.turn_model import TurnSession, require_turns_in_order
 from pytest_gittrix.testing.oracle import invariant_answer, require
 
@@ -32,13 +32,13 @@ _some_ready = precondition(lambda self: any(session.running is None and not sess
 # What a busy session refuses, it refuses after a tenth of a second, which is too dear to do often.
 _MOST_REFUSALS = 1
 _ENGINES = st.integers(0, 1)
-_RUNS = st.sampled_from(["thread"] * 5 + ["process"])
+_RUNS = st.sampled_from(["thread"] * 3 + ["task"] * 2 + ["process"])
 _CALLS = st.sampled_from(["c1", "c2", "c3"])
 _TOOLS = st.sampled_from(["shell", "grep"])
 
 
 class TurnMachine(WorldMachine):
-    """Turns in threads and processes, by two engines on one store.
+    """Turns in threads and processes, and those that the machine runs by itself, by two engines on one store.
 
     After every step: each history is the expected one, and its turns are in order; open calls and open turns are those of the model.
     """
@@ -106,7 +106,7 @@ class TurnMachine(WorldMachine):
             require_equal(f"A turn of {session} says what went wrong.", error, one.turn.error)
         else:
             self.interrupted.append(status)
-        if status == "interrupted" and one.turn.runs == "thread":
+        if status == "interrupted" and one.turn.runs != "process":
             session.over.append(one)
         else:
             one.dismiss()
@@ -117,8 +117,7 @@ class TurnMachine(WorldMachine):
     @_some_ready
     def start_turn(self, session: TurnSession, by: int, runs: str, calls: list[str]) -> None:
         """A turn starts, after all that an earlier turn left open is closed; then it calls some tools."""
-        scripted = ScriptedTurn()
-        self._begins(session, Running(session.handles[by].start_turn(scripted, runs=runs), by, scripted))
+        self._begins(session, Running.start(session.handles[by], by, runs))
         for call_id in calls:
             self.call(session, by, True, call_id, "shell")
 
@@ -127,16 +126,15 @@ class TurnMachine(WorldMachine):
     @at_most(1)
     def start_turn_in_vain(self, session: TurnSession, by: int, runs: str) -> None:
         """A session that has ended takes no turn."""
-        start = session.handles[by].start_turn  # perhaps of an engine that was closed since
-        ask(f"{session}.start_turn()", lambda: start(lambda _context: None, runs=runs), {"SESSION_EXPIRED", "ADAPTER_UNAVAILABLE"})
+        handle = session.handles[by]  # perhaps of an engine that was closed since
+        ask(f"{session}.start_turn()", lambda: Running.start(handle, by, runs), {"SESSION_EXPIRED", "ADAPTER_UNAVAILABLE"})
 
     @rule(session=busy, by=_ENGINES, runs=_RUNS)
     @_some_busy
     @at_most(_MOST_REFUSALS)
     def start_another_turn(self, session: TurnSession, by: int, runs: str) -> None:
         """While a turn runs, either engine is refused a second one, and the other engine cannot interrupt the one that runs."""
-        start = session.handles[by].start_turn
-        ask(f"{session}.start_turn() during a turn", lambda: start(lambda _context: None, runs=runs).wait(LONG), {"TURN_BUSY"})
+        ask(f"{session}.start_turn() during a turn", lambda: Running.start(session.handles[by], by, runs), {"TURN_BUSY"})
         assert session.running is not None
         if by != session.running.engine:
             ask(f"{session}.interrupt() by another engine", session.handles[by].interrupt, {"TURN_BUSY"})

@@ -315,7 +315,7 @@ def _turn(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, A
         return "turn.ended", {"turn": state.turn, "status": draw.choice(("done", "failed", "interrupted"))}
     if state.calls:
         return _call_or_answer(state, draw)
-    return "turn.started", {"turn": f"t{state.seq + 1}", "runs": draw.choice(("process", "thread"))}
+    return "turn.started", {"turn": f"t{state.seq + 1}", "runs": draw.choice(("process", "thread", "task"))}
 
 
 def _write(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:

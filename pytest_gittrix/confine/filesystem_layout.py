@@ -69,10 +69,12 @@ class Layers:
     Attributes:
         lower: a directory that nobody changes.
         work: an empty directory beside the workspace, on the same file system; the jail locks it for as long as it lasts.
+        below: more such directories, which the lower one lies above, the uppermost first.
     """
 
     lower: Path
     work: Path
+    below: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Mount:
         kind: ``ro`` and ``rw`` show a place of the machine, ``overlay`` one above another, ``link`` is a symlink, the others are file
             systems of their own.
         target: where.
-        source: of what; the text of a link; for an overlay the lower, the upper and the work directory, with NUL between them.
+        source: of what; the text of a link; for an overlay the upper, the work and the lower directories, with NUL between them.
     """
 
     kind: Literal["ro", "rw", "overlay", "link", "proc", "dev"]
@@ -143,7 +145,7 @@ class Layout:
         shown: the workspace, the home and the temporary directory as the program names them.
         names: paths of the machine under which these are known, with what the program names them.
         beside: more directories of a jail, with where they are shown.
-        layers: the lower and the work directory of a workspace that lies above another directory.
+        layers: the work directory of a workspace that lies above others, and those.
         sockets: sockets of the machine that a jail has, likewise.
     """
 
@@ -154,7 +156,7 @@ class Layout:
     shown: tuple[str, str, str]
     names: tuple[tuple[str, str], ...]
     beside: tuple[tuple[str, str], ...] = ()
-    layers: tuple[str, str] | None = None
+    layers: tuple[str, ...] | None = None
     sockets: tuple[tuple[str, str], ...] = ()
 
     @cached_property
@@ -181,7 +183,7 @@ class Layout:
         if self.layers is None:
             yield Mount("rw", self.shown[0], self.workspace)
         else:
-            yield Mount("overlay", self.shown[0], "\0".join([self.layers[0], self.workspace, self.layers[1]]))
+            yield Mount("overlay", self.shown[0], "\0".join([self.workspace, *self.layers]))
         for path, shown in (*self.beside, *self.sockets):
             yield Mount("rw", shown, path)
 
@@ -220,7 +222,7 @@ class Layout:
         Raises:
             InvalidInput: there is none, or it is outside.
         """
-        roots = [self.workspace, *(() if self.layers is None else self.layers[:1])]
+        roots = [self.workspace, *(() if self.layers is None else self.layers[1:])]
         for root in roots if "\0" not in inside else ():
             real = os.path.realpath(os.path.join(root, inside))
             if _is_below(real, root) and os.path.isdir(real):
@@ -252,7 +254,8 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
     known += [(path, shown[1]) for path in (settled, os.path.abspath(home))]
     known += [(path, shown[0]) for path in (workspace, os.path.abspath(place.workspace))]
     beside = tuple((os.path.realpath(path), where) for path, where in place.beside) if jailed else ()
-    layers = None if place.layers is None else (os.path.realpath(place.layers.lower), os.path.realpath(place.layers.work))
+    laid = place.layers
+    layers = None if laid is None else tuple(os.path.realpath(path) for path in (laid.work, laid.lower, *laid.below))
     sockets = tuple((os.path.realpath(path), where) for path, where in place.sockets) if jailed else ()
     return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside, layers, sockets)
 

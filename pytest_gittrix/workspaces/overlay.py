@@ -1,6 +1,8 @@
 """The two layers of an ``overlay`` workspace: a checkout of the baseline that sessions share, and above it what one session changed.
 
-Programs in a jail see both as one directory, which the kernel mounts there (overlayfs(5)). Nobody ever writes to the lower layer. What the
+The checkout can itself be two layers: that of an earlier baseline, and above it what has changed since.
+
+Programs in a jail see all as one directory, which the kernel mounts there (overlayfs(5)). Nobody ever writes to the lower layer. What the
 kernel writes to the upper one is done here in the same way, so that the engine needs no mount: a *whiteout* (a character device 0/0) stands
 where something of the lower layer was deleted, and an *opaque* directory hides all that the lower layer has at its place.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from typing import Final, Self
@@ -52,19 +54,20 @@ class LayeredDir(SafeDir):
     _is_alone: bool
 
     @classmethod
-    def above(cls, upper: str, lower: str, work: str) -> Self:
-        """Hold the two layers.
+    def above(cls, upper: str, lower: str, work: str, below: Sequence[str] = ()) -> Self:
+        """Hold the layers.
 
         Args:
             upper: the directory of what changed.
-            lower: the checkout of the baseline.
+            lower: the checkout of the baseline, or what of it differs from that of an earlier one.
             work: the directory that the kernel works in. Who has the layers mounted holds a lock on it.
+            below: what ``lower`` itself lies above, the uppermost first.
 
         Raises:
             PathNotFound, WriteRejected: one of them is no directory.
         """
         layers = cls.open(upper)
-        layers._lower = SafeDir.open(lower)
+        layers._lower = cls.above(lower, below[0], work, below[1:]) if below else SafeDir.open(lower)
         layers._work = work
         layers._is_alone = layers._hides(".")
         return layers
@@ -320,12 +323,13 @@ def _merged(own: list[Found], below: list[Found]) -> list[Found]:
     return sorted(shown, key=lambda found: found.path)
 
 
-def _make_whiteout(parent: int, name: str) -> None:
+def make_whiteout(parent: int, name: str) -> None:
+    """Put a whiteout into an open directory in which nothing has the name."""
     os.mknod(name, stat.S_IFCHR, _NOTHING, dir_fd=parent)  # Linux lets everybody make this one device (5.8)
 
 
 def _put_whiteout(parent: int, name: str, temporary: str) -> None:
-    _make_whiteout(parent, temporary)
+    make_whiteout(parent, temporary)
     os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
@@ -342,7 +346,7 @@ def _put_directory(parent: int, name: str, temporary: str) -> None:
 
 
 def _put_whiteout_over_directory(parent: int, name: str, temporary: str) -> None:
-    _make_whiteout(parent, temporary)
+    make_whiteout(parent, temporary)
     _exchange(parent, temporary, name)
     descriptor = os.open(temporary, open_below.LIST, dir_fd=parent)
     try:
@@ -354,7 +358,7 @@ def _put_whiteout_over_directory(parent: int, name: str, temporary: str) -> None
             os.rmdir(temporary, dir_fd=parent)
         except OSError:  # somebody made a file in it just now, which has to show
             for one in hidden:
-                _make_whiteout(descriptor, one)
+                make_whiteout(descriptor, one)
             _exchange(parent, temporary, name)
             os.unlink(temporary, dir_fd=parent)
     finally:

@@ -35,6 +35,7 @@ from pytest_gittrix.workspaces.seed_files import (
     commit_of,
     derivation,
     exact_packs,
+    layer_below,
     seed_directory,
     template_index,
 )
@@ -207,12 +208,13 @@ class Seed:
     def _root_of(self, commit: str) -> str:
         return parse_commit(commit, self.objects.read(commit)[1]).tree
 
-    def nearest_with(self, name: str) -> tuple[str, Collection[str]] | None:
-        """The directory of a name in the nearest seed that this one comes from and that has it, and the paths at which the two differ."""
+    def nearest_with(self, name: str) -> tuple[str, Changes] | None:
+        """The directory of a name in the nearest seed that this one comes from and that has it, and what has changed since that seed."""
         for ancestor in ancestry(self.directory):
             found = os.path.join(os.path.dirname(self.directory), ancestor, name)
             if os.path.isdir(found):
-                return found, changed_paths(self.trees.read, self._root_of(commit_of(ancestor)), self.root).keys()
+                changed = changed_paths(self.trees.read, self._root_of(commit_of(ancestor)), self.root)
+                return found, {path: after for path, (_, after) in changed.items()}
         return None
 
     def size(self, path: str) -> int:
@@ -471,10 +473,11 @@ def prune_seeds(
             return []
         needed = set(asked)
         unneeded = [name for name in whole if name.partition("-")[0] not in needed]
-        removed = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
+        removed = {name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)}
+        removed -= {layer_below(os.path.join(seeds, name)) for name in whole if name not in removed}
         for name in removed:
             remove(os.path.join(seeds, name))
-        return removed
+        return [*removed]
     return []
 
 

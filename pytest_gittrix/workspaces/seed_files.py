@@ -8,12 +8,13 @@ A seed is a directory, ``<commit>-<history>``:
 - ``shallow``: the commits whose parents are left out.
 - ``index``: the index of a fresh workspace.
 - ``lower/``: the lower layer of overlays: every file of the baseline, and of a ``.git`` the pack and the index. Files that did not change
-  since an earlier seed are hard links to those of its layer.
+  since an earlier seed are hard links to those of its layer. In its stead a seed that differs little from an earlier one has ``layer/``:
+  the name of that seed (``below``), and what differs from its lower layer, with whiteouts for what is gone (``files/``).
 - ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 
-The last three are made when they are first needed. No file is written again once it has its name, and a directory that is half made has
-another name; a process that finds that another one was faster uses what that one made.
+All but the first three are made when they are first needed. No file is written again once it has its name, and a directory that is half
+made has another name; a process that finds that another one was faster uses what that one made.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, syn
 
 BASELINE_MTIME: Final = 1_000_000_000
 """Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
+
+LAYER: Final = "layer"
+"""The directory of a seed with what differs from the lower layer of an earlier one."""
 
 MOST_ANCESTORS: Final = 50
 """A seed that has so many is not derived from: each has a pack, and with them all grows what the baseline does not need any more."""
@@ -104,6 +108,11 @@ def seed_directory(seeds: str, commit: str, history: object) -> str:
 def commit_of(directory: str) -> str:
     """The commit of the seed in a directory."""
     return os.path.basename(directory).partition("-")[0]
+
+
+def layer_below(directory: str) -> str | None:
+    """The name of the seed above whose lower layer overlays from the seed in a directory lie; None if they need no other seed."""
+    return read_text(os.path.join(directory, LAYER, "below"))
 
 
 def ancestry(directory: str) -> tuple[str, ...]:

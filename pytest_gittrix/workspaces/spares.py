@@ -29,7 +29,7 @@ from pytest_gittrix.workspaces.workspace import (
     Workspace,
     WorkspaceKind,
     create,
-    lower_layer,
+    lower_layers,
     note_creation,
     open_workspace,
     write_entry,
@@ -273,7 +273,7 @@ def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str)
     """
     directories = dict(workspace.created.directories)
     if workspace.kind == "overlay":
-        lower_layer(seed)
+        lower_layers(seed)
     else:
         _bring_files_forward(workspace.path, directories, workspace.seed, seed)
     if workspace.kind in WITH_OWN_GIT:

@@ -23,7 +23,8 @@ from weakref import WeakKeyDictionary
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry
+from pytest_gittrix.git.tree import DIRECTORY, EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, lookup, parents
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import (
     PUBLIC,
     link_or_copy,
@@ -36,9 +37,9 @@ from pytest_gittrix.os_level.files import (
     write_new,
 )
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.overlay import LayeredDir
+from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
 from pytest_gittrix.workspaces.seed import History, Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, built_once
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, built_once, layer_below
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
@@ -47,6 +48,11 @@ WITH_OWN_GIT: Final[tuple[WorkspaceKind, ...]] = ("clone", "overlay")
 """The kinds with a repository of their own."""
 _INCOMPLETE: Final[tuple[WorkspaceKind, ...]] = ("lazy", "overlay")
 """The kinds that do not have every file of the baseline in their directory."""
+
+MOST_LAYERED: Final = 500
+"""Paths that may differ from an earlier checkout for an ``overlay`` to lie above that: each is written again for the next baseline."""
+_WORTH_A_LAYER: Final = 4
+"""A layer of what differs saves nothing where more than one of so many files does."""
 
 _WORK: Final = "work"
 _NOTE: Final = "workspace.json"
@@ -168,11 +174,12 @@ class Workspace:
         return self._admin
 
     @property
-    def layers(self) -> tuple[str, str] | None:
-        """The lower layer of an ``overlay``, and the directory that the kernel works in while it is mounted; None for the other kinds."""
+    def layers(self) -> tuple[str, str, tuple[str, ...]] | None:
+        """What an ``overlay`` lies above, as ``LayeredDir.above`` takes it; None for the other kinds."""
         if self.kind != "overlay" or self._state_dir is None:
             return None
-        return lower_layer(self.began), os.path.join(self._state_dir, _WORK)
+        lower, *below = lower_layers(self.began)
+        return lower, os.path.join(self._state_dir, _WORK), tuple(below)
 
     def stand_alone(self, top: str = ".") -> None:
         """See that a directory has all its files itself, unlike that of an ``overlay``; ``LayeredDir.stand_alone`` says what is raised."""
@@ -368,7 +375,7 @@ def create(
     if kind == "clone":
         write_git_directory(os.path.join(path, ".git"), seed, branch)
     elif kind == "overlay":
-        lower_layer(seed)
+        lower_layers(seed)
         write_git_directory(os.path.join(path, ".git"), seed, branch, above=True)
         os.makedirs(os.path.join(state_dir, _WORK))
     elif durable_common_dir is not None and kind == "worktree":
@@ -377,30 +384,113 @@ def create(
     return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin, state_dir)
 
 
-def lower_layer(seed: Seed) -> str:
-    """The lower layer of every overlay from a seed's baseline, made now if this is the first. It is part of the seed, and stays as long.
+def lower_layers(seed: Seed) -> tuple[str, ...]:
+    """The lower layers of every overlay from a seed's baseline, the uppermost first, made now if this is the first.
+
+    They are a checkout of the baseline; or, above the checkout of an earlier baseline, what differs from that. What differs is part of the
+    seed, and keeps the seed of the checkout from being pruned.
 
     Raises:
         OSError: the disk refused.
     """
-    lower = os.path.join(seed.directory, "lower")
-    if os.path.isdir(lower):
-        return lower
-    with built_once(lower, os.path.dirname(seed.directory)) as building:
-        os.mkdir(building)
-        earlier = seed.nearest_with("lower")
-        if earlier is None:
-            _write_files(building, seed)
-        else:
-            _link_files(building, seed, *earlier)
-        packs = os.path.join(building, ".git", "objects", "pack")
-        os.makedirs(packs)
-        for name in seed.packs:
-            link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
-        write_new(os.path.join(building, ".git", "index"), seed.index)
-        if seed.sync:
-            sync_file_system(building)
-    return lower
+    seeds = os.path.dirname(seed.directory)
+    found = _lower_layers_of(seed.directory)
+    if not found:
+        with locked_file(seeds, shared=True):  # the earlier seed is not pruned meanwhile
+            earlier = seed.nearest_with("lower")
+            is_left_alone = layer_below(seed.directory) is not None  # somebody removed what it lies above
+            if earlier is None or is_left_alone or not _made_above(seed, *earlier):
+                with built_once(os.path.join(seed.directory, "lower"), seeds) as building:
+                    os.mkdir(building)
+                    if earlier is None:
+                        _write_files(building, seed)
+                    else:
+                        _link_files(building, seed, *earlier)
+                    _write_lower_git(building, seed)
+                    if seed.sync:
+                        sync_file_system(building)
+            found = _lower_layers_of(seed.directory)
+    return found
+
+
+def _lower_layers_of(seed: str) -> tuple[str, ...]:
+    """The lower layers that the seed in a directory has; none if they are not made yet."""
+    whole = os.path.join(seed, "lower")
+    if os.path.isdir(whole):
+        return (whole,)
+    earlier = layer_below(seed)
+    if earlier is None:
+        return ()
+    whole = os.path.join(os.path.dirname(seed), earlier, "lower")
+    return (os.path.join(seed, LAYER, "files"), whole) if os.path.isdir(whole) else ()
+
+
+def _made_above(seed: Seed, lower: str, changes: Changes) -> bool:
+    """Make the layer of what differs from a checkout. Returns False where it would save little, or cannot be made."""
+    if len(changes) > MOST_LAYERED or len(changes) * _WORTH_A_LAYER > len(seed.entries):
+        return False
+    if any(entry is not None and entry.mode == SUBMODULE for entry in changes.values()):
+        return False  # what is below would show in its empty directory
+    layer = os.path.join(seed.directory, LAYER)
+    try:
+        with built_once(layer, os.path.dirname(layer)) as building:
+            files = os.path.join(building, "files")
+            os.makedirs(files)
+            _write_changes(files, seed, changes)
+            _write_lower_git(files, seed, lower)
+            write_file(os.path.join(building, "below"), os.path.basename(os.path.dirname(lower)).encode())
+            if seed.sync:
+                sync_file_system(building)
+    except OSError:  # a file system without whiteouts; what else is wrong, a checkout finds, too
+        return False
+    return True
+
+
+def _write_changes(root: str, seed: Seed, changes: Changes) -> None:
+    """Write the files of a baseline that differ from another, and whiteouts for what of the other it does not have."""
+    names: dict[str, dict[str, Entry | None]] = {}
+    for path, entry in changes.items():
+        shown = path if entry is not None else _first_missing(seed, path)
+        if shown is not None:
+            directory, _, name = shown.rpartition("/")
+            names.setdefault(directory, {})[name] = entry
+    for directory, entries in names.items():
+        target = os.path.join(root, directory)
+        os.makedirs(target, exist_ok=True)
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name, entry in entries.items():
+                if entry is None:
+                    make_whiteout(descriptor, name)
+                else:
+                    write_entry(descriptor, name, entry, seed)
+        finally:
+            os.close(descriptor)
+
+
+def _first_missing(seed: Seed, path: str) -> str | None:
+    """The uppermost of a path and the directories above it that a baseline does not have; None where it has something else there."""
+    for part in (*parents(path), path):
+        item = lookup(seed.trees.read, seed.root, part)
+        if item is None or item[0] != DIRECTORY:
+            return part if item is None else None
+    return None
+
+
+def _write_lower_git(root: str, seed: Seed, below: str | None = None) -> None:
+    """Write what a lower layer has of ``.git``: the pack and the index. Packs of a layer below are hidden."""
+    packs = os.path.join(root, ".git", "objects", "pack")
+    os.makedirs(packs)
+    for name in seed.packs:
+        link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
+    if below is not None:
+        descriptor = os.open(packs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in {*os.listdir(os.path.join(below, ".git", "objects", "pack"))}.difference(seed.packs):
+                make_whiteout(descriptor, name)
+        finally:
+            os.close(descriptor)
+    write_new(os.path.join(root, ".git", "index"), seed.index)
 
 
 def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:

@@ -199,20 +199,22 @@ def _bind(source: str, target: str, flags: int) -> None:
         linux.mount(stage, point, None, linux.MS_MOVE, shown=target)
 
 
-def _put_overlay(point: str, target: str, lower: str, upper: str, work: str) -> None:
-    """Show a directory above another as one. The lock on the work directory lasts as long as this process, and so as long as the mount."""
+def _put_overlay(point: str, target: str, upper: str, work: str, *lowers: str) -> None:
+    """Show a directory above others as one. The lock on the work directory lasts as long as this process, and so as long as the mount."""
     _lock(os.open(_OLD + work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    # Both get short names for a moment, since the options of a mount have to be short.
+    # All get short names for a moment, since the options of a mount have to be short.
     above = os.path.commonpath([upper, work])
-    for directory, name in ((lower, _LOWER), (above, _ABOVE)):
+    below = {f"{_LOWER}{number}": lower for number, lower in enumerate(lowers)}
+    named = {**below, _ABOVE: above}
+    for name, directory in named.items():
         os.mkdir(name)
         linux.mount(_OLD + directory, name, None, linux.MS_BIND)
     inside = [os.path.join(_ABOVE, os.path.relpath(path, above)) for path in (upper, work)]
     written = [path.replace("\\", r"\\").replace(",", r"\,") for path in inside]
-    options = f"lowerdir={_LOWER},upperdir={written[0]},workdir={written[1]},userxattr"
+    options = f"lowerdir={':'.join(below)},upperdir={written[0]},workdir={written[1]},userxattr"
     linux.mount("overlay", point, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options, shown=target)
     os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that nobody could remove it
-    for name in (_LOWER, _ABOVE):
+    for name in named:
         linux.unmount(name)
 
 

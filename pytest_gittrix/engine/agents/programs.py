@@ -273,7 +273,10 @@ class Programs:
 
 def layers_of(workspace: Workspace) -> Layers | None:
     """What a workspace lies above, for a jail; None for one that is a directory by itself."""
-    return None if workspace.layers is None else Layers(*map(Path, workspace.layers))
+    if workspace.layers is None:
+        return None
+    lower, work, below = workspace.layers
+    return Layers(Path(lower), Path(work), tuple(map(Path, below)))
 
 
 def exit_code(done: Finished) -> int | None:

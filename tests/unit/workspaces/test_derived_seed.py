@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.git import FORMATS, Content, GitRepo, git
 from support.moving import contents, edit
 
+from pytest_gittrix import confine
+from pytest_gittrix.confine import Layers, Place, confinement, toolchain
+from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prune_seeds
 from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
-from pytest_gittrix.workspaces.workspace import create, lower_layer
+from pytest_gittrix.workspaces.workspace import create, lower_layers
 
 STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
 """How often the baseline moves; each time the seed, and now and then a workspace, is compared with one that is made from nothing."""
@@ -90,26 +98,92 @@ def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
     assert derived > 3
 
 
-def test_on_a_moving_baseline_every_lower_layer_is_the_one_made_from_nothing(tmp_path: Path) -> None:
+SHOWN = """
+import json, os, stat
+def told(path):
+    status = os.lstat(path)
+    if stat.S_ISDIR(status.st_mode):
+        return [status.st_mode, 0, ""]
+    data = os.readlink(path) if stat.S_ISLNK(status.st_mode) else open(path).read()
+    return [status.st_mode, status.st_mtime_ns, data]
+print(json.dumps({path: told(path) for base, *names in os.walk(".") for path in (os.path.join(base, n) for part in names for n in part)
+                  if path.split("/")[1] != ".git"}))
+"""
+
+
+def shown(layers: tuple[str, ...], root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """What a program in a jail finds in a fresh workspace above some layers."""
+    upper, work, home = (root / name for name in ("upper", "work", "home"))
+    for path in (upper, work, home):
+        path.mkdir(parents=True)
+    lower, *below = map(Path, layers)
+    place = Place(upper, home, readable=toolchain(), layers=Layers(lower, work, tuple(below)))
+    done = confine.run([sys.executable, "-I", "-S", "-c", SHOWN], place, confinement("jail", layers=True), environment={})
+    found = json.loads(done.stdout)
+    return {path[2:]: (mode, time, os.fsencode(data)) for path, (mode, time, data) in sorted(found.items())}
+
+
+def read_by_the_engine(layers: tuple[str, ...], root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """What the engine finds there."""
+    (root / "upper").mkdir(parents=True)
+    lower, *below = layers
+    with closing(LayeredDir.above(str(root / "upper"), lower, "", below)) as files:
+        found = {}
+        for one in files.scan():
+            is_link = stat.S_ISLNK(one.stat.st_mode)
+            data = b"" if one.is_dir else files.read_link(one.path) if is_link else files.read(one.path)[0]
+            found[one.path] = one.stat.st_mode, 0 if one.is_dir else one.stat.st_mtime_ns, data
+    return dict(sorted(found.items()))
+
+
+def test_on_a_moving_baseline_the_lower_layers_show_the_checkout_that_is_made_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspaces, "_WORTH_A_LAYER", 0)
+    can_mount = not missing_layers(str(tmp_path))
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}, bare=True)
     draw = random.Random(0)
-    for _ in range(20):
-        layer = lower_layer(prepared(repo, tmp_path / "seeds"))
-        fresh = lower_layer(prepared(repo, tmp_path / "cold"))
-        assert contents(Path(layer)) == contents(Path(fresh))
+    above = 0
+    for number in range(STEPS):
+        layers = lower_layers(prepared(repo, tmp_path / "seeds"))
+        [whole] = lower_layers(prepared(repo, tmp_path / "cold"))
+        fresh = {path: found for path, found in contents(Path(whole)).items() if path.split("/")[0] != ".git"}
+        above += len(layers) > 1
+        assert read_by_the_engine(layers, tmp_path / f"read{number}") == fresh
+        if can_mount and len(layers) > 1 and number % 3 == 0:
+            assert shown(layers, tmp_path / f"shown{number}") == fresh
         shutil.rmtree(tmp_path / "cold")
         edit(draw, repo)
+    assert above > STEPS // 4
 
 
 def test_lower_layers_share_the_files_at_which_they_do_not_differ(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "durable", {"d/same": "1\n", "d/changed": "1\n"}, bare=True)
-    before = Path(lower_layer(prepared(repo, tmp_path / "seeds")))
+    [before] = map(Path, lower_layers(prepared(repo, tmp_path / "seeds")))
     repo.commit({"d/changed": "2\n"})
 
-    after = Path(lower_layer(prepared(repo, tmp_path / "seeds")))
+    [after] = map(Path, lower_layers(prepared(repo, tmp_path / "seeds")))
 
     assert (before / "d/same").samefile(after / "d/same")
     assert (before / "d/changed").read_text() == "1\n"
+
+
+def test_a_lower_layer_of_what_differs_keeps_the_checkout_below_it(tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    repo = GitRepo.make(tmp_path / "durable", {f"d{n}/f": f"{n}\n" for n in range(12)}, bare=True)
+    [checkout] = lower_layers(prepared(repo, seeds))
+    repo.commit({"d1/f": "changed\n", "d2/f": None})
+    seed = prepared(repo, seeds)
+
+    layer, below = lower_layers(seed)
+
+    assert below == checkout
+    assert {str(path.relative_to(layer)) for path in Path(layer).glob("**/*") if ".git" not in path.parts} == {"d1", "d1/f", "d2"}
+    assert prune_seeds(str(seeds), lambda: [seed.commit], remove=shutil.rmtree, spare=0, older_than=0) == []
+    shutil.rmtree(checkout)
+    assert [Path(whole, "d1/f").read_text() for whole in lower_layers(seed)] == ["changed\n"]
+    assert prune_seeds(str(seeds), list, remove=shutil.rmtree, spare=0, older_than=-60) != []
+    assert os.listdir(seeds) == []
 
 
 def test_a_clone_gets_nothing_of_earlier_or_later_baselines(tmp_path: Path) -> None:
@@ -250,8 +324,13 @@ def test_a_seed_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -
 
 MAKER = """
 import sys
+from pytest_gittrix import confine
+from pytest_gittrix.confine import Layers, Place, confinement, toolchain
+from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.seed import prepare_seed
 seed_files._SMALL_INDEX, seed_files._MANY_OBJECTS = 0, 5
 with Repository.open(sys.argv[1]) as repository:

@@ -27,6 +27,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces import overlay, seed_files
+from pytest_gittrix.workspaces import workspace as workspaces
 from pytest_gittrix.workspaces.side_work import REPOSITORY
 
 FILES: dict[str, Content] = {
@@ -356,6 +357,7 @@ def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_othe
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)  # each seed is derived from the one before
+    monkeypatch.setattr(workspaces, "_WORTH_A_LAYER", 0)
     files = {path: content for path, content in FILES.items() if path != "sub"}
     objects = "git cat-file --batch-all-objects --batch-check='%(objectname)'"
     with open_site(tmp_path, files, object_format=format_) as site:
@@ -367,6 +369,9 @@ def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_othe
         for commit in (site.durable.head(), first):
             site.durable.git("update-ref", "refs/heads/main", commit)
             session = site.start(workspace="overlay")
+            layers = parts_of(session).workspace.layers
+            assert layers is not None
+            assert len(layers[2]) == (commit != first)  # the moved baseline lies above the checkout of the first
             known = run(session, f"git status --short; git fsck --strict; {objects}").split()
             wanted = site.durable.git("rev-list", "--objects", "--no-object-names", f"{commit}^{{tree}}").split()
             assert sorted(known) == sorted([commit, *wanted])

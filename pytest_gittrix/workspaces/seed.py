@@ -473,11 +473,12 @@ def prune_seeds(
             return []
         needed = set(asked)
         unneeded = [name for name in whole if name.partition("-")[0] not in needed]
-        removed = {name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)}
-        removed -= {layer_below(os.path.join(seeds, name)) for name in whole if name not in removed}
+        unneeded = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
+        below = {layer_below(os.path.join(seeds, name)) for name in whole if name not in unneeded}
+        removed = [name for name in unneeded if name not in below]
         for name in removed:
             remove(os.path.join(seeds, name))
-        return [*removed]
+        return removed
     return []
 
 

@@ -284,6 +284,10 @@ class LayeredDir(SafeDir):
         Raises:
             WriteRejected: a directory is there, or what is above it is no directory.
         """
+        with suppress(PathNotFound, open_below.ParentNotDirectory):
+            own, below = self._look(path)
+            if own is not None or below is not None:  # so what is above it shows, too
+                return _file_below(path, own, below)
         for parent in reversed([*parents(path)]):
             try:
                 own, below = self._look(parent)
@@ -297,12 +301,7 @@ class LayeredDir(SafeDir):
                 raise open_below.ParentNotDirectory(parent, open_below.kind(shown))
             if shown is not None:
                 break
-        own, below = self._look(path)
-        if own is not None:
-            return None
-        if below is not None and stat.S_ISDIR(below.st_mode):
-            raise open_below.wrong_kind(path, "directory", "file")
-        return below
+        return _file_below(path, *self._look(path))
 
     def _prune(self, directories: list[str]) -> None:
         """Remove directories, the last first, until one shows something."""
@@ -315,6 +314,15 @@ class LayeredDir(SafeDir):
             else:
                 with suppress(OSError), self._at(directory) as (parent, name):
                     os.rmdir(name, dir_fd=parent)
+
+
+def _file_below(path: str, own: os.stat_result | None, below: os.stat_result | None) -> os.stat_result | None:
+    """What the lower layer shows at a path where a file is to be. Raises WriteRejected if it shows a directory."""
+    if own is not None:
+        return None
+    if below is not None and stat.S_ISDIR(below.st_mode):
+        raise open_below.wrong_kind(path, "directory", "file")
+    return below
 
 
 def _merged(own: list[Found], below: list[Found]) -> list[Found]:

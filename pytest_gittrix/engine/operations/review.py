@@ -162,6 +162,8 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
     status = workspace.files.lstat(path)
     if status is not None and not stat.S_ISLNK(status.st_mode):
         return path  # no component is a link, or nothing would have been found
+    if status is None and _meets_no_link(workspace, path):
+        return path
     place: list[str] = []
     rest, links = path.split("/"), 0
     while rest:
@@ -212,6 +214,22 @@ def _leads_nowhere(path: str, reason: str) -> WriteRejected:
 def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
     status = workspace.files.lstat(path)
     return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
+
+
+def _meets_no_link(workspace: Workspace, path: str) -> bool:
+    """Whether the disk, and the baseline that a ``lazy`` workspace shows, have no link at or above a path that is not on the disk."""
+    missing = [path]
+    for parent in reversed([*parents(path)]):
+        status = workspace.files.lstat(parent)
+        if _is_other(status):
+            return False
+        if status is not None:
+            break
+        missing.append(parent)
+    if workspace.kind != "lazy":
+        return True
+    entries = workspace.seed.entries
+    return not any(name in entries and entries[name].mode == SYMLINK for name in missing)
 
 
 def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:

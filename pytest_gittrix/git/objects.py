@@ -235,19 +235,43 @@ def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
     return CatFileObjects(objects_dir)
 
 
+class ParsedTrees:
+    """Parsed trees by id, for all who read the same repository: those that were read last, up to a number of lines of all together.
+
+    A repository can have a thousand small directories or one of thousands of files, so their number says nothing of the memory they take.
+
+    Args:
+        most_lines: how many lines are kept; the last tree is kept in any case. A line takes some 200 bytes.
+    """
+
+    def __init__(self, most_lines: int = 1 << 17) -> None:
+        self._most_lines = most_lines
+        self._lines = 0
+        self._trees: OrderedDict[str, Mapping[bytes, Item]] = OrderedDict()
+        self.get = self._trees.get  # without a call in between, since every look at a tree asks
+
+    def put(self, id_: str, items: Mapping[bytes, Item]) -> None:
+        """Keep a tree, in exchange for the oldest ones if there is no room."""
+        if id_ in self._trees:
+            return
+        self._trees[id_] = items
+        self._lines += len(items)
+        while self._lines > self._most_lines and len(self._trees) > 1:
+            _, oldest = self._trees.popitem(last=False)
+            self._lines -= len(oldest)
+
+
 class Trees:
     """Reads and parses tree objects, and keeps those that were parsed last (tree objects never change).
 
     Args:
         objects: where they are read from.
-        cached: how many parsed ones are kept.
         parsed: what another reader has parsed, to be used and added to.
     """
 
-    def __init__(self, objects: Objects, cached: int = 4096, parsed: OrderedDict[str, Mapping[bytes, Item]] | None = None) -> None:
-        self.parsed: OrderedDict[str, Mapping[bytes, Item]] = OrderedDict() if parsed is None else parsed
+    def __init__(self, objects: Objects, parsed: ParsedTrees | None = None) -> None:
+        self.parsed = ParsedTrees() if parsed is None else parsed
         self._objects = objects
-        self._cached = cached
 
     def read(self, id_: str) -> Mapping[bytes, Item]:
         """The lines of a tree by name. Raises MissingObject if there is no such tree."""
@@ -257,7 +281,6 @@ class Trees:
         kind, data = self._objects.read(id_)
         if kind != "tree":
             raise MissingObject(f"Object {id_} is a {kind}, not a tree.", why="The repository is damaged.", fix="Run `git fsck`.")
-        while len(self.parsed) >= self._cached:
-            self.parsed.popitem(last=False)
-        items = self.parsed[id_] = parse_tree(data, self._objects.format.size)
+        items = parse_tree(data, self._objects.format.size)
+        self.parsed.put(id_, items)
         return items

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.git import GitRepo, git
 
 from pytest_gittrix.errors import UnsupportedRepository
-from pytest_gittrix.git.objects import FORMATS, SHA1, MissingObject, ObjectFormat, Trees, object_format, open_objects
+from pytest_gittrix.git.objects import FORMATS, SHA1, MissingObject, ObjectFormat, ParsedTrees, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.git.tree import FILE
 
 formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
 
@@ -158,6 +159,23 @@ def test_a_blob_is_no_tree(tmp_path: Path) -> None:
 
     with pytest.raises(MissingObject, match="is a blob, not a tree"):
         Trees(objects).read(repo.tree()["a"].id)
+
+
+def test_parsed_trees_are_limited_by_their_lines_and_not_by_their_number() -> None:
+    small = {b"a": (FILE, "1" * 40)}
+    large = {b"%d" % number: (FILE, "1" * 40) for number in range(7)}
+    parsed = ParsedTrees(most_lines=10)
+
+    for name in "abcdefghijkl":
+        parsed.put(name, small)
+    assert [name for name in "abcdefghijkl" if parsed.get(name) is not None] == [*"cdefghijkl"]
+
+    parsed.put("large", large)
+    parsed.put("large", large)
+    assert [name for name in "cdefghijkl" if parsed.get(name) is not None] == [*"jkl"]
+
+    parsed.put("too large", large | {b"more %d" % number: (FILE, "1" * 40) for number in range(9)})
+    assert (parsed.get("large"), parsed.get("l"), len(parsed.get("too large") or ())) == (None, None, 16)
 
 
 def test_the_configuration_of_the_repository_is_never_read(tmp_path: Path) -> None:

@@ -128,6 +128,37 @@ def removes_finished_work(world: ToolWorld, verb: str) -> None:
         raise NoVerdict(f"`{ran.line}` removed nothing, not even finished work (exit status {ran.status}): {ran.last_line}")
 
 
+_DROPPED: Final = 'echo dropped >> other.txt; git stash push -q; git rev-parse refs/stash > "$R/before"; git stash drop -q'
+_RESET: Final = 'git commit -q --allow-empty -m slip; git rev-parse HEAD >> "$R/before"; git reset -q --hard HEAD~1'
+_UNMOUNTED: Final = (
+    'git worktree add -q --detach "$R/disk/away"; git -C "$R/disk/away" commit -q --allow-empty -m away; '
+    'git -C "$R/disk/away" rev-parse HEAD >> "$R/before"; mv "$R/disk" "$R/unmounted"'
+)
+# A maintenance in the background holds one of these locks until it ends.
+_MAINTENANCE_ENDS: Final = (
+    "sleep 0.1; for n in $(seq 50); do test -e .git/gc.pid || test -e .git/objects/maintenance.lock || break; sleep 0.1; done"
+)
+
+
+def keeps_what_maintenance_keeps(world: ToolWorld, verb: str) -> None:
+    """Judge that a command removes nothing that git's own maintenance would keep.
+
+    In the main checkout a person has dropped an entry of the stash and reset a commit away. The directory of another worktree, with a
+    commit on a detached HEAD, is not mounted.
+    """
+    world.create()
+    finish_by_hand(world)
+    world.sh(f"{_DROPPED}; {_RESET}; {_UNMOUNTED}")
+    world.command(verb)
+    dropped, reset, away = (f'"$(sed -n {line}p "$R/before")"' for line in (1, 2, 3))
+    world.check(
+        f"{_MAINTENANCE_ENDS}; git cat-file -e {dropped}", "a dropped entry of the stash is gone, which git keeps for weeks", lost=True
+    )
+    world.check(f"git cat-file -e {reset}", "a commit is gone that a person had reset away, which git keeps for weeks", lost=True)
+    what = "the commits of a worktree whose directory is not mounted have no name any more, which git keeps for months"
+    world.check(f"git rev-list --all | grep -q {away}", what, lost=True)
+
+
 def judge_form(world: ToolWorld, form: Form, text: str, name: str = "demo") -> None:
     """Judge that work of a form can still be found after the tool ran."""
     if form.place:

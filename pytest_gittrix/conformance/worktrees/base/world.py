@@ -238,9 +238,9 @@ class ToolWorld:
 
     # --- judging
 
-    def check(self, test: str, what: str) -> None:
+    def check(self, test: str, what: str, *, lost: bool = False) -> None:
         """Judge with a line of shell, run in the main checkout: where it fails, the promise is broken, and ``what`` says how."""
-        self.require(self._run(test, self.repo).done, what, test)
+        self.require(self._run(test, self.repo).done, what, test, lost=lost)
 
     def require(self, kept: bool, what: str, show: str, *, lost: bool = False) -> None:
         """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
-from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant, removes_finished_work
+from pytest_gittrix.conformance.worktrees.base.forms import (
+    FORMS,
+    finish_by_hand,
+    judge_form,
+    keeps_what_maintenance_keeps,
+    plant,
+    removes_finished_work,
+)
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 _KEEPING: Final = re.compile(r"keep|kept|skip|not |n't|unmerged|refus|active|ahead|retain|dirty|warn", re.IGNORECASE)
@@ -270,3 +277,14 @@ def written_is_not_old(world: ToolWorld, _case: str) -> None:
     world.sh(f"mkdir build; echo running > build/log.txt; {_TOUCHED_LONG_AGO} . build", path)
     world.command("expire")
     world.check(f'test -f "{path}/build/log.txt"', "a worktree is gone in which a file was written a moment ago")
+
+
+@clause(
+    "WMRG-16",
+    "cleaning prunes nothing that git's own maintenance keeps: dropped stashes, commits of a reflog, worktrees that are not mounted",
+    "the way back from a slip is closed, which git keeps open for weeks",
+    "clean",
+)
+def cleaning_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
+    """A finished worktree is cleaned; what a tool tidies besides, at once or in the background, is somebody else's."""
+    keeps_what_maintenance_keeps(world, "clean")

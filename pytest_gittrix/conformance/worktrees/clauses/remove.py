@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
-from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, judge_form, plant, removes_finished_work
+from pytest_gittrix.conformance.worktrees.base.forms import (
+    FORMS,
+    finish_by_hand,
+    judge_form,
+    keeps_what_maintenance_keeps,
+    plant,
+    removes_finished_work,
+)
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 _PROMISES: Final = (
@@ -156,3 +163,14 @@ def a_bare_repository(world: ToolWorld, _case: str) -> None:
     _dirty(bare)
     bare.command("delete")
     bare.findable(token("mixed"), "lost: unsaved work in a worktree of a bare repository")
+
+
+@clause(
+    "WREM-26",
+    "what git's own maintenance keeps is not pruned: dropped stashes, commits of a reflog, worktrees that are not mounted",
+    "the way back from a slip is closed, which git keeps open for weeks",
+    "delete",
+)
+def removing_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
+    """The worktree that is removed is finished; what a tool tidies besides, at once or in the background, is somebody else's."""
+    keeps_what_maintenance_keeps(world, "delete")

@@ -21,10 +21,10 @@ from pygit2.enums import FileStatus, RepositoryOpenFlag
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import Advice, WorktreeDirty
-from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
+from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
-from pytest_gittrix.git.repository import Checkout, operations_in
+from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file

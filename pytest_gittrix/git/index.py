@@ -2,6 +2,8 @@
 
 A change copies every byte that does not concern a changed path (stat data, flags, resolve-undo), so that what the person has staged stays
 staged. Version 4 is read into the layout of version 3, and written from it. Split and sparse indexes are refused by name.
+
+Beside it, in the git directory of a checkout, are the files that show which operation is in progress.
 """
 
 from __future__ import annotations
@@ -12,23 +14,43 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.errors import UnsupportedRepository
-from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.tree import SUBMODULE
+
+if TYPE_CHECKING:
+    from pytest_gittrix.git.objects import ObjectFormat
+
+OPERATIONS: Final = {
+    "MERGE_HEAD": "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "sequencer": "sequence of picks",
+    "BISECT_LOG": "bisect",
+}
+"""The operations that git can be in the middle of, by the file in a checkout's git directory that shows it."""
 
 _STAT: Final = struct.Struct(">10I")
 _HEADER: Final = struct.Struct(">4sII")
+_FLAGS: Final = struct.Struct(">H")
 _EXTENDED: Final = 0x4000
 _SKIP_WORKTREE: Final = 0x4000
 _MODE_AT: Final = 24
-_ASSUME_UNCHANGED: Final = 0x80  # of the first byte of the flags
+_ASSUME_UNCHANGED: Final = 0x8000
 _STAGES: Final = 0x3000
 _NAME_MASK: Final = 0x0FFF
 _LOW: Final = 0xFFFFFFFF
 # These describe entries that may have changed; git rebuilds them when it needs them.
-_DROPPED_EXTENSIONS: Final = (b"TREE", b"EOIE", b"IEOT", b"UNTR", b"FSMN")
+_TREE: Final = b"TREE"
+_DROPPED_EXTENSIONS: Final = (_TREE, b"EOIE", b"IEOT", b"UNTR", b"FSMN")
+
+
+def operations_in(git_dir: str) -> list[str]:
+    """The operations that a checkout is in the middle of, by its git directory."""
+    return [*dict.fromkeys(name for file, name in OPERATIONS.items() if os.path.exists(os.path.join(git_dir, file)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +114,9 @@ class IndexFile:
         data: the file's bytes; empty for a repository that has no index yet.
         format_: the repository's object format.
 
+    Attributes:
+        tree: the id of the tree that is staged as a whole, if git noted it; None if it may be another one by now.
+
     Raises:
         UnsupportedRepository: its version or a mandatory extension is one that this module cannot write, or it is damaged.
     """
@@ -116,20 +141,27 @@ class IndexFile:
 
     def _scan(self) -> None:
         """Find the offset and the path of each entry; entries are sorted by path, then by stage."""
-        data, fixed, flags_at = self._data, self._fixed, self._fixed - 2
+        data, fixed, flags_of = self._data, self._fixed, _FLAGS.unpack_from
         starts: list[int] = []
         keys: list[bytes] = []
+        self._flagged: list[int] = []
         at = _HEADER.size
-        for _ in range(self._count):
-            flags = data[at + flags_at] << 8 | data[at + flags_at + 1]
-            name_at = at + fixed + (2 if flags & _EXTENDED else 0)
-            length = flags & _NAME_MASK
-            if length == _NAME_MASK:
-                length = data.index(b"\0", name_at) - name_at
+        for number in range(self._count):
+            name_at = at + fixed
+            (length,) = flags_of(data, name_at - 2)
+            if length >= _NAME_MASK:  # next to none has a flag, a stage or a long name
+                if length & (_EXTENDED | _ASSUME_UNCHANGED):
+                    self._flagged.append(number)
+                name_at += 2 if length & _EXTENDED else 0
+                length &= _NAME_MASK
+                if length == _NAME_MASK:
+                    length = data.index(b"\0", name_at) - name_at
             starts.append(at)
-            keys.append(data[name_at : name_at + length])
-            at = at + (name_at - at + length + 8 & ~7)
+            end = name_at + length
+            keys.append(data[name_at:end])
+            at += end - at + 8 & ~7
         self._starts, self._keys, self._end = [*starts, at], keys, at
+        self.tree: str | None = None
         self._tail = self._extensions(at)
 
     def _extensions(self, at: int) -> bytes:
@@ -139,10 +171,17 @@ class IndexFile:
             name, size = self._data[at : at + 4], int.from_bytes(self._data[at + 4 : at + 8], "big")
             if name[:1].islower():
                 raise _unsupported(f"extension {name.decode(errors='replace')!r}")
+            if name == _TREE:
+                self.tree = self._root(self._data[at + 8 : at + 8 + size])
             if name not in _DROPPED_EXTENSIONS:
                 retained.append(self._data[at : at + 8 + size])
             at += 8 + size
         return b"".join(retained)
+
+    def _root(self, trees: bytes) -> str | None:
+        """The id in the first record of the extension with trees: an empty name, the number of entries (-1 if stale), and of subtrees."""
+        numbers, _, rest = trees.removeprefix(b"\0").partition(b"\n")
+        return None if numbers.startswith(b"-") else rest[: self._format.size].hex()
 
     def staged(self) -> Iterator[tuple[str, str]]:
         """Every path, with the id of what is staged for it; one in conflict comes several times."""
@@ -152,16 +191,17 @@ class IndexFile:
 
     def hidden(self) -> Iterator[tuple[str, IndexEntry]]:
         """The paths that git was told not to look at in the work tree: those that are assumed to be unchanged, and those that it skips."""
-        data, flags_at = self._data, self._fixed - 2
-        for number, at in enumerate(self._starts[:-1]):
-            if data[at + flags_at] & (_ASSUME_UNCHANGED | _EXTENDED >> 8):
-                entry = self._decode(number)
-                if entry.skip_worktree or data[at + flags_at] & _ASSUME_UNCHANGED:
-                    yield os.fsdecode(self._keys[number]), entry
+        for number in self._flagged:
+            entry = self._decode(number)
+            (flags,) = _FLAGS.unpack_from(self._data, self._starts[number] + self._fixed - 2)
+            if entry.skip_worktree or flags & _ASSUME_UNCHANGED:
+                yield os.fsdecode(self._keys[number]), entry
 
     def submodules(self) -> Iterator[str]:
         """The paths that are commits of other repositories."""
         mode = SUBMODULE.to_bytes(4, "big")
+        if mode not in self._data:
+            return
         for number, at in enumerate(self._starts[:-1]):
             if self._data[at + _MODE_AT : at + _MODE_AT + 4] == mode:
                 yield os.fsdecode(self._keys[number])

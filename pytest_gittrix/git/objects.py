@@ -1,25 +1,26 @@
 """Read and hash git objects: sha1 objects through libgit2, sha256 objects through the git binary.
 
-Only an object directory is opened, never a repository, so that no configuration is read.
+Only an object directory is opened, never a repository, so that no configuration is read. What starts git is loaded for sha256 alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pygit2
 
 from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
-from pytest_gittrix.git.environment import empty_repository, git_binary, hermetic_env
 from pytest_gittrix.git.tree import Item, parse_tree
+
+if TYPE_CHECKING:
+    import subprocess
 
 _T = TypeVar("_T")
 _KINDS: Final = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
@@ -171,6 +172,10 @@ class CatFileObjects:
 
     def _pipes(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
+            import subprocess
+
+            from pytest_gittrix.git.environment import empty_repository, git_binary, hermetic_env
+
             environment = hermetic_env() | {"GIT_DIR": empty_repository("sha256"), "GIT_OBJECT_DIRECTORY": str(self._directory)}
             self._process = subprocess.Popen(
                 [git_binary(), "cat-file", "--batch"],

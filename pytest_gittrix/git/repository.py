@@ -46,23 +46,6 @@ _KNOWN_EXTENSIONS: Final = {
 }
 
 
-OPERATIONS: Final = {
-    "MERGE_HEAD": "merge",
-    "rebase-merge": "rebase",
-    "rebase-apply": "rebase",
-    "CHERRY_PICK_HEAD": "cherry-pick",
-    "REVERT_HEAD": "revert",
-    "sequencer": "sequence of picks",
-    "BISECT_LOG": "bisect",
-}
-"""The operations that git can be in the middle of, by the file in a checkout's git directory that shows it."""
-
-
-def operations_in(git_dir: str) -> list[str]:
-    """The operations that a checkout is in the middle of, by its git directory."""
-    return [*dict.fromkeys(name for file, name in OPERATIONS.items() if os.path.exists(os.path.join(git_dir, file)))]
-
-
 @dataclass(frozen=True, slots=True)
 class Checkout:
     """A work tree of the repository: the main one or a linked one.

@@ -17,19 +17,16 @@ from typing import Any, Final
 import pygit2
 
 from pytest_gittrix.errors import GitFailed, InvalidInput, UnsupportedRepository
-from pytest_gittrix.git.index import IndexEntry, IndexFile
+from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in
 from pytest_gittrix.git.objects import object_format
-from pytest_gittrix.git.repository import operations_in
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
-from pytest_gittrix.workspaces.rescue import files_below, find_repositories
 
-_STAGED: Final = (
-    pygit2.enums.FileStatus.INDEX_NEW
-    | pygit2.enums.FileStatus.INDEX_MODIFIED
-    | pygit2.enums.FileStatus.INDEX_DELETED
-    | pygit2.enums.FileStatus.INDEX_RENAMED
-    | pygit2.enums.FileStatus.INDEX_TYPECHANGE
+_EVERY_FILE: Final = (
+    pygit2.enums.DiffOption.INCLUDE_UNTRACKED
+    | pygit2.enums.DiffOption.RECURSE_UNTRACKED_DIRS
+    | pygit2.enums.DiffOption.INCLUDE_IGNORED
+    | pygit2.enums.DiffOption.INCLUDE_TYPECHANGE
 )
 _SHA256: Final = 64
 _SHORT: Final = 12
@@ -149,7 +146,7 @@ class _Look:
     def files(self) -> dict[str, list[Any]]:
         """The work that is not in commits of this repository, by form; that of its submodules is below their paths."""
         index = self._index()
-        modified, staged, untracked, ignored = self._files()
+        modified, staged, untracked, ignored = self._files(index.tree)
         nested = [*self._nested([*untracked, *ignored])]
         found: dict[str, list[Any]] = {
             "modified": modified,
@@ -165,7 +162,7 @@ class _Look:
         for path in dict.fromkeys(index.submodules()):
             whole = os.path.join(self.root, path)
             if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
-                found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
+                found["untracked"] += [os.path.relpath(file, self.root) for file in _files_below(whole)]
                 continue
             inner = _Look(pygit2.Repository(whole))
             looked_into.add(os.path.realpath(inner.git_dir))
@@ -174,7 +171,7 @@ class _Look:
             for form, more in inner.files().items():
                 found[form] += [(f"{path}/{one[0]}", one[1]) if form == "ignored" else f"{path}/{one}" for one in more]
         modules = os.path.realpath(os.path.join(self.git_dir, "modules"))
-        for name in find_repositories(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
+        for name in _repositories_below(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
             git_dir = os.path.join(modules, name)
             if git_dir not in looked_into and _Look(pygit2.Repository(git_dir)).has_unpushed():
                 found["submodules"].append(name)
@@ -204,32 +201,40 @@ class _Look:
     def _below(self, *prefixes: str) -> list[str]:
         return [name for name in self.repository.references if name.startswith(prefixes)]
 
-    def _files(self) -> tuple[list[str], list[str], list[str], list[str]]:
-        modified, staged, untracked, ignored = [], [], [], []
-        status = pygit2.enums.FileStatus
-        for path, flags in self.repository.status(untracked_files="all", ignored=True).items():
-            if flags & status.IGNORED:
+    def _files(self, tree: str | None) -> tuple[list[str], list[str], list[str], list[str]]:
+        """The modified, staged, untracked and ignored paths.
+
+        The tree is that of the index, if git noted it: where it is the commit's, nothing is staged, and no tree has to be read.
+        """
+        delta = pygit2.enums.DeltaStatus
+        index = self.repository.index
+        staged: set[str] = set()
+        if self.head is None:
+            staged.update(entry.path for entry in index)
+        elif tree != str(self.head.tree_id):
+            staged.update(one.new_file.path for one in index.diff_to_tree(self.head.tree).deltas if one.status != delta.CONFLICTED)
+        modified, untracked, ignored = set(), [], []
+        for one in index.diff_to_workdir(_EVERY_FILE).deltas:
+            path = one.new_file.path
+            if one.status == delta.IGNORED:
                 ignored.append(path)
-            elif flags & status.WT_NEW and not flags & _STAGED:
+            elif one.status == delta.UNTRACKED and path not in staged:
                 untracked.append(path)
             else:
-                if flags & _STAGED:
-                    staged.append(path)
-                if flags & ~_STAGED:
-                    modified.append(path)
+                modified.add(path)
         return sorted(modified), sorted(staged), sorted(untracked), sorted(ignored)
 
     def _size(self, path: str) -> int:
         whole = os.path.join(self.root, path)
         if os.path.isdir(whole) and not os.path.islink(whole):
-            return sum(os.lstat(file).st_size for file in files_below(whole))
+            return sum(os.lstat(file).st_size for file in _files_below(whole))
         return os.lstat(whole).st_size
 
     def _nested(self, paths: Sequence[str]) -> Iterator[str]:
         for path in paths:
             if path.endswith("/"):
                 whole = os.path.join(self.root, path)
-                yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in find_repositories(whole))
+                yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in _repositories_below(whole))
 
     def _index(self) -> IndexFile:
         try:
@@ -338,6 +343,20 @@ class _Look:
                 return file.read().strip()
         except OSError:
             return None
+
+
+def _files_below(directory: str) -> Iterator[str]:
+    from pytest_gittrix.workspaces.rescue import files_below  # dear to load, and most worktrees do without
+
+    return files_below(directory)
+
+
+def _repositories_below(directory: str) -> Sequence[str]:
+    if not os.path.isdir(directory):
+        return ()
+    from pytest_gittrix.workspaces.rescue import find_repositories
+
+    return find_repositories(directory)
 
 
 def _diff(commit: pygit2.Commit) -> pygit2.Diff:

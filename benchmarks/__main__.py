@@ -53,6 +53,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
     from benchmarks.query import query
     from benchmarks.startup import command_line, startup
     from benchmarks.store import record, store
+    from benchmarks.unfinished import unfinished
 
     return {
         "cycle": lambda: cycle(sizes, quick=quick),
@@ -62,6 +63,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
         "command line": lambda: command_line(quick=quick),
+        "unfinished": lambda: unfinished(quick=quick),
         "store": lambda: store(quick=quick),
         "record": lambda: record(quick=quick),
         "history": lambda: history(quick=quick),

@@ -107,6 +107,7 @@ class Run:
             goal = f"session {verb}, {dead} ended sessions: times python -c pass"
             shown, bare = (("command line", name, "cpu", dead) for name in (f"session {verb}", "python -c pass"))
             yield self._ratio(goal, shown, bare, 4)
+        yield self._plain("unfinished work of 10 000 files: ms", ("unfinished", "unfinished_work()", TOTAL, 10_000), 50)
         yield self._plain("sweep of 5 000 sessions, none due: ms", ("store", "sweep, none due", TOTAL, 5_000), 20)
         for name in ("session.record", "session.record, one subscriber"):
             yield self._plain(f"{name}, without sync: events/s", ("history", name, TOTAL, 50_000), 20_000, at_least=True)

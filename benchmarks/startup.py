@@ -27,17 +27,17 @@ _COLLECT: Final = ("-m", "pytest", "--co", "-q", "-p", "no:cacheprovider")
 def startup(*, quick: bool = False) -> list[Measurement]:
     """Child processes, by wall clock and by the processor time the system charged them."""
     with scratch() as root:
-        env = _environment(root)
+        env = environment(root)
         directory = root / "empty"
         directory.mkdir()
         jobs: dict[str, Sequence[str]] = {
             WITH: [sys.executable, *_COLLECT],
             WITHOUT: [sys.executable, *_COLLECT, "-p", "no:gittrix"],
-            HELP: [*_gittrix(), "--help"],
+            HELP: [*gittrix(), "--help"],
             PASS: [sys.executable, "-c", "pass"],
             "import pytest_gittrix": [sys.executable, "-c", "import pytest_gittrix"],
         }
-        variants: dict[str, Variant] = {name: _child(arguments, directory, env) for name, arguments in jobs.items()}
+        variants: dict[str, Variant] = {name: child(arguments, directory, env) for name, arguments in jobs.items()}
         turns = interleave(variants, rounds=7 if quick else 41, seconds=8 if quick else 50, warm=2)
     return summarise("startup", turns)
 
@@ -48,31 +48,34 @@ def command_line(*, quick: bool = False) -> list[Measurement]:
     for dead in DEAD:
         with scratch() as root, World.open(root / "world", files={"app.py": "print()\n"}) as world:
             fill(root / "gittrix" / "sessions", dead, events=3)
-            env = _environment(root) | {"GITTRIX_HOME": str(root / "gittrix")}
+            env = environment(root) | {"GITTRIX_HOME": str(root / "gittrix")}
             jobs = {
                 PASS: [sys.executable, "-c", "pass"],
                 "git log -1": ["git", "log", "-1"],
-                "session info": [*_gittrix(), "session", "info", id_of(dead // 2)],
-                "session list": [*_gittrix(), "session", "list"],
+                "session info": [*gittrix(), "session", "info", id_of(dead // 2)],
+                "session list": [*gittrix(), "session", "list"],
             }
-            variants: dict[str, Variant] = {name: _child(arguments, world.durable.path, env) for name, arguments in jobs.items()}
+            variants: dict[str, Variant] = {name: child(arguments, world.durable.path, env) for name, arguments in jobs.items()}
             turns = interleave(variants, rounds=7 if quick else 21, seconds=8 if quick else 40, warm=2)
         found += summarise("command line", turns, size=dead)
     return found
 
 
-def _environment(root: Path) -> dict[str, str]:
+def environment(root: Path) -> dict[str, str]:
     """Users have bytecode on disk, also the bytecode that pytest makes of plugins. It goes where it is thrown away."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return env | {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
 
 
-def _gittrix() -> list[str]:
+def gittrix() -> list[str]:
+    """The command, as a user starts it."""
     script = Path(sys.executable).with_name("gittrix")
     return [str(script)] if script.exists() else [sys.executable, "-m", "pytest_gittrix.cli"]
 
 
-def _child(arguments: Sequence[str], directory: Path, env: Mapping[str, str]) -> Variant:
+def child(arguments: Sequence[str], directory: Path, env: Mapping[str, str]) -> Variant:
+    """A child process, by wall clock and by the processor time the system charged it. Statuses 0 and 5 are as they should be."""
+
     def run(_turn: int) -> Phases:
         before = time.perf_counter_ns()
         process = subprocess.Popen(arguments, cwd=directory, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -28,7 +28,7 @@ def test_enough_tools_are_asked_and_some_have_no_finding() -> None:
 
     assert len(found) >= 12
     assert sum(map(bool, found)) >= 8
-    assert found.count(0) >= 3
+    assert found.count(0) >= 2
 
 
 def test_each_finding_of_the_page_has_a_script() -> None:

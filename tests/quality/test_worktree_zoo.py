@@ -36,6 +36,7 @@ TELLING = {
     "WTRU-02": "without its .git",
     "WSRV-01": "finish",
     "WSRV-02": "delete",
+    "WSRV-04": "create and create",
 }
 
 
@@ -54,7 +55,7 @@ def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellS
     as_pool = {"pool": code == "WNEW-17"}
     right, wrong = (stage.cell(tool.model_copy(update=as_pool), one, case) for tool in (careful(), careful(code)))
 
-    assert (right.verdict, right.what.startswith("tried at ")) == ("kept", one.family == "WSRV"), right.what
+    assert (right.verdict, right.what.startswith("tried ")) == ("kept", one.family == "WSRV"), right.what
     assert wrong.verdict == ("no verdict" if code == "WMRG-01" else "broken"), wrong.what
     assert bool(wrong.script) == (wrong.verdict == "broken" and one.family != "WSRV")
     assert len(wrong.script.splitlines()) <= MOST_LINES
@@ -137,6 +138,16 @@ def test_a_promise_about_crashes_says_how_many_calls_were_tried(stage: CellStage
 
     assert found.verdict == "kept"
     assert re.match(r"tried at 2 of the \d+ calls of `.* create demo` that change files", found.what)
+
+
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+def test_a_promise_about_two_commands_says_how_many_orders_were_tried(stage: CellStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashes, "MOST_ORDERS", 2)
+
+    found = stage.cell(careful(), CLAUSES["WSRV-04"], "delete and finish of one")
+
+    assert found.verdict == "kept"
+    assert re.match(r"tried 2 orders with at most 2 switches; \d+ more are known$", found.what)
 
 
 @pytest.mark.parametrize(

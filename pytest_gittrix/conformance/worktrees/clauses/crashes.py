@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Final, TypeAlias
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.forms import finish_by_hand
@@ -11,7 +12,7 @@ from pytest_gittrix.conformance.worktrees.base.world import PRECIOUS, NoVerdict,
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.testing.faults.faults import FileCall, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise, supported
-from pytest_gittrix.testing.schedules.blackbox import Command, intrude
+from pytest_gittrix.testing.schedules.blackbox import Command, OrderSearch, ProcessInterleaving
 
 STRUCK: Final = ("create", "delete", "finish")
 """The commands that are killed."""
@@ -20,10 +21,10 @@ MOST_POINTS: Final = 32
 BUDGET: Final = 60.0
 """Seconds after which a case of a slow command tries no further call. The report says how many it tried."""
 
-# Not fsck, which takes the HEAD of a worktree that is not finished yet for damage.
-_READ: Final = (
-    "{ git rev-list --objects --branches --tags --stdin </dev/null && git status && git worktree list; } >/dev/null 2>&1 || echo damaged"
-)
+MOST_ORDERS: Final = 32
+"""The number of orders that one case of two commands tries at most; those that tell most come first."""
+MOST_SWITCHES: Final = 2
+"""How often the commands of an order may take turns before one of them ends or waits."""
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -128,6 +129,81 @@ def again_after_a_kill(world: ToolWorld, case: str) -> None:
             raise PromiseBroken(f"{case} was killed at {call}, and the same command again does not finish: {ran.last_line}")
 
 
+Job: TypeAlias = tuple[str, str]
+"""A command, and the name of the worktree that it is for."""
+
+PAIRS: Final[Mapping[str, tuple[Job, Job]]] = {
+    "create and create": (("create", "gamma"), ("create", "delta")),
+    "create and delete": (("create", "gamma"), ("delete", "alpha")),
+    "create and finish": (("create", "gamma"), ("finish", "beta")),
+    "delete and finish": (("delete", "alpha"), ("finish", "beta")),
+    "delete and finish of one": (("delete", "beta"), ("finish", "beta")),
+}
+"""The commands that run at once. The work of alpha is finished, that of beta is not, and the others are not there yet."""
+
+
+def _orders(world: ToolWorld, jobs: Sequence[Job]) -> Iterator[tuple[ProcessInterleaving, str]]:
+    """Let commands run at once from the same state, in one order after the other: the order, and where they took turns."""
+    if reason := supported():
+        raise NoVerdict(f"inconclusive: {reason}")
+    lines = [world.prepared(*job) for job in jobs]
+    actors = [Command(["sh", "-c", line], world.environment(), where) for line, where in lines]
+    with world.saved() as restore:
+
+        @contextmanager
+        def restored() -> Iterator[ToolWorld]:
+            restore()
+            yield world
+
+        search = OrderSearch(
+            restored,
+            lambda _world: actors,
+            bound=MOST_SWITCHES,
+            limit=MOST_ORDERS,
+            seconds=BUDGET,
+            within=lambda _world: world.root,
+            timeout=world.tool.timeout,
+        )
+        with closing(search.orders()) as orders:
+            for _, order in orders:
+                turns = zip(order.turns, order.turns[1:], strict=False)
+                held = [_named(world, one.came_to) for one, after in turns if one.actor != after.actor and one.came_to is not None]
+                met = f"took turns at {', '.join(held)}" if held else "ran one after the other"
+                yield order, f"{' and '.join(command for command, _ in jobs)} {met}"
+    explored = search.explored()
+    rest = f"; {explored.left} more are known" if explored.left else ", which are all"
+    world.note = f"tried {explored.executions} orders with at most {MOST_SWITCHES} switches{rest}"
+
+
+def _check_jobs(world: ToolWorld, jobs: Sequence[Job], works: Mapping[str, str], order: ProcessInterleaving, where: str) -> None:
+    """Judge what is there after two commands: all work, and what those that exit with 0 are for."""
+    if order.finding is not None:
+        raise PromiseBroken(f"{order.finding}: {where}")
+    for name, text in works.items():
+        world.findable(text, f"lost: the work of {name}, since {where}")
+    for (command, name), ended in zip(jobs, order.ended, strict=True):
+        if ended.code is None and not _is_there(world, command, name, works.get(name, "")):
+            raise PromiseBroken(f"the {command} of {name} exits with 0, and has not done it, since {where}")
+    if world.look("git status --porcelain").strip():
+        raise PromiseBroken(f"the main checkout differs from its branch, since {where}")
+
+
+def _is_there(world: ToolWorld, command: str, name: str, text: str) -> bool:
+    """Whether what a command is for is there: the worktree of the name, its absence, or its work on the base."""
+    if command == "create":
+        return any(name in head and path.is_dir() for path, head in world.worktrees().items())
+    if command == "delete":
+        return not world.path_of(name).is_dir()
+    return text in world.look(f"git grep -h {PRECIOUS} {world.base}")
+
+
+def _unfinished(world: ToolWorld, name: str) -> str:
+    """Create a worktree with a commit, and give the text of the work."""
+    text = token(f"finished-{name}")
+    world.sh(f"echo {text} > {name}.txt; git add {name}.txt; git commit -qm {name}", world.create(name))
+    return text
+
+
 @clause(
     "WSRV-03",
     "of two finishes at once, each lands or is refused, and the main checkout is clean",
@@ -136,33 +212,26 @@ def again_after_a_kill(world: ToolWorld, case: str) -> None:
     applies=named,
 )
 def two_finishes(world: ToolWorld, _case: str) -> None:
-    """One finish is held at each of its calls, while the other one runs."""
-    if reason := supported():
-        raise NoVerdict(f"inconclusive: {reason}")
-    works = {}
-    for name in ("alpha", "beta"):
-        works[name] = token(f"finished-{name}")
-        world.sh(f"echo {works[name]} > {name}.txt; git add {name}.txt; git commit -qm {name}", world.create(name))
-    lines = [world.prepared("finish", name) for name in works]
-    first, second = (Command(["sh", "-c", line], world.environment(), where) for line, where in lines)
-    begun, reached = real_seconds(), 0
-    with world.saved() as restore:
-        whole = supervise(first.argv, within=world.root, env=first.env, cwd=first.cwd, timeout=world.tool.timeout)
-        for at in spread(len(whole.calls), MOST_POINTS):
-            if real_seconds() - begun > BUDGET and reached:
-                break
-            restore()
-            met = intrude(first, second, at=at, within=world.root, timeout=world.tool.timeout)
-            if met.held is None:
-                continue
-            reached += 1
-            landed = world.look(f"git grep -h {PRECIOUS} {world.base}")
-            for (name, text), ended in zip(works.items(), (met.action, met.intruder), strict=True):
-                world.findable(text, f"lost: the work of {name}, since two finishes met at {_named(world, met.held)}")
-                if ended.code is None and text not in landed:
-                    raise PromiseBroken(
-                        f"the finish of {name} exits with 0, and its work is not on the base: the other came at {_named(world, met.held)}"
-                    )
-            if world.look("git status --porcelain").strip():
-                raise PromiseBroken(f"the main checkout differs from its branch after two finishes met at {_named(world, met.held)}")
-    _tried(world, reached, len(whole.calls), lines[0][0])
+    """Two branches without a conflict between them."""
+    works = {name: _unfinished(world, name) for name in ("alpha", "beta")}
+    jobs = [("finish", name) for name in works]
+    for order, where in _orders(world, jobs):
+        _check_jobs(world, jobs, works, order, where)
+
+
+@clause(
+    "WSRV-04",
+    "of two different commands at once, or two creations, each does its job or is refused, and no work is lost",
+    "one agent's start is another one's end",
+    "delete",
+    "finish",
+    cases=tuple(PAIRS),
+    applies=lambda tool: named(tool) and not tool.pool,
+)
+def two_commands(world: ToolWorld, case: str) -> None:
+    """One worktree's work is finished, and another one's is not."""
+    world.create("alpha")
+    finish_by_hand(world, "alpha", text=token("finished-alpha"))
+    works = {"alpha": token("finished-alpha"), "beta": _unfinished(world, "beta")}
+    for order, where in _orders(world, PAIRS[case]):
+        _check_jobs(world, PAIRS[case], works, order, where)

@@ -21,7 +21,7 @@ MOST_POINTS: Final = 32
 BUDGET: Final = 60.0
 """Seconds after which a case of a slow command tries no further call. The report says how many it tried."""
 
-MOST_ORDERS: Final = 32
+MOST_ORDERS: Final = 16
 """The number of orders that one case of two commands tries at most; those that tell most come first."""
 MOST_SWITCHES: Final = 2
 """How often the commands of an order may take turns before one of them ends or waits."""

@@ -205,6 +205,10 @@ TAUGHT = {
     "harness.turn_kit": ("TurnKit",),
     "harness.turn_machine": ("TurnMachine",),
     "harness.world_machine": ("machine_of",),
+    "integrations.inspect_junit": (
+        "junit",
+        "main",
+    ),
     "record.retention": (
         "RetentionPolicy",
         "expired",
@@ -236,14 +240,19 @@ TAUGHT = {
 
 LOOK = """
 import importlib, json, warnings
+from pytest_gittrix.errors import ExtraMissing
 found = {}
 moved, taught = %r, %r
 for old, (new, _) in moved.items():
+    try:
+        today = importlib.import_module("pytest_gittrix." + new)
+    except ExtraMissing:
+        continue
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         module = importlib.import_module("pytest_gittrix." + old)
         twice = importlib.import_module("pytest_gittrix." + old)
-    same = module is twice is importlib.import_module("pytest_gittrix." + new)
+    same = module is twice is today
     messages = [str(one.message) for one in caught if one.category is DeprecationWarning]
     gone = [name for name in taught.get(old, ()) if not hasattr(module, name)]
     found[old] = [same, module.__name__, module.__spec__.name, messages, gone]
@@ -266,6 +275,8 @@ def old_addresses() -> dict[str, list[Any]]:
 @pytest.mark.parametrize("old", MOVED)
 def test_an_old_address_is_the_module_of_today_and_names_its_door(old: str, old_addresses: dict[str, list[Any]]) -> None:
     new, door = MOVED[old]
+    if old not in old_addresses:
+        pytest.skip(f"{new} needs an extra; tests/tools tests its old address")
     same, name, spec_name, messages, gone = old_addresses[old]
 
     assert same
@@ -274,7 +285,7 @@ def test_an_old_address_is_the_module_of_today_and_names_its_door(old: str, old_
     (message,) = messages
     assert f"{PACKAGE}.{old} has moved." in message
     assert f"from {PACKAGE}.{door};" in message
-    assert f"{PACKAGE}.{door}" in DOORS
+    assert is_door(f"{PACKAGE}.{door}")
 
 
 def test_the_warning_points_at_who_imports(tmp_path: Path) -> None:

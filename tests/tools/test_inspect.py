@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,9 +27,9 @@ from support.git import git
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
-from pytest_gittrix.integrations.inspect_junit import junit, main
-from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig, settled
-from pytest_gittrix.integrations.inspect_scorer import promotion
+from pytest_gittrix.integrations.inspect.junit import junit, main
+from pytest_gittrix.integrations.inspect.provider import GittrixSandbox, GittrixSandboxConfig, settled
+from pytest_gittrix.integrations.inspect.scorer import promotion
 
 # Inspect leaves streams of its own open; whatever is collected later would be told of a test that has nothing to do with it.
 pytestmark = [
@@ -216,8 +217,8 @@ def test_another_user_is_refused_and_the_same_one_is_not() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
-    program = "import os, sys; from pathlib import Path; from pytest_gittrix.evals.runs.work_dirs import take; " + (
-        "(take(Path(sys.argv[1]), 'killed').path / 'file').write_text('x'); os.kill(os.getpid(), 9)"
+    program = "import os, sys; from pathlib import Path; from pytest_gittrix.evals.runs.work_dirs import make_work_dir; " + (
+        "(make_work_dir(Path(sys.argv[1]), 'killed').path / 'file').write_text('x'); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False)
     mine = make_work_dir(tmp_path, "mine").path
@@ -227,3 +228,11 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     assert [*sweep(tmp_path).removed] == left
     assert mine.is_dir()
     assert sweep(tmp_path).removed == ()
+
+
+@pytest.mark.parametrize("module", ["junit", "provider", "registry", "scorer"])
+def test_each_module_is_found_at_its_old_address_too(module: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"Import what you use of it from pytest_gittrix\.integrations\.inspect\.{module};"):
+        old = import_module(f"pytest_gittrix.integrations.inspect_{module}")
+
+    assert old is import_module(f"pytest_gittrix.integrations.inspect.{module}")

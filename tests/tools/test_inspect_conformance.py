@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 from support.frameworks import LEVELS, available
 
-from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig
+from pytest_gittrix.integrations.inspect.provider import GittrixSandbox, GittrixSandboxConfig
 
 NO_OTHER_USER = {"test_exec_as_user"}
 NO_PRIVATE_TMP = {

@@ -56,13 +56,13 @@ def acp():
     from pytest_gittrix.acp import acp_agent
 
 def inspect():
-    import pytest_gittrix.integrations.inspect_provider
+    import pytest_gittrix.integrations.inspect.provider
 
 def inspect_registry():
-    import pytest_gittrix.integrations.inspect_registry
+    import pytest_gittrix.integrations.inspect.registry
 
 def inspect_scorer():
-    import pytest_gittrix.integrations.inspect_scorer
+    import pytest_gittrix.integrations.inspect.scorer
 
 def mini():
     from pytest_gittrix.integrations.mini_swe_agent import GittrixEnvironment

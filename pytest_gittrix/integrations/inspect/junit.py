@@ -1,4 +1,4 @@
-"""JUnit XML from a log of Inspect AI, so that CI shows each sample as a test: ``python -m pytest_gittrix.integrations.inspect_junit LOG``.
+"""JUnit XML from a log of Inspect AI, so that CI shows each sample as a test: ``python -m pytest_gittrix.integrations.inspect.junit LOG``.
 
 Inspect itself writes no JUnit XML. The log may be of any sandbox. A sample that passed becomes a passed test, one that did not a failure,
 one with an error an error, and one without a score a skipped test.
@@ -61,7 +61,7 @@ def junit(log: str | Path | Any, *, scorer: str | None = None, threshold: float 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the JUnit XML of a log to standard output or a file; 0 if it was written, 1 if it could not be."""
     parser = argparse.ArgumentParser(
-        prog="python -m pytest_gittrix.integrations.inspect_junit", description="JUnit XML from a log of Inspect."
+        prog="python -m pytest_gittrix.integrations.inspect.junit", description="JUnit XML from a log of Inspect."
     )
     parser.add_argument("log", help="a .eval or .json log")
     parser.add_argument("-o", "--output", type=Path, help="where to write it; standard output by default")

@@ -14,19 +14,19 @@ with needs("inspect"):
 
 
 if TYPE_CHECKING:
-    from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
+    from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
 
 @sandboxenv(name="gittrix")
 def gittrix() -> Any:
     """Give Inspect the class of the sandbox."""
-    from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
+    from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
     return GittrixSandbox
 
 
 def provider() -> type[GittrixSandbox]:
     """The class of the sandbox, for programs that do not look it up by its name."""
-    from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
+    from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
     return GittrixSandbox

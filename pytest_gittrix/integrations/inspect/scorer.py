@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
-from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
+from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
 with needs("inspect"):
     import anyio.to_thread

@@ -5,14 +5,12 @@ Written against ``smolagents.remote_executors``, whose base class sends tools an
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.extras import needs
-from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
 
 with needs("smolagents"):
     from smolagents.local_python_executor import CodeOutput
@@ -23,14 +21,11 @@ with needs("smolagents"):
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
-    from pytest_gittrix.confine.running import Running
     from pytest_gittrix.engine.agents.agent_session import AgentSession
 
-# What is printed below Python goes with the errors: the first output has the answers, one line of JSON each.
 _PYTHON: Final = """
-import ast, contextlib, io, json, os, sys, traceback
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
+import ast, contextlib, io, traceback
+sys.path.insert(0, "")
 names = {"__name__": "__main__"}
 
 def value_of(code):
@@ -39,7 +34,7 @@ def value_of(code):
     exec(compile(tree, "<code>", "exec"), names)
     return None if last is None else eval(compile(last, "<code>", "eval"), names)
 
-for line in sys.stdin:
+for line in questions:
     shown, answer = io.StringIO(), {}
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
@@ -50,8 +45,6 @@ for line in sys.stdin:
             answer["final" if final else "error"] = str(problem) if final else traceback.format_exc()
     print(json.dumps({**answer, "logs": shown.getvalue()}), file=answers, flush=True)
 """
-
-_LONGEST_ANSWER: Final = 1 << 26
 
 
 class GittrixExecutor(RemotePythonExecutor):
@@ -83,7 +76,7 @@ class GittrixExecutor(RemotePythonExecutor):
         super().__init__([], AgentLogger(level=LogLevel.ERROR))
         self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
         self._timeout = timeout
-        self._python: Running | None = None
+        self._python = AnsweringPython(self.programs, _PYTHON)
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run a piece of code.
@@ -92,34 +85,15 @@ class GittrixExecutor(RemotePythonExecutor):
             AgentExecutionError: it raised, took too long, or ended the Python.
             GittrixError: as ``Programs.start``.
         """
-        self.programs.require_live()
-        if self._python is None or self._python.poll() is not None:
-            self._python = self.programs.start([sys.executable, "-u", "-c", _PYTHON])
-        self._python.write(json.dumps(code).encode() + b"\n")
-        answer = self._answer(self._python)
+        try:
+            answer = self._python.ask(code, self._timeout)
+        except NoAnswer as problem:
+            raise AgentExecutionError(f"{problem} The names that code defined are gone.", self.logger) from None
         if "error" in answer:
             raise AgentExecutionError(f"{answer['logs']}{answer['error']}", self.logger)
         if "final" in answer:
             return CodeOutput(self._deserialize_final_answer(answer["final"], self.allow_pickle), answer["logs"], True)
         return CodeOutput(answer["value"], answer["logs"], False)
-
-    def _answer(self, python: Running) -> dict[str, Any]:
-        deadline = None if self._timeout is None else real_seconds() + self._timeout
-        line = bytearray()
-        try:
-            while not line.endswith(b"\n"):
-                piece = python.stdout.read(None if deadline is None else deadline - real_seconds())
-                if not piece:
-                    raise AgentExecutionError(f"The code ended its Python: {python.stderr.peek().decode('utf-8', 'replace')}", self.logger)
-                line += piece
-                if len(line) > _LONGEST_ANSWER:
-                    python.kill()
-                    raise AgentExecutionError(f"The code gave more than {_LONGEST_ANSWER} bytes. Its names are gone.", self.logger)
-        except TimeoutError:
-            python.kill()
-            raise AgentExecutionError(f"The code did not end within {self._timeout:g} seconds. Its names are gone.", self.logger) from None
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
         """Install nothing: by default there is no network. Code that imports a package which is not there says so."""

@@ -64,12 +64,14 @@ def test_an_agent_works_with_tools_and_names_that_stay(session: UserSession, lev
 
 def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_on(session: UserSession) -> None:
     executor = GittrixExecutor(session.for_agent(), timeout=2)
+    executor("import subprocess; subprocess.run('head -c 12000000 /dev/zero >&2; cat', shell=True, check=True)")  # nobody reads all that
     for code, said in (
         ("print('before'); 1 / 0", "ZeroDivisionError"),
         ("import no_such_package", "No module named"),
         ("import os; os._exit(3)", "ended its Python"),
         (f"{ANSWERS}\nwhile True: answers.write('x'); answers.flush(); time.sleep(0.05)", "within 2 seconds"),
         (f"{ANSWERS}\nwhile True: answers.write('x' * 2**16)", f"more than {1 << 26} bytes"),
+        (f"{ANSWERS}\nanswers.write('[1]\\n'); answers.flush(); time.sleep(60)", "something else than an answer"),
     ):
         with pytest.raises(AgentExecutionError, match=said):
             executor(code)

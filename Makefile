@@ -43,7 +43,7 @@ test: $(INSTALLED) ## check style and types, then run all tests in random order
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	@$(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
 
-tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, deepagents, MCP (an environment of their own, 1.6 GB)
+tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, deepagents, MCP (an environment of their own, 1.4 GB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
 
 # In a fresh checkout every test process would rewrite all test files by itself. One process does it here, beside the check of types.
@@ -83,7 +83,7 @@ $(INSTALLED): pyproject.toml | $(PIP)
 	@touch $@
 
 $(TOOLS_READY): pyproject.toml | $(PIP)
-	@echo "Installing the frameworks that sessions plug into (1.6 GB, some minutes) into $(TOOLS_VENV) ..."
+	@echo "Installing the frameworks that sessions plug into (1.4 GB, some minutes) into $(TOOLS_VENV) ..."
 	@test -x $(TOOLS_VENV)/bin/pip || $(BIN)/python -m venv $(TOOLS_VENV)
 	@$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tools]"
 	@# The examples of this package are in its source distribution alone; tests/tools/test_acp_examples.py runs them.

@@ -50,6 +50,9 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "openai-agents": Extra(("agents",), "the OpenAI Agents SDK sandbox"),
     "claude": Extra(("claude_agent_sdk",), "the Claude Agent SDK"),
     "smolagents": Extra(("smolagents",), "the smolagents executor"),
+    "swe-rex": Extra(("swerex",), "the SWE-ReX deployment"),
+    "strands": Extra(("strands",), "the Strands sandbox"),
+    "adk": Extra(("google.adk",), "the Agent Development Kit environment"),
     "harbor": Extra(("harbor",), "the Harbor environment", oldest=(3, 12)),
 }
 """By the name of the extra: ``pip install "pytest-gittrix[NAME]"``. Extras for work on the package itself are left out."""
@@ -93,8 +96,15 @@ def missing(extra: str) -> str:
     wanted = EXTRAS[extra]
     if sys.version_info < wanted.oldest:
         return f"{wanted.packages[0]} needs Python {_dotted(wanted.oldest)} or newer; this is {_dotted(sys.version_info[:2])}."
-    absent = next((package for package in wanted.packages if find_spec(package) is None), None)
+    absent = next((package for package in wanted.packages if _is_absent(package)), None)
     return "" if absent is None else f"The package {absent} is not installed."
+
+
+def _is_absent(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # not even the namespace is there that it belongs to
+        return True
 
 
 def _missing(extra: str, reason: str) -> ExtraMissing:

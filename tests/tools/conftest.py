@@ -15,7 +15,10 @@ from support.git import git
 
 from pytest_gittrix.extras import missing
 
-FRAMEWORKS = ("mcp", "inspect", "mini", "pydantic-ai", "deepagents", "openai-agents", "claude", "smolagents", "harbor")
+FRAMEWORKS = (
+    *("mcp", "inspect", "mini", "pydantic-ai", "deepagents", "openai-agents", "claude", "smolagents", "swe-rex", "strands", "adk"),
+    "harbor",
+)
 HERE = any(not missing(extra) for extra in FRAMEWORKS)
 FILES = {"app.py": "def add(a, b):\n    return a - b\n", "README.md": "# A project\n"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -22,8 +22,11 @@ EXTRAS = {
     "deepagents": "deepagents",
     "openai-agents": "openai-agents",
     "smolagents": "smolagents",
+    "swe-rex": "swe-rex",
+    "strands": "strands",
+    "adk": "adk",
 }
-PROMOTE = {"pydantic-ai", "deepagents", "openai-agents", "smolagents"}
+PROMOTE = {"pydantic-ai", "deepagents", "openai-agents", "smolagents", "swe-rex", "strands", "adk"}
 BLOCK = re.compile(r"^```python\n(# file: (\w+\.py)(?:, with the extra \w+)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY = re.compile(r"^```bash\n(git init .*?)^```$", re.MULTILINE | re.DOTALL)
 IDENTITY = {

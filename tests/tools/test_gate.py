@@ -68,11 +68,48 @@ def by_smolagents(gate: Gate) -> str | None:
     return str(session.workspace_path)
 
 
+def by_swe_rex(gate: Gate) -> str | None:
+    from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
+
+    from pytest_gittrix.integrations.swe_rex import GittrixDeployment
+
+    session = gate.engine.start_session("the gate")
+    deployment = GittrixDeployment(session.for_agent(), readable=[ROOT])
+
+    async def run() -> None:
+        await deployment.start()
+        await deployment.runtime.create_session(CreateBashSessionRequest())
+        await deployment.runtime.run_in_session(BashAction(command=shlex.join(gate.command), check="silent", timeout=120))
+        await deployment.stop()
+
+    asyncio.run(run())
+    return str(session.workspace_path)
+
+
+def by_strands(gate: Gate) -> str | None:
+    from pytest_gittrix.integrations.strands_sandbox import GittrixSandbox
+
+    session = gate.engine.start_session("the gate")
+    asyncio.run(GittrixSandbox(session.for_agent(), readable=[ROOT]).execute(shlex.join(gate.command)))
+    return str(session.workspace_path)
+
+
+def by_adk(gate: Gate) -> str | None:
+    from pytest_gittrix.integrations.adk_environment import GittrixEnvironment
+
+    session = gate.engine.start_session("the gate")
+    asyncio.run(GittrixEnvironment(session.for_agent(), readable=[ROOT]).execute(shlex.join(gate.command)))
+    return str(session.workspace_path)
+
+
 LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
     "deepagents": by_deepagents,
     "openai-agents": by_openai_agents,
     "claude": by_claude,
     "smolagents": by_smolagents,
+    "swe-rex": by_swe_rex,
+    "strands": by_strands,
+    "adk": by_adk,
 }
 """By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
 

@@ -83,13 +83,23 @@ def claude():
 def smolagents():
     import pytest_gittrix.integrations.smolagents_executor
 
+def swe_rex():
+    import pytest_gittrix.integrations.swe_rex
+
+def strands():
+    import pytest_gittrix.integrations.strands_sandbox
+
+def adk():
+    import pytest_gittrix.integrations.adk_environment
+
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
         "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
-        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "smolagents": [smolagents], "harbor": [harbor]}
+        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "smolagents": [smolagents],
+        "swe-rex": [swe_rex], "strands": [strands], "adk": [adk], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

@@ -1,0 +1,126 @@
+"""The sandbox for Strands: an agent's commands and files are those of a session, and a person promotes the result.
+
+Written against ``strands.sandbox``. The framework's base class reads, writes and lists files by commands; this sandbox runs the commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.extras import needs
+
+with needs("strands"):
+    from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
+    from strands.sandbox.errors import SandboxTimeoutError
+    from strands.types.tools import AgentTool
+    from strands.vended_tools.file_editor import make_file_editor
+    from strands.vended_tools.file_editor.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION
+    from strands.vended_tools.shell import make_shell
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.limits import ResourceLimits
+    from pytest_gittrix.confine.network import ModelEndpoint
+    from pytest_gittrix.confine.running import Output
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+
+ENDED: Final = 124
+"""The exit code of a command that passed a limit, or was ended from outside."""
+
+
+class GittrixSandbox(PosixShellSandbox):
+    """A session as the sandbox of an agent: ``Agent(sandbox=...)``. Nothing that the agent is given can promote.
+
+    Relative paths are relative to the workspace.
+
+    Attributes:
+        programs: what runs the commands; ``programs.workspace`` is the directory that they start in.
+    """
+
+    def __init__(
+        self,
+        session: AgentSession,
+        *,
+        confine: str | None = None,
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+        readable: Iterable[Path | str] = (),
+        timeout: float | None = 120,
+    ) -> None:
+        """Choose how commands are confined; none is run yet.
+
+        Args:
+            session: the agent's side of a session, as ``for_agent()`` gives it.
+            confine, network, limits, readable: as for ``AgentSession.programs``.
+            timeout: real seconds for a command for which the agent names none; None for no limit.
+
+        Raises:
+            GittrixError: as ``AgentSession.programs``.
+        """
+        self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
+        self._timeout = timeout
+
+    async def execute_streaming(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        **_: Any,
+    ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+        """Run a line of shell. What it started ends with it, when the task is cancelled, and when nobody reads on.
+
+        Args:
+            command: the line, for ``sh``.
+            timeout: real seconds, above 0; None for the sandbox's.
+            cwd: its working directory, relative to the workspace or as commands see it.
+            env: more environment variables.
+
+        Yields:
+            What it writes, as it comes, and at last the whole with the exit code: 124 if it passed a limit.
+
+        Raises:
+            SandboxTimeoutError: it took too long.
+            GittrixError: as ``Programs.start``.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
+        texts = {"stdout": "", "stderr": ""}
+        argv = ["/bin/sh", "-c", command]
+        async with self.programs.start(argv, stdin=b"", cwd=cwd or ".", environment=env, timeout=seconds) as running:
+            readers = [asyncio.create_task(_read(getattr(running, name), name, chunks)) for name in texts]
+            try:
+                for _reader in readers:
+                    while (chunk := await chunks.get()) is not None:
+                        texts[chunk.stream_type] += chunk.data
+                        yield chunk
+            finally:
+                for reader in readers:
+                    reader.cancel()
+            done = await running.wait_async()
+        if done.timed_out:
+            raise SandboxTimeoutError(seconds, **texts)
+        code = exit_code(done)
+        yield ExecutionResult(exit_code=ENDED if code is None or done.limit is not None else code, **texts)
+
+    def get_tools(self) -> list[AgentTool]:
+        """A shell and an editor for files, as the framework's own sandboxes give them."""
+        where = f"The project is in {self.programs.workspace}."
+        return [
+            make_shell(sandbox=self, name="sandbox_shell", description=f"Runs a line of shell. {where}"),
+            make_file_editor(sandbox=self, name="sandbox_file_editor", description=f"{DEFAULT_FILE_EDITOR_DESCRIPTION} {where}"),
+        ]
+
+
+async def _read(output: Output, name: str, chunks: asyncio.Queue[StreamChunk | None]) -> None:
+    """Pass on what comes on a stream, as text, and None at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async for piece in output:
+        await chunks.put(StreamChunk(decoder.decode(piece), name))
+    await chunks.put(StreamChunk(decoder.decode(b"", final=True), name))
+    await chunks.put(None)

@@ -1,0 +1,308 @@
+"""The deployment and runtime for SWE-ReX: an agent's shells, commands and files are those of a session, and a person promotes the result.
+
+Written against ``swerex.runtime.abstract``. A shell is the framework's own ``BashSession``. It checks each command by a program of its own,
+so it runs in the sandbox too: nothing that an agent writes is read by a shell outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.errors import CapabilityMissing, GittrixError
+from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
+from pytest_gittrix.integrations.files import SandboxFiles
+
+with needs("swe-rex"):
+    import anyio
+    import anyio.to_thread
+    import pexpect
+    from pydantic import BaseModel
+    from swerex import exceptions
+    from swerex.deployment.abstract import AbstractDeployment
+    from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
+    from swerex.runtime import abstract
+    from swerex.runtime.abstract import AbstractRuntime
+    from swerex.utils.log import get_logger
+
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.limits import ResourceLimits
+    from pytest_gittrix.confine.network import ModelEndpoint
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import Programs
+
+_SHELL: Final = """
+import asyncio
+from swerex.runtime import abstract
+from swerex.runtime.local import BashSession
+os.environ["TERM"] = "dumb"  # for others bash sends control characters, which the framework takes for output
+shell = None
+
+def answer_to(kind, fields):
+    global shell
+    request = getattr(abstract, kind)(**fields)
+    if shell is None:
+        shell = BashSession(request)
+        answer = asyncio.run(shell.start())
+        # Where no file of the system sets a prompt, bash has shown two by now. A command leaves none unread.
+        asyncio.run(shell.run(abstract.BashAction(command="true", check="silent")))
+        return answer
+    return asyncio.run(shell.run(request))
+
+for line in questions:
+    try:
+        answer = {"answer": answer_to(*json.loads(line)).model_dump()}
+    except Exception as problem:
+        answer = {"error": type(problem).__name__, "text": str(problem), "extra_info": getattr(problem, "extra_info", {})}
+    print(json.dumps(answer), file=answers, flush=True)
+"""
+
+_UNPACK: Final = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
+
+_ERRORS: Final[Mapping[str, type[Exception]]] = {
+    kind.__name__: kind
+    for kind in (*vars(exceptions).values(), pexpect.TIMEOUT, pexpect.EOF)
+    if isinstance(kind, type) and issubclass(kind, Exception)
+}
+"""What a shell may raise, by its name; anything else that it names is a ``SwerexException``."""
+
+_MORE_SECONDS: Final = 30
+"""How much longer than its own timeout a shell may take to answer."""
+
+
+class GittrixRuntime(AbstractRuntime):
+    """A session as a runtime of SWE-ReX. Nothing that the agent is given can promote.
+
+    Relative paths are relative to the workspace.
+
+    Attributes:
+        programs: what runs the shells and commands; ``programs.workspace`` is the directory that they start in.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        """Make it of a session's programs; it closes them at its end.
+
+        Raises:
+            CapabilityMissing: they are confined at ``guard``.
+        """
+        if programs.confinement.level == "guard":
+            raise CapabilityMissing(
+                "SWE-ReX cannot work at the level guard.",
+                why="Its shells make terminals of their own, and at this level no program can.",
+                fix="Use confine='jail', on a machine that has it.",
+                opt_out="confine='off' runs the agent's commands as your user.",
+            )
+        self.logger = get_logger("rex-runtime")
+        self.programs = programs
+        self._files = SandboxFiles(programs)
+        self._shells: dict[str, AnsweringPython] = {}
+
+    async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
+        """Whether the session has not ended."""
+        del timeout
+        try:
+            await asyncio.to_thread(self.programs.require_live)
+        except GittrixError as error:
+            return abstract.IsAliveResponse(is_alive=False, message=str(error))
+        return abstract.IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request: abstract.CreateBashSessionRequest) -> abstract.CreateBashSessionResponse:
+        """Start a shell.
+
+        Raises:
+            SessionExistsError: there is one of that name.
+        """
+        if request.session in self._shells:
+            raise exceptions.SessionExistsError(f"session {request.session} already exists")
+        self._shells[request.session] = AnsweringPython(self.programs, _SHELL)
+        try:
+            answer = await self._ask(request.session, request, request.startup_timeout)
+        except BaseException:
+            self._end(request.session)
+            raise
+        return abstract.CreateBashSessionResponse.model_validate(answer)
+
+    async def run_in_session(self, action: abstract.BashAction | abstract.BashInterruptAction) -> abstract.BashObservation:
+        """Run a command in a shell, or interrupt the one that runs there. Shells work beside each other.
+
+        A cancelled task ends the shell with everything that it started.
+
+        Raises:
+            SwerexException: as the framework's own shell, and if the shell is gone.
+        """
+        tries = getattr(action, "n_retry", 0) + 2
+        answer = await self._ask(action.session, action, None if action.timeout is None else action.timeout * tries)
+        return abstract.BashObservation.model_validate(answer)
+
+    async def close_session(self, request: abstract.CloseBashSessionRequest) -> abstract.CloseBashSessionResponse:
+        """End a shell with everything that it started.
+
+        Raises:
+            SessionDoesNotExistError: there is none of that name.
+        """
+        self._shell(request.session)
+        await asyncio.to_thread(self._end, request.session)
+        return abstract.CloseBashSessionResponse()
+
+    async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
+        """Run a command of its own, with ``env`` as more variables. What it started ends with it, and with a cancelled task.
+
+        Returns:
+            The exit code, and at most 10 MiB of each stream.
+
+        Raises:
+            CommandTimeoutError: it took too long, or passed a limit.
+            NonZeroExitCodeError: it failed, and ``check`` is set.
+        """
+        words = [command.command] if isinstance(command.command, str) else [*command.command]
+        argv = ["/bin/sh", "-c", *words] if command.shell else words
+        done = await run_cancellable(
+            partial(
+                self.programs.run,
+                argv,
+                cwd=command.cwd or ".",
+                environment=command.env,
+                timeout=command.timeout,
+                merged=command.merge_output_streams,
+            )
+        )
+        if done.timed_out or done.limit is not None:
+            passed = f"limit of {done.limit}" if done.limit is not None else f"time of {command.timeout:g} seconds"
+            raise exceptions.CommandTimeoutError(f"The command was ended: it passed its {passed}.")
+        stdout, stderr = (stream.decode("utf-8", "backslashreplace") for stream in (done.stdout, done.stderr))
+        response = abstract.CommandResponse(stdout=stdout, stderr=stderr, exit_code=exit_code(done))
+        if command.check and response.exit_code != 0:
+            message = f"Command {command.command!r} failed with exit code {response.exit_code}.\nStdout:\n{stdout}\nStderr:\n{stderr}"
+            raise exceptions.NonZeroExitCodeError(f"{command.error_msg}: {message}" if command.error_msg else message)
+        return response
+
+    async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
+        """Read a text file, with ``encoding`` and ``errors`` as for ``open``. Raises OSError as for a program in the sandbox."""
+        data = await run_cancellable(partial(self._files.read, request.path))
+        text = io.TextIOWrapper(io.BytesIO(data), encoding=request.encoding or "utf-8", errors=request.errors)
+        return abstract.ReadFileResponse(content=text.read())
+
+    async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
+        """Write a text file, with the directories above it. Raises OSError as for a program in the sandbox."""
+        await run_cancellable(partial(self._files.write, request.path, request.content.encode()))
+        return abstract.WriteFileResponse()
+
+    async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
+        """Copy a file or directory of this machine into the sandbox. Raises OSError if it cannot be read here or written there."""
+        source = Path(request.source_path)
+        if not source.is_dir():
+            await run_cancellable(partial(self._files.write, request.target_path, await asyncio.to_thread(source.read_bytes)))
+            return abstract.UploadResponse()
+        packed = await asyncio.to_thread(_packed, source)
+        done = await run_cancellable(partial(self.programs.run, ["/bin/sh", "-c", _UNPACK, "sh", request.target_path], stdin=packed))
+        if done.code != 0:
+            raise OSError(f"{source} was not uploaded: {done.stderr.decode('utf-8', 'replace')}")
+        return abstract.UploadResponse()
+
+    async def close(self) -> abstract.CloseResponse:
+        """End everything that runs. The session stays, for a person to review."""
+        self._shells.clear()
+        await asyncio.to_thread(self.programs.close)
+        return abstract.CloseResponse()
+
+    def _shell(self, name: str) -> AnsweringPython:
+        if name not in self._shells:
+            raise exceptions.SessionDoesNotExistError(f"session {name!r} does not exist")
+        return self._shells[name]
+
+    def _end(self, name: str) -> None:
+        shell = self._shells.pop(name, None)
+        if shell is not None:
+            shell.end()
+
+    async def _ask(self, name: str, request: BaseModel, timeout: float | None) -> object:
+        """Have a shell answer a request."""
+        seconds = None if timeout is None else timeout + _MORE_SECONDS
+        ask = partial(self._shell(name).ask, [type(request).__name__, request.model_dump()], seconds)
+        try:
+            answer = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        except asyncio.CancelledError:
+            self._end(name)
+            raise
+        except NoAnswer as problem:
+            self._end(name)
+            raise exceptions.SwerexException(f"The shell {name!r} is gone. {problem}") from None
+        if "answer" in answer:
+            return answer["answer"]
+        error = _ERRORS.get(str(answer.get("error")), exceptions.SwerexException)(str(answer.get("text")))
+        vars(error)["extra_info"] = answer.get("extra_info", {})
+        raise error
+
+
+class GittrixDeployment(AbstractDeployment):
+    """A session as a deployment of SWE-ReX, such as ``SWEEnv(deployment=...)`` of SWE-agent takes."""
+
+    def __init__(
+        self,
+        session: AgentSession,
+        *,
+        confine: str | None = None,
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+        readable: Iterable[Path | str] = (),
+    ) -> None:
+        """Choose how the agent is confined; nothing is started yet.
+
+        Args:
+            session: the agent's side of a session, as ``for_agent()`` gives it.
+            confine, network, limits, readable: as for ``AgentSession.programs``.
+        """
+        self.logger = get_logger("rex-deploy")
+        self._programs = partial(session.programs, confine=confine, network=network, limits=limits, readable=readable)
+        self._hooks = CombinedDeploymentHook()
+        self._runtime: GittrixRuntime | None = None
+
+    def add_hook(self, hook: DeploymentHook) -> None:
+        """Have a hook told of the start."""
+        self._hooks.add_hook(hook)
+
+    @property
+    def runtime(self) -> GittrixRuntime:
+        """The runtime. Raises DeploymentNotStartedError before the start and after the stop."""
+        if self._runtime is None:
+            raise exceptions.DeploymentNotStartedError
+        return self._runtime
+
+    async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
+        """Whether it was started, and the session has not ended."""
+        if self._runtime is None:
+            return abstract.IsAliveResponse(is_alive=False, message="It was not started.")
+        return await self._runtime.is_alive(timeout=timeout)
+
+    async def start(self) -> None:
+        """Make the runtime; nothing happens if there is one.
+
+        Raises:
+            GittrixError: as ``AgentSession.programs``, and ``GittrixRuntime``.
+        """
+        if self._runtime is None:
+            self._hooks.on_custom_step("Opening the session")
+            self._runtime = GittrixRuntime(await asyncio.to_thread(self._programs))
+
+    async def stop(self) -> None:
+        """End everything that runs. The session stays, for a person to review."""
+        if self._runtime is not None:
+            await self._runtime.close()
+            self._runtime = None
+
+
+def _packed(directory: Path) -> bytes:
+    """A directory as an archive, with the files that its links lead to."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", dereference=True) as packing:
+        packing.add(directory, arcname=".")
+    return archive.getvalue()

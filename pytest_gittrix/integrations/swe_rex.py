@@ -161,6 +161,7 @@ class GittrixRuntime(AbstractRuntime):
 
         Raises:
             CommandTimeoutError: it took too long, or passed a limit.
+            SessionExpired: the session has ended.
             NonZeroExitCodeError: it failed, and ``check`` is set.
         """
         words = [command.command] if isinstance(command.command, str) else [*command.command]
@@ -176,7 +177,8 @@ class GittrixRuntime(AbstractRuntime):
             )
         )
         if done.timed_out or done.limit is not None:
-            passed = f"limit of {done.limit}" if done.limit is not None else f"time of {command.timeout:g} seconds"
+            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
+            passed = "time" if done.limit is None else f"limit of {done.limit}"
             raise exceptions.CommandTimeoutError(f"The command was ended: it passed its {passed}.")
         stdout, stderr = (stream.decode("utf-8", "backslashreplace") for stream in (done.stdout, done.stderr))
         response = abstract.CommandResponse(stdout=stdout, stderr=stderr, exit_code=exit_code(done))

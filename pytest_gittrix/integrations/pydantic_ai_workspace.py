@@ -136,10 +136,10 @@ class GittrixWorkspaceBackend:
         except GittrixError as error:
             await anyio.to_thread.run_sync(self._live_programs)
             raise WorkspaceUnavailableError(str(error)) from error
+        await anyio.to_thread.run_sync(self._live_programs)  # a command also ends with its session, as if its time were over
         stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
         if done.timed_out:
             raise WorkspaceTimeoutError(f"The command did not end within {timeout:g} seconds.", stdout=stdout, stderr=stderr)
-        await anyio.to_thread.run_sync(self._live_programs)
         if done.truncated:
             raise WorkspaceOutputLimitError(
                 f"The command wrote more than {MOST_OUTPUT} bytes; let it write to a file, and read a part of that.",

@@ -11,6 +11,7 @@ pytest.importorskip("inspect_ai", reason='needs pip install "pytest-gittrix[insp
 from benchmarks.evals import FUNCTION, PROGRAM
 from benchmarks.evals_beside_inspect import INSPECT, beside_inspect
 from benchmarks.measure import TOTAL
+from benchmarks.report import Run
 
 # Inspect leaves streams of its own open; whatever is collected later would be told of a test that has nothing to do with it.
 pytestmark = [
@@ -22,7 +23,7 @@ pytestmark = [
 def test_every_variant_is_measured_and_temporary_files_are_where_they_were() -> None:
     before = tempfile.gettempdir()
 
-    run = beside_inspect(1)
+    run = Run(beside_inspect(1))
 
     names = [item.name for item in run.measurements if item.phase == TOTAL]
     assert sorted(names) == sorted([FUNCTION, INSPECT.format(FUNCTION), PROGRAM, INSPECT.format(PROGRAM)])

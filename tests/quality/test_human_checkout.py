@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from support.bytes import changed, everything_below
+from support.git import git, stream
 from support.hostile import HOOKS
 from support.scene import SOAK, WORK, Scene, scratch
 
@@ -114,12 +115,16 @@ STATES = st.fixed_dictionaries(
 def prepared(root: Path) -> tuple[Scene, str]:
     """A scene with history to merge, pick and rebase, and a session that has worked; and the session."""
     scene = Scene(root)
-    for branch, path in (("side", "conflict.txt"), ("quiet", "quiet.txt"), ("main", "conflict.txt"), ("main", "conflict.txt")):
-        scene.git("checkout", "-q", "-B", branch, *([scene.baseline] if branch != "main" else ["main"]))
-        with open(scene.durable / path, "a") as file:
-            file.write(f"{branch}\n")
-        scene.git("add", path)
-        scene.git("commit", "-qm", f"on {branch}")
+    commits = [("side", "conflict.txt", "side\n"), ("quiet", "quiet.txt", "quiet\n")]
+    commits += [("main", "conflict.txt", "main\n"), ("main", "conflict.txt", "main\nmain\n")]
+    tips: dict[str, str] = {}
+    history = b""
+    for mark, (branch, path, text) in enumerate(commits, start=1):
+        parent = tips.get(branch, scene.baseline)
+        history += stream(f"refs/heads/{branch}", {path: text}, parent=parent, message=f"on {branch}", mark=mark)
+        tips[branch] = f":{mark}"
+    git("fast-import", "--quiet", "--date-format=raw", cwd=scene.durable, stdin=history)
+    scene.git("reset", "-q", "--hard")
     (root / "side.patch").write_text(scene.git("format-patch", "--stdout", "-1", "side") + "\n")
     return scene, scene.session()
 
@@ -127,17 +132,17 @@ def prepared(root: Path) -> tuple[Scene, str]:
 def put_into_state(scene: Scene, tree: Path, under_way: str, states: Mapping[str, str]) -> Callable[..., str]:
     """Start what is under way, then change files; gives a git that runs there. What does not go together is left out."""
 
-    def git(*arguments: str, fails: bool = False) -> str:
+    def run(*arguments: str, fails: bool = False) -> str:
         return scene.git("-C", str(tree), *arguments, fails=fails, GIT_SEQUENCE_EDITOR="sed -i s/^pick/edit/", GIT_EDITOR=":")
 
     if under_way == "a stash":
         modify(tree, "src/a/one.txt")
         write_new(tree, "new/stashed.txt")
     for command in UNDER_WAY[under_way]:
-        git(*command, fails=True)
+        run(*command, fails=True)
     for path, state in states.items():
-        (NEW if path.startswith("new/") else TRACKED)[state](tree, path, git)
-    return git
+        (NEW if path.startswith("new/") else TRACKED)[state](tree, path, run)
+    return run
 
 
 def is_refused(git: Callable[..., str]) -> bool:

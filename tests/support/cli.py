@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +26,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 FILES = {"app.py": "print('v1')\n", "README.md": "# A project\n", "src/util.py": "".join(f"line {n}\n" for n in range(1, 31))}
 SPREAD = FILES["src/util.py"].replace("line 2\n", "line two\n").replace("line 15\n", "line fifteen\n").replace("line 29\n", "line 29!\n")
 TOAST = "gastown/polecats/Toast"
+_MADE: dict[str, Path] = {}  # a repository to copy, by its branch
 WHO = ("--agent", TOAST, "--rig", "gastown", "--work-unit", "td-7")
 
 
@@ -86,13 +90,19 @@ class Cli:
         monkeypatch.chdir(self.project)
 
     def repository(self, name: str, *, branch: str = "trunk") -> Path:
-        """A repository of three files and one commit."""
+        """A repository of three files and one commit. Git makes the first one of a branch, and the others are copies of it."""
         path = self.root / name
+        if branch in _MADE:
+            shutil.copytree(_MADE[branch], path)
+            return path
         path.mkdir()
         self.git("init", "-q", f"--initial-branch={branch}", cwd=path)
         self.git("config", "user.name", "Ada", cwd=path)
         self.git("config", "user.email", "ada@example.org", cwd=path)
         self.commit(FILES, "first", cwd=path)
+        home = tempfile.mkdtemp(prefix="gittrix-cli-")
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        _MADE[branch] = shutil.copytree(path, Path(home, name))
         return path
 
     def commit(self, files: Mapping[str, str], message: str = "more", *, cwd: Path | None = None) -> str:

@@ -292,7 +292,7 @@ def test_an_agent_whose_files_are_gone_ends_by_its_stored_identity(agents: Agent
     stopped = AgentProcess(agent.directory, agent.owner).stop(grace=0)
 
     assert len(stopped.killed) == 2
-    assert stopped.observation.state == "missing"
+    assert stopped.observation.state in ("exited", "missing")  # exited, while its parent has not yet waited for it
     assert agents.gone()
 
 

@@ -44,8 +44,7 @@ _STAGES: Final = 0x3000
 _NAME_MASK: Final = 0x0FFF
 _LOW: Final = 0xFFFFFFFF
 # These describe entries that may have changed; git rebuilds them when it needs them.
-_TREE: Final = b"TREE"
-_DROPPED_EXTENSIONS: Final = (_TREE, b"EOIE", b"IEOT", b"UNTR", b"FSMN")
+_DROPPED_EXTENSIONS: Final = (b"TREE", b"EOIE", b"IEOT", b"UNTR", b"FSMN")
 
 
 def operations_in(git_dir: str) -> list[str]:
@@ -114,9 +113,6 @@ class IndexFile:
         data: the file's bytes; empty for a repository that has no index yet.
         format_: the repository's object format.
 
-    Attributes:
-        tree: the id of the tree that is staged as a whole, if git noted it; None if it may be another one by now.
-
     Raises:
         UnsupportedRepository: its version or a mandatory extension is one that this module cannot write, or it is damaged.
     """
@@ -130,9 +126,12 @@ class IndexFile:
         _, self._version, self._count = _HEADER.unpack_from(self._data)
         if self._version not in (2, 3, 4):
             raise _unsupported(f"version {self._version}")
-        if self._version == 4:
-            self._data = _expanded(self._data, self._count, self._fixed)
-        self._scan()
+        try:
+            if self._version == 4:
+                self._data = _expanded(self._data, self._count, self._fixed)
+            self._scan()
+        except (struct.error, IndexError, ValueError):
+            raise _damaged() from None
 
     def _is_intact(self) -> bool:
         """Whether the file ends in its own hash, or in the zeros of ``index.skipHash``."""
@@ -161,7 +160,6 @@ class IndexFile:
             keys.append(data[name_at:end])
             at += end - at + 8 & ~7
         self._starts, self._keys, self._end = [*starts, at], keys, at
-        self.tree: str | None = None
         self._tail = self._extensions(at)
 
     def _extensions(self, at: int) -> bytes:
@@ -171,17 +169,10 @@ class IndexFile:
             name, size = self._data[at : at + 4], int.from_bytes(self._data[at + 4 : at + 8], "big")
             if name[:1].islower():
                 raise _unsupported(f"extension {name.decode(errors='replace')!r}")
-            if name == _TREE:
-                self.tree = self._root(self._data[at + 8 : at + 8 + size])
             if name not in _DROPPED_EXTENSIONS:
                 retained.append(self._data[at : at + 8 + size])
             at += 8 + size
         return b"".join(retained)
-
-    def _root(self, trees: bytes) -> str | None:
-        """The id in the first record of the extension with trees: an empty name, the number of entries (-1 if stale), and of subtrees."""
-        numbers, _, rest = trees.removeprefix(b"\0").partition(b"\n")
-        return None if numbers.startswith(b"-") else rest[: self._format.size].hex()
 
     def staged(self) -> Iterator[tuple[str, str]]:
         """Every path, with the id of what is staged for it; one in conflict comes several times."""
@@ -316,7 +307,7 @@ def _offset(number: int) -> bytes:
 
 def _damaged() -> UnsupportedRepository:
     return UnsupportedRepository(
-        "The work tree's index is damaged: it does not end in its own hash.",
+        "The work tree's index is damaged: it does not end in its own hash, or has fewer entries than it says.",
         why="Bringing a promoted file forward means writing the index again, and half of one would lose what is staged.",
         fix="See what `git status` says there; `git read-tree HEAD` makes a new index.",
     )

@@ -146,7 +146,7 @@ class _Look:
     def files(self) -> dict[str, list[Any]]:
         """The work that is not in commits of this repository, by form; that of its submodules is below their paths."""
         index = self._index()
-        modified, staged, untracked, ignored = self._files(index.tree)
+        modified, staged, untracked, ignored = self._files()
         nested = [*self._nested([*untracked, *ignored])]
         found: dict[str, list[Any]] = {
             "modified": modified,
@@ -201,18 +201,18 @@ class _Look:
     def _below(self, *prefixes: str) -> list[str]:
         return [name for name in self.repository.references if name.startswith(prefixes)]
 
-    def _files(self, tree: str | None) -> tuple[list[str], list[str], list[str], list[str]]:
+    def _files(self) -> tuple[list[str], list[str], list[str], list[str]]:
         """The modified, staged, untracked and ignored paths.
 
-        The tree is that of the index, if git noted it: where it is the commit's, nothing is staged, and no tree has to be read.
+        Both comparisons are with one reading of the index. The tree that an index notes for itself is not trusted: some programs leave an
+        old one there when they stage files.
         """
         delta = pygit2.enums.DeltaStatus
         index = self.repository.index
-        staged: set[str] = set()
         if self.head is None:
-            staged.update(entry.path for entry in index)
-        elif tree != str(self.head.tree_id):
-            staged.update(one.new_file.path for one in index.diff_to_tree(self.head.tree).deltas if one.status != delta.CONFLICTED)
+            staged = {entry.path for entry in index}
+        else:
+            staged = {one.new_file.path for one in index.diff_to_tree(self.head.tree).deltas if one.status != delta.CONFLICTED}
         modified, untracked, ignored = set(), [], []
         for one in index.diff_to_workdir(_EVERY_FILE).deltas:
             path = one.new_file.path

@@ -87,18 +87,12 @@ def test_an_absent_index_is_an_empty_one(repo: GitRepo) -> None:
     assert repo.text("ls-files", "--stage") == f"100644 {EMPTY_BLOB} 0\ta"
 
 
-@formats
-def test_the_tree_that_git_noted_is_known_until_something_else_is_staged(tmp_path: Path, format_: ObjectFormat) -> None:
-    repo = GitRepo.make(tmp_path / "repo", object_format=format_.name)
-    put(repo.path, {"a": "1\n", "deep/b": "1\n"})
-    repo.git("add", "--all")
-    assert read(repo, format_).tree is None
+@pytest.mark.parametrize("version", [2, 4])
+def test_an_index_with_fewer_entries_than_it_says_is_damaged(version: int) -> None:
+    data = b"DIRC" + version.to_bytes(4, "big") + (5).to_bytes(4, "big") + bytes(SHA1.size)  # zeros, as with index.skipHash
 
-    assert repo.text("write-tree") == read(repo, format_).tree
-
-    put(repo.path, {"deep/b": "2\n"})
-    repo.git("add", "--all")
-    assert read(repo, format_).tree is None
+    with pytest.raises(UnsupportedRepository, match="fewer entries than it says"):
+        IndexFile(data, SHA1)
 
 
 def test_paths_below_a_directory_are_found_and_neighbours_are_not(repo: GitRepo) -> None:

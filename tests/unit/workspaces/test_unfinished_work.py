@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import git
 import pytest
+from support.git import GitRepo, put
 
 from pytest_gittrix import unfinished_work
 from pytest_gittrix.cli.main import main
@@ -168,6 +170,19 @@ def test_without_a_base_what_no_other_reference_has_is_named(world: ToolWorld) -
     assert len(work.unmerged) == 1
     world.sh("git tag kept demo")
     assert unfinished_work(path).unmerged == ()
+
+
+def test_what_gitpython_staged_is_named(tmp_path: Path) -> None:
+    """It leaves the ids of earlier trees in the index."""
+    repo = GitRepo.make(tmp_path / "repo", {"file": "1\n", "deep/file": "1\n"})
+    repo.git("read-tree", "HEAD")
+    put(repo.path, {"file": "2\n", "deep/file": "2\n"})
+    with git.Repo(repo.path) as opened:
+        index = opened.index
+        index.add(["file", "deep/file"], write=False)
+        index.write()
+
+    assert unfinished_work(repo.path).staged == ("deep/file", "file")
 
 
 def test_main_itself_is_not_compared_with_nothing(world: ToolWorld) -> None:

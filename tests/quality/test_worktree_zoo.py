@@ -150,6 +150,57 @@ def test_a_promise_about_two_commands_says_how_many_orders_were_tried(stage: Cel
     assert re.match(r"tried 2 orders with at most 2 switches; \d+ more are known$", found.what)
 
 
+_MERGED = "git merge-base --is-ancestor $(git -C {path} rev-parse HEAD) {base}"
+_LETTERS = "$(echo {name} | tr a-z A-Z)"
+LAYOUTS = {
+    "inside the repository": {"create": "git worktree add -q -b {name} .worktrees/{name} {base}"},
+    "detached": {
+        "create": "git worktree add -q --detach ../$(echo {name} | md5sum | cut -c -8) {base}",
+        "delete": f"{_MERGED} && git worktree remove {{path}}",
+        "finish": "git merge -q --no-edit $(git -C {path} rev-parse HEAD)",
+    },
+    "with other names": {
+        "create": f"git worktree add -q -b agent/{_LETTERS} ../{_LETTERS} {{base}}",
+        "delete": f"git worktree remove {{path}} && git branch -d agent/{_LETTERS}",
+        "finish": f"git merge -q --no-edit agent/{_LETTERS}",
+    },
+    "in free directories": {
+        "create": "for n in 1 2 3; do [ -e ../slot-$n ] || exec git worktree add -q -b {name} ../slot-$n {base}; done; false",
+    },
+}
+
+
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+@pytest.mark.parametrize(
+    ("layout", "code", "case"),
+    [
+        ("inside the repository", "WSRV-03", ""),
+        ("inside the repository", "WSRV-04", "create and delete"),
+        ("detached", "WSRV-04", "create and create"),
+        ("with other names", "WSRV-04", "create and finish"),
+        ("in free directories", "WSRV-04", "create and delete"),
+    ],
+)
+def test_two_commands_are_judged_wherever_a_tool_puts_its_worktrees_and_whatever_it_calls_them(
+    stage: CellStage, monkeypatch: pytest.MonkeyPatch, layout: str, code: str, case: str
+) -> None:
+    monkeypatch.setattr(crashes, "MOST_SWITCHES", 0)
+
+    found = stage.cell(PLAIN_GIT.model_copy(update=LAYOUTS[layout]), CLAUSES[code], case)
+
+    assert (found.verdict, found.what) == ("kept", "tried 2 orders with at most 0 switches, which are all")
+
+
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+def test_what_a_command_does_wrong_alone_is_no_matter_of_two(stage: CellStage) -> None:
+    keeps = f"if {_MERGED}; then {PLAIN_GIT.delete}; else echo kept {{name}}: not merged; fi"
+
+    found = stage.cell(PLAIN_GIT.model_copy(update={"delete": keeps}), CLAUSES["WSRV-04"], "delete and finish of one")
+
+    assert found.verdict == "no verdict"
+    assert found.what == "inconclusive: the delete of beta exits with 0, and has not done it, since delete of beta ran alone"
+
+
 @pytest.mark.parametrize(
     ("code", "case"), [(one.code, case) for one in CLAIMED for case in one.cases if SOAK or one.code in ("WREM-03", "WFIN-21")]
 )

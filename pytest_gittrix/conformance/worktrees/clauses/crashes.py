@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
@@ -142,13 +143,34 @@ PAIRS: Final[Mapping[str, tuple[Job, Job]]] = {
 """The commands that run at once. The work of alpha is finished, that of beta is not, and the others are not there yet."""
 
 
-def _orders(world: ToolWorld, jobs: Sequence[Job]) -> Iterator[tuple[ProcessInterleaving, str]]:
-    """Let commands run at once from the same state, in one order after the other: the order, and where they took turns."""
+Before: TypeAlias = tuple[Mapping[Path, str], str]
+"""The worktrees, and the status of the main checkout, before two commands run."""
+
+_STATUS: Final = "git status --porcelain --untracked-files=no"
+"""What differs in the main checkout; without untracked files, since a tool may put its worktrees inside."""
+
+
+def _race(world: ToolWorld, jobs: Sequence[Job], works: Mapping[str, str]) -> None:
+    """Let two commands run at once from the same state, in one order after the other, and judge each order.
+
+    Each command runs alone first.
+
+    Raises:
+        NoVerdict: a command is wrong by the same judgement where it runs alone; that is no matter of two commands.
+        PromiseBroken: an order is wrong.
+    """
     if reason := supported():
         raise NoVerdict(f"inconclusive: {reason}")
+    before = world.worktrees(), world.look(_STATUS)
     lines = [world.prepared(*job) for job in jobs]
     actors = [Command(["sh", "-c", line], world.environment(), where) for line, where in lines]
     with world.saved() as restore:
+        for job, line in zip(jobs, lines, strict=True):
+            restore()
+            try:
+                _check_jobs(world, [job] if world.typed(*line).done else [], works, before, f"{job[0]} of {job[1]} ran alone")
+            except PromiseBroken as broken:
+                raise NoVerdict(f"inconclusive: {broken}") from None
 
         @contextmanager
         def restored() -> Iterator[ToolWorld]:
@@ -166,35 +188,41 @@ def _orders(world: ToolWorld, jobs: Sequence[Job]) -> Iterator[tuple[ProcessInte
         )
         with closing(search.orders()) as orders:
             for _, order in orders:
-                turns = zip(order.turns, order.turns[1:], strict=False)
-                held = [_named(world, one.came_to) for one, after in turns if one.actor != after.actor and one.came_to is not None]
-                met = f"took turns at {', '.join(held)}" if held else "ran one after the other"
-                yield order, f"{' and '.join(command for command, _ in jobs)} {met}"
+                where = _turns_of(world, jobs, order)
+                if order.finding is not None:
+                    raise PromiseBroken(f"{order.finding}: {where}")
+                done = [job for job, ended in zip(jobs, order.ended, strict=True) if ended.code is None]
+                _check_jobs(world, done, works, before, where)
     explored = search.explored()
     rest = f"; {explored.left} more are known" if explored.left else ", which are all"
     world.note = f"tried {explored.executions} orders with at most {MOST_SWITCHES} switches{rest}"
 
 
-def _check_jobs(world: ToolWorld, jobs: Sequence[Job], works: Mapping[str, str], order: ProcessInterleaving, where: str) -> None:
-    """Judge what is there after two commands: all work, and what those that exit with 0 are for."""
-    if order.finding is not None:
-        raise PromiseBroken(f"{order.finding}: {where}")
+def _turns_of(world: ToolWorld, jobs: Sequence[Job], order: ProcessInterleaving) -> str:
+    """Where the commands of an order took turns, for people."""
+    turns = zip(order.turns, order.turns[1:], strict=False)
+    held = [_named(world, one.came_to) for one, after in turns if one.actor != after.actor and one.came_to is not None]
+    met = f"took turns at {', '.join(held)}" if held else "ran one after the other"
+    return f"{' and '.join(command for command, _ in jobs)} {met}"
+
+
+def _check_jobs(world: ToolWorld, done: Sequence[Job], works: Mapping[str, str], before: Before, where: str) -> None:
+    """Judge what is there afterwards: all work, what the commands that exit with 0 are for, and the main checkout as it was."""
+    listed, status = before
     for name, text in works.items():
         world.findable(text, f"lost: the work of {name}, since {where}")
-    for (command, name), ended in zip(jobs, order.ended, strict=True):
-        if ended.code is None and not _is_there(world, command, name, works.get(name, "")):
+    now = world.worktrees()
+    created = [name for command, name in done if command == "create"]
+    new = sum(path.is_dir() and listed.get(path) != head for path, head in now.items())
+    if new < len(created):
+        raise PromiseBroken(f"create exits with 0 for {' and for '.join(created)}, and the number of new worktrees is {new}, since {where}")
+    for command, name in done:
+        path = world.path_of(name) if command == "delete" else None
+        stays = path is not None and path.is_dir() and now.get(path) in (None, listed.get(path))
+        if stays or (command == "finish" and works[name] not in world.look(f"git grep -h {PRECIOUS} {world.base}")):
             raise PromiseBroken(f"the {command} of {name} exits with 0, and has not done it, since {where}")
-    if world.look("git status --porcelain").strip():
+    if {*world.look(_STATUS).splitlines()} - {*status.splitlines()}:
         raise PromiseBroken(f"the main checkout differs from its branch, since {where}")
-
-
-def _is_there(world: ToolWorld, command: str, name: str, text: str) -> bool:
-    """Whether what a command is for is there: the worktree of the name, its absence, or its work on the base."""
-    if command == "create":
-        return any(name in head and path.is_dir() for path, head in world.worktrees().items())
-    if command == "delete":
-        return not world.path_of(name).is_dir()
-    return text in world.look(f"git grep -h {PRECIOUS} {world.base}")
 
 
 def _unfinished(world: ToolWorld, name: str) -> str:
@@ -214,9 +242,7 @@ def _unfinished(world: ToolWorld, name: str) -> str:
 def two_finishes(world: ToolWorld, _case: str) -> None:
     """Two branches without a conflict between them."""
     works = {name: _unfinished(world, name) for name in ("alpha", "beta")}
-    jobs = [("finish", name) for name in works]
-    for order, where in _orders(world, jobs):
-        _check_jobs(world, jobs, works, order, where)
+    _race(world, [("finish", name) for name in works], works)
 
 
 @clause(
@@ -233,5 +259,4 @@ def two_commands(world: ToolWorld, case: str) -> None:
     world.create("alpha")
     finish_by_hand(world, "alpha", text=token("finished-alpha"))
     works = {"alpha": token("finished-alpha"), "beta": _unfinished(world, "beta")}
-    for order, where in _orders(world, PAIRS[case]):
-        _check_jobs(world, PAIRS[case], works, order, where)
+    _race(world, PAIRS[case], works)

@@ -277,14 +277,15 @@ class Trial(TrialBase):
         Args:
             held: the session.
             edit: what the rival does; one that rewrites history is left out.
-            point: the end of a point's name, such as ``head-read``, that the system passes before it moves the branch; in a system without
-                it the rival comes at the point ``built``.
+            point: the end of a point's name, such as ``head-read``, that the system passes before it moves the branch; in another system
+                than ours the rival comes at the point ``built`` at the latest.
         """
         self.settle()
         made: list[str] = []
+        ends = (f":{point}",) if self.access.native else (f":{point}", ":built")
 
         def slip_in(name: str) -> None:
-            if name.endswith((f":{point}", ":built")) and not made and not edit.rewrite:
+            if name.endswith(ends) and not made and not edit.rewrite:
                 made.extend(edit.make(self.world.rival))
 
         session = self.model.sessions[held.id]

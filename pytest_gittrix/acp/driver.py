@@ -12,16 +12,19 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.errors import GittrixError
 
 if TYPE_CHECKING:
     from pytest_gittrix.acp.client import AcpAgent
     from pytest_gittrix.engine.agents.turns import Status
     from pytest_gittrix.engine.operations.recorder import Recorder
+    from pytest_gittrix.os_level.lease import Lease
 
 PREFIX: Final = "acp:"
 """What a command begins with whose program speaks the protocol, as in ``acp:my-agent``."""
@@ -75,9 +78,10 @@ def main(text: str, argv: Sequence[str]) -> int:
     drive = Drive(**json.loads(text))
     try:
         reason = asyncio.run(_driven(drive, argv))
-    except AdapterUnavailable as problem:
+    except GittrixError as problem:
         sys.stderr.write(f"{problem}\n")
-        MemberLog.of(drive).record("workflow_event", {"source": "acp", "stop_reason": "failed", "error": problem.fact})
+        with suppress(GittrixError):  # the session has ended
+            MemberLog.of(drive).record("workflow_event", {"source": "acp", "stop_reason": "failed", "error": problem.fact})
         return 1
     return 0 if reason == END_TURN else 1
 
@@ -96,17 +100,33 @@ async def _driven(drive: Drive, argv: Sequence[str]) -> str:
         async with conversation(lambda: start_wrapped(launched), log, drive.workspace) as agent:
             async for prompt in _prompts(drive):
                 reason = CANCELLED
-                reason = await _take_turn(log, agent, prompt)
+                reason = await take_turn(log, agent, prompt)
     except asyncio.CancelledError:  # asked to end
         whole.uncancel()
     return reason
 
 
-async def _take_turn(log: MemberLog, agent: AcpAgent, prompt: str) -> str:
-    """Send a prompt, as one turn of the member's session; gives its stop reason."""
-    from pytest_gittrix.acp.client import CANCELLED, FAILED
+async def take_turn(log: MemberLog, agent: AcpAgent, prompt: str) -> str:
+    """Send a prompt, as one turn of the member's session; a task that is cancelled leaves no turn open.
 
-    turn, reason = await asyncio.to_thread(log.begin_turn), FAILED
+    Args:
+        log: of the member's session.
+        agent: the agent that works in it.
+        prompt: the prompt.
+
+    Returns:
+        The stop reason.
+
+    Raises:
+        TurnBusy: the session has a turn running; the agent was not asked.
+        SessionExpired: the session has ended.
+        AdapterUnavailable: as for ``AcpAgent.prompt``.
+    """
+    from pytest_gittrix.acp.client import CANCELLED, FAILED
+    from pytest_gittrix.aio.threads import in_thread
+
+    turn = await in_thread(log.begin_turn, lambda turn: log.end_turn(turn, "interrupted"))
+    reason = FAILED
     try:
         reason = (await agent.prompt(prompt)).stop_reason
     except asyncio.CancelledError:
@@ -114,7 +134,7 @@ async def _take_turn(log: MemberLog, agent: AcpAgent, prompt: str) -> str:
         raise
     finally:
         status: Status = "interrupted" if reason == CANCELLED else "failed" if reason == FAILED else "done"
-        await asyncio.shield(asyncio.to_thread(log.end_turn, turn, status))
+        await in_thread(partial(log.end_turn, turn, status))
     return reason
 
 
@@ -147,6 +167,7 @@ class MemberLog:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._lease: Lease | None = None  # the right to run a turn, while one runs
 
     @classmethod
     def of(cls, drive: Drive) -> MemberLog:
@@ -168,17 +189,31 @@ class MemberLog:
 
     def begin_turn(self) -> str:
         """Store that a turn starts; gives its name. Raises as ``UserSession.begin_turn``."""
-        from pytest_gittrix.engine.agents.turns import record_start
+        from pytest_gittrix.engine.agents.turns import claim, end_lost, record_start, release
 
-        with self._recorder.working("turn", "agent", marks=False) as state:
-            return record_start(self._recorder, state, "task")
+        lease = claim(self._recorder)
+        try:
+            with self._recorder.working("turn", "agent", marks=False) as state:
+                state = end_lost(self._recorder, state, "before_start_turn")
+                turn = record_start(self._recorder, state, "task")
+        except BaseException:
+            release(lease)
+            raise
+        self._lease = lease
+        return turn
 
     def end_turn(self, turn: str, status: Status) -> None:
-        """Store how a turn ended."""
-        from pytest_gittrix.engine.agents.turns import record_end
+        """Store how a turn ended, unless that is stored already."""
+        from pytest_gittrix.engine.agents.turns import record_end, release
 
-        with self._recorder.leased():
-            record_end(self._recorder, turn, status)
+        try:
+            with self._recorder.leased() as state:
+                if state.turn == turn:
+                    record_end(self._recorder, turn, status)
+        finally:
+            if self._lease is not None:
+                release(self._lease)
+                self._lease = None
 
     def emit(self, type: str, data: Mapping[str, Any]) -> None:
         """Nothing: no listener is in this process."""

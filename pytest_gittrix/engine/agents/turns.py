@@ -198,9 +198,7 @@ class Turns:
         self._subscribe_to_ends()
         try:
             with recorder.working("turn", "agent", marks=False) as state:
-                if state.turn is not None:
-                    state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
-                state = close_orphans(recorder, state, "before_start_turn")
+                state = end_lost(recorder, state, "before_start_turn")
                 state = _checkpoint(recorder, state, agent)
                 turn = Turn(record_start(recorder, state, runs), runs)  # type: ignore[arg-type]
             warn = partial(self.pressure.register, recorder.id)
@@ -230,9 +228,7 @@ class Turns:
         if turn is None:
             # Only while no other process runs a turn, which answers its own calls.
             with self.pausing(recorder), recorder.working("interrupt", "human", marks=False) as state:
-                if state.turn is not None:
-                    state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
-                close_orphans(recorder, state, "interrupt_no_turn")
+                end_lost(recorder, state, "interrupt_no_turn")
             return False
         turn._interrupted = True
         turn._kill()
@@ -250,9 +246,7 @@ class Turns:
         try:
             yield
         finally:
-            with suppress(OSError):
-                os.unlink(lease.path)
-            lease.release()
+            release(lease)
 
     def close(self) -> None:
         """Interrupt every turn, and start none any more."""
@@ -276,20 +270,8 @@ class Turns:
             turn._kill()
 
     def _claim(self, recorder: Recorder) -> Lease:
-        # A turn that is being killed releases its lock with the last of its threads, a little after it seems to be gone.
-        lease = Lease(recorder.directory / TURN, wait=0.1)
         with self._lock:
-            try:
-                return lease.acquire()
-            except EvictionRace:
-                raise TurnBusy(
-                    f"Session {recorder.id} has a turn running.",
-                    why="A session is one conversation: two turns at once would answer each other's calls.",
-                    fix="Wait for it, or interrupt() it.",
-                ) from None
-            except GittrixError:
-                recorder.read()  # raises SessionNotFound for a session that is not there
-                raise
+            return claim(recorder)
 
     def _end(self, recorder: Recorder, agent: AgentSession, turn: Turn, lease: Lease) -> None:
         """Record how a turn ended. If that cannot be stored, the turn stays open, and the next start records it as lost."""
@@ -307,13 +289,46 @@ class Turns:
         finally:
             turn.status = status
             self._running.pop(recorder.id, None)
-            with suppress(OSError):
-                os.unlink(lease.path)
-            lease.release()
+            release(lease)
             if status == "interrupted":
                 now = recorder.clock.now_ns()
                 recorder.emit(live_event("status", {"status": "interrupted"}, ts=now, stream=recorder.id))
             turn._over.set()
+
+
+def claim(recorder: Recorder) -> Lease:
+    """Take the right to run a turn of a session; ``release`` gives it back.
+
+    Raises:
+        TurnBusy: a turn runs, here or in another process.
+        SessionNotFound: there is no such session.
+    """
+    # A turn that is being killed releases its lock with the last of its threads, a little after it seems to be gone.
+    try:
+        return Lease(recorder.directory / TURN, wait=0.1).acquire()
+    except EvictionRace:
+        raise TurnBusy(
+            f"Session {recorder.id} has a turn running.",
+            why="A session is one conversation: two turns at once would answer each other's calls.",
+            fix="Wait for it, or interrupt() it.",
+        ) from None
+    except GittrixError:
+        recorder.read()  # raises SessionNotFound for a session that is not there
+        raise
+
+
+def release(lease: Lease) -> None:
+    """Give back the right to run a turn, and leave no file of it."""
+    with suppress(OSError):
+        os.unlink(lease.path)
+    lease.release()
+
+
+def end_lost(recorder: Recorder, state: SessionState, reason: str) -> SessionState:
+    """Store as ``lost`` a turn whose process died, and answer the open calls. The caller holds the lease, and the right to run a turn."""
+    if state.turn is not None:
+        state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
+    return close_orphans(recorder, state, reason)
 
 
 def record_start(recorder: Recorder, state: SessionState, runs: str) -> str:

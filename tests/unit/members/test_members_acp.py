@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from support.acp_program import MEMBER, SAVES
+from support.acp_program import ARGV, MEMBER, SAVES
 from support.confined import available
 from support.members import Crew
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.acp.client import AcpAgent
+from pytest_gittrix.acp.driver import Drive, MemberLog, main, take_turn
+from pytest_gittrix.engine.agents.session_parts import parts_of
+from pytest_gittrix.errors import InvalidInput, TurnBusy
+from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes run on Linux")
 
@@ -65,6 +72,42 @@ def test_a_brain_that_is_asked_to_stop_ends_its_turn_and_is_no_failure(crew: Cre
 
     assert (ended.ended, ended.agent.stop_reason if ended.agent else "") == ("completed", "cancelled")
     assert turns(crew, life.id) == ["interrupted"]
+
+
+def test_a_turn_of_a_driver_follows_one_that_nobody_ended_and_leaves_none() -> None:
+    with World.open() as world:
+        session = world.start()
+        parts_of(session.for_agent()).recorder.append("turn.started", {"turn": "t9", "runs": "task"}, actor="agent")
+        drive = Drive(str(world.gittrix.store.root), "fast", session.id, str(session.workspace_path), task="go", stays=False)
+        log = MemberLog.of(drive)
+
+        def ends() -> list[str]:
+            return [event.data["status"] for event in session.history(["turn.ended"])]
+
+        turn = log.begin_turn()
+        with pytest.raises(TurnBusy):
+            session.interrupt()
+        log.end_turn(turn, "done")
+        session.end_turn(session.begin_turn())
+        assert ends() == ["lost", "done", "done"]
+
+        async def cancelled_while_it_begins() -> None:
+            turn = asyncio.create_task(take_turn(log, AcpAgent.__new__(AcpAgent), "never sent"))
+            await asyncio.sleep(0)
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+
+        asyncio.run(cancelled_while_it_begins())
+        assert ends()[3:] == ["interrupted"]
+
+        busy = session.begin_turn()
+        assert main(json.dumps(asdict(drive)), ARGV) == 1
+        assert session.history(["workflow_event"])[-1].data["error"] == f"Session {session.id} has a turn running."
+        session.end_turn(busy)
+
+        log.end_turn(turn, "failed")
+        assert (len(ends()), session.turn_running) == (5, False), "what has ended is not ended again"
 
 
 def test_a_loop_of_the_protocol_needs_a_task_and_a_program_that_is_there(crew: Crew) -> None:

@@ -241,7 +241,7 @@ def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
 
 
 class ParsedTrees:
-    """Parsed trees by id, for all who read the same repository: those that were read last, up to a number of lines of all together.
+    """Parsed trees by id, for all who read the same repository: those that were parsed last, up to a number of lines of all together.
 
     A repository can have a thousand small directories or one of thousands of files, so their number says nothing of the memory they take.
 
@@ -252,18 +252,25 @@ class ParsedTrees:
     def __init__(self, most_lines: int = 1 << 17) -> None:
         self._most_lines = most_lines
         self._lines = 0
+        self._changing = threading.Lock()
         self._trees: OrderedDict[str, Mapping[bytes, Item]] = OrderedDict()
         self.get = self._trees.get  # without a call in between, since every look at a tree asks
 
     def put(self, id_: str, items: Mapping[bytes, Item]) -> None:
-        """Keep a tree, in exchange for the oldest ones if there is no room."""
-        if id_ in self._trees:
+        """Keep a tree, in exchange for the oldest ones if there is no room. While another one is being put, nothing is kept."""
+        # Nobody waits: a process that was forked while a thread held the lock would wait for ever.
+        if not self._changing.acquire(blocking=False):
             return
-        self._trees[id_] = items
-        self._lines += len(items)
-        while self._lines > self._most_lines and len(self._trees) > 1:
-            _, oldest = self._trees.popitem(last=False)
-            self._lines -= len(oldest)
+        try:
+            if id_ in self._trees:
+                return
+            self._trees[id_] = items
+            self._lines += len(items)
+            while self._lines > self._most_lines and len(self._trees) > 1:
+                _, oldest = self._trees.popitem(last=False)
+                self._lines -= len(oldest)
+        finally:
+            self._changing.release()
 
 
 class Trees:

@@ -14,7 +14,7 @@ from support.git import GitRepo, git
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.objects import FORMATS, SHA1, MissingObject, ObjectFormat, ParsedTrees, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.git.tree import FILE
+from pytest_gittrix.git.tree import FILE, Item
 
 formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
 
@@ -176,6 +176,25 @@ def test_parsed_trees_are_limited_by_their_lines_and_not_by_their_number() -> No
 
     parsed.put("too large", large | {b"more %d" % number: (FILE, "1" * 40) for number in range(9)})
     assert (parsed.get("large"), parsed.get("l"), len(parsed.get("too large") or ())) == (None, None, 16)
+
+
+def test_a_tree_that_is_put_while_another_one_is_does_not_count_wrongly() -> None:
+    parsed = ParsedTrees(most_lines=4)
+
+    class PutsAnother(dict[bytes, Item]):
+        """A tree whose lines are counted at the moment in which another thread puts one."""
+
+        def __len__(self) -> int:
+            thread = threading.Thread(target=parsed.put, args=("rival", dict.fromkeys((b"a", b"b", b"c"), (FILE, "1" * 40))))
+            thread.start()
+            thread.join()
+            return super().__len__()
+
+    parsed.put("first", PutsAnother({b"a": (FILE, "1" * 40)}))
+    for name in "abcdef":
+        parsed.put(name, {b"a": (FILE, "1" * 40)})
+
+    assert [name for name in ("first", "rival", *"abcdef") if parsed.get(name) is not None] == [*"cdef"]
 
 
 def test_the_configuration_of_the_repository_is_never_read(tmp_path: Path) -> None:

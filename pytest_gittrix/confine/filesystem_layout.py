@@ -64,7 +64,7 @@ _TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *BESIDE, "/dev", "/etc", "/proc", "/sys"
 
 @dataclass(frozen=True)
 class Layers:
-    """What a workspace lies above, for a jail that mounts both as one directory (overlayfs(5)).
+    """What a workspace lies above, for a jail that mounts all as one directory (overlayfs(5)).
 
     Attributes:
         lower: a directory that nobody changes.
@@ -125,7 +125,8 @@ class Mount:
         kind: ``ro`` and ``rw`` show a place of the machine, ``overlay`` one above another, ``link`` is a symlink, the others are file
             systems of their own.
         target: where.
-        source: of what; the text of a link; for an overlay the upper, the work and the lower directories, with NUL between them.
+        source: of what; the text of a link; for an overlay the upper directory, the work
+            directory, then the lower ones, the uppermost first, with NUL between them.
     """
 
     kind: Literal["ro", "rw", "overlay", "link", "proc", "dev"]
@@ -145,7 +146,7 @@ class Layout:
         shown: the workspace, the home and the temporary directory as the program names them.
         names: paths of the machine under which these are known, with what the program names them.
         beside: more directories of a jail, with where they are shown.
-        layers: the work directory of a workspace that lies above others, and those.
+        layers: the work directory of a workspace that lies above others, then those, the uppermost first.
         sockets: sockets of the machine that a jail has, likewise.
     """
 

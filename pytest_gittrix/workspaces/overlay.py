@@ -43,7 +43,7 @@ def is_opaque(directory: int) -> bool:
 
 
 class LayeredDir(SafeDir):
-    """Both layers as one directory. It is read without a mount, and changed in the upper layer alone.
+    """All layers as one directory. It is read without a mount, and changed in the upper layer alone.
 
     Made by ``above``. Every method that changes something raises WriteRejected while a program has the layers mounted: the kernel would
     not show it what is changed behind its mount.
@@ -73,7 +73,7 @@ class LayeredDir(SafeDir):
         return layers
 
     def close(self) -> None:
-        """Let go of both layers."""
+        """Let go of all layers."""
         super().close()
         self._lower.close()
 

@@ -44,7 +44,8 @@ if [ -n "$parent" ] && [ ! -d "$parent" ]; then
     [ -z "$above" ] || [ -d "$above" ] || exit {_NO_DIRECTORY}
     mkdir -p -- "$parent" || exit {_DENIED}
 fi
-cat > "$1"
+cat > "$1" || exit
+[ -z "$2" ] || exec chmod -- "$2" "$1"
 """
 
 
@@ -78,19 +79,21 @@ class SandboxFiles:
             self._failed(path, done.code, done.stderr)
         return done.stdout
 
-    def write(self, path: str, data: bytes, *, stop: int | None = None) -> None:
+    def write(self, path: str, data: bytes, *, mode: int | None = None, stop: int | None = None) -> None:
         """Create a file and the directories above it, or replace the contents of a file; links are followed.
 
         Args:
             path: as for ``read``.
             data: the file's new contents.
+            mode: the file's permissions afterwards; None for the usual ones, and for those that an existing file has.
             stop: as for ``Programs.run``.
 
         Raises:
             IsADirectoryError, NotADirectoryError, PermissionError, OSError: as for a program in the sandbox.
             InvalidInput: the path is empty or has a NUL.
         """
-        done = self._programs.run(["/bin/sh", "-c", _WRITE, "sh", self._named(path)], stdin=data, stop=stop)
+        argv = ["/bin/sh", "-c", _WRITE, "sh", self._named(path), "" if mode is None else f"{mode:o}"]
+        done = self._programs.run(argv, stdin=data, stop=stop)
         if done.code != 0:
             self._failed(path, done.code, done.stderr)
 

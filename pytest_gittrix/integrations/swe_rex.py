@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -199,10 +200,18 @@ class GittrixRuntime(AbstractRuntime):
         return abstract.WriteFileResponse()
 
     async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
-        """Copy a file or directory of this machine into the sandbox. Raises OSError if it cannot be read here or written there."""
-        source = Path(request.source_path)
+        """Copy a file or directory of this machine into the sandbox, with its mode.
+
+        A link in the directory stays a link, which leads to what the sandbox has at that path: only files of the directory are copied.
+
+        Raises:
+            OSError: it cannot be read here or written there.
+            GittrixError: as ``Programs.run``.
+        """
+        source = Path(await asyncio.to_thread(partial(os.path.realpath, request.source_path, strict=True)))
         if not source.is_dir():
-            await run_cancellable(partial(self._files.write, request.target_path, await asyncio.to_thread(source.read_bytes)))
+            data, mode = await asyncio.to_thread(lambda: (source.read_bytes(), source.stat().st_mode & 0o777))
+            await run_cancellable(partial(self._files.write, request.target_path, data, mode=mode))
             return abstract.UploadResponse()
         packed = await asyncio.to_thread(_packed, source)
         done = await run_cancellable(partial(self.programs.run, ["/bin/sh", "-c", _UNPACK, "sh", request.target_path], stdin=packed))
@@ -303,8 +312,8 @@ class GittrixDeployment(AbstractDeployment):
 
 
 def _packed(directory: Path) -> bytes:
-    """A directory as an archive, with the files that its links lead to."""
+    """A directory as an archive. Its links stay links: one that leads out of it brings no file of this machine along."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w", dereference=True) as packing:
+    with tarfile.open(fileobj=archive, mode="w") as packing:
         packing.add(directory, arcname=".")
     return archive.getvalue()

@@ -159,6 +159,27 @@ def test_files_come_and_go_and_reach_no_file_outside(session: UserSession, tmp_p
     assert session.touched_files() == ["new/file"]
 
 
+def test_an_upload_copies_links_as_links_and_keeps_modes(session: UserSession, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    for name, target in (("secret", tmp_path / "secret"), ("dangling", Path("nowhere")), ("itself", Path("."))):
+        (kit / name).symlink_to(target)
+    (kit / "tool").write_text("#!/bin/sh\necho made\n")
+    (kit / "tool").chmod(0o755)
+    (tmp_path / "link").symlink_to("kit")
+
+    async def scenario(runtime: GittrixRuntime) -> None:
+        for source, target in ((tmp_path / "link", "/tmp/kit"), (kit / "tool", "/tmp/tool")):
+            await runtime.upload(UploadRequest(source_path=str(source), target_path=target))
+        listed = await runtime.execute(Command(command="cd /tmp/kit && find . -type l | sort; ./itself/tool; /tmp/tool", shell=True))
+        assert listed.stdout == "./dangling\n./itself\n./secret\nmade\nmade\n"
+        with pytest.raises(FileNotFoundError):
+            await runtime.read_file(ReadFileRequest(path="/tmp/kit/secret"))
+
+    within(session, scenario)
+
+
 def test_no_word_of_a_command_is_read_by_a_shell_outside(session: UserSession, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     # The framework checks a command as a text that ends with such a line.

@@ -35,7 +35,7 @@ from pytest_gittrix.workspaces.seed_files import (
     commit_of,
     derivation,
     exact_packs,
-    layer_below,
+    seed_below,
     seed_directory,
     template_index,
 )
@@ -473,9 +473,9 @@ def prune_seeds(
             return []
         needed = set(asked)
         unneeded = [name for name in whole if name.partition("-")[0] not in needed]
-        unneeded = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
-        below = {layer_below(os.path.join(seeds, name)) for name in whole if name not in unneeded}
-        removed = [name for name in unneeded if name not in below]
+        expired = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
+        below = {seed_below(os.path.join(seeds, name)) for name in whole if name not in expired}
+        removed = [name for name in expired if name not in below]
         for name in removed:
             remove(os.path.join(seeds, name))
         return removed

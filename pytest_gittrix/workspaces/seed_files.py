@@ -110,8 +110,10 @@ def commit_of(directory: str) -> str:
     return os.path.basename(directory).partition("-")[0]
 
 
-def layer_below(directory: str) -> str | None:
+def seed_below(directory: str) -> str | None:
     """The name of the seed above whose lower layer overlays from the seed in a directory lie; None if they need no other seed."""
+    if os.path.isdir(os.path.join(directory, "lower")):
+        return None
     return read_text(os.path.join(directory, LAYER, "below"))
 
 

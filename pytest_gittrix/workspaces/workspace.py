@@ -8,6 +8,7 @@ is a linked work tree of durable, as the original GitTrix made it, and shares du
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -39,7 +40,7 @@ from pytest_gittrix.os_level.files import (
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
 from pytest_gittrix.workspaces.seed import History, Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, built_once, layer_below
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, built_once, seed_below
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
@@ -53,6 +54,9 @@ MOST_LAYERED: Final = 500
 """Paths that may differ from an earlier checkout for an ``overlay`` to lie above that: each is written again for the next baseline."""
 _WORTH_A_LAYER: Final = 4
 """A layer of what differs saves nothing where more than one of so many files does."""
+
+_NO_LAYER: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOENT)
+"""What a file system that has no whiteouts answers; the last one says that somebody removed the checkout below meanwhile."""
 
 _WORK: Final = "work"
 _NOTE: Final = "workspace.json"
@@ -394,23 +398,25 @@ def lower_layers(seed: Seed) -> tuple[str, ...]:
         OSError: the disk refused.
     """
     seeds = os.path.dirname(seed.directory)
-    found = _lower_layers_of(seed.directory)
-    if not found:
-        with locked_file(seeds, shared=True):  # the earlier seed is not pruned meanwhile
-            earlier = seed.nearest_with("lower")
-            is_left_alone = layer_below(seed.directory) is not None  # somebody removed what it lies above
-            if earlier is None or is_left_alone or not _made_above(seed, *earlier):
-                with built_once(os.path.join(seed.directory, "lower"), seeds) as building:
-                    os.mkdir(building)
-                    if earlier is None:
-                        _write_files(building, seed)
-                    else:
-                        _link_files(building, seed, *earlier)
-                    _write_lower_git(building, seed)
-                    if seed.sync:
-                        sync_file_system(building)
-            found = _lower_layers_of(seed.directory)
-    return found
+    if found := _lower_layers_of(seed.directory):
+        return found
+    with locked_file(seeds, shared=True):  # the earlier seed is not pruned meanwhile
+        # Others may hold this lock too, and finish the layer now. So this is read first: then a layer that shows nothing has lost its seed.
+        is_left_alone = seed_below(seed.directory) is not None
+        if found := _lower_layers_of(seed.directory):
+            return found
+        earlier = seed.nearest_with("lower")
+        if earlier is None or is_left_alone or not _make_layer(seed, *earlier):
+            with built_once(os.path.join(seed.directory, "lower"), seeds) as building:
+                os.mkdir(building)
+                if earlier is None:
+                    _write_files(building, seed)
+                else:
+                    _link_files(building, seed, *earlier)
+                _write_lower_git(building, seed)
+                if seed.sync:
+                    sync_file_system(building)
+        return _lower_layers_of(seed.directory)
 
 
 def _lower_layers_of(seed: str) -> tuple[str, ...]:
@@ -418,22 +424,22 @@ def _lower_layers_of(seed: str) -> tuple[str, ...]:
     whole = os.path.join(seed, "lower")
     if os.path.isdir(whole):
         return (whole,)
-    earlier = layer_below(seed)
+    earlier = seed_below(seed)
     if earlier is None:
         return ()
     whole = os.path.join(os.path.dirname(seed), earlier, "lower")
     return (os.path.join(seed, LAYER, "files"), whole) if os.path.isdir(whole) else ()
 
 
-def _made_above(seed: Seed, lower: str, changes: Changes) -> bool:
-    """Make the layer of what differs from a checkout. Returns False where it would save little, or cannot be made."""
+def _make_layer(seed: Seed, lower: str, changes: Changes) -> bool:
+    """Make the layer of what differs from a checkout. Returns False where it would save little, or there are no whiteouts."""
     if len(changes) > MOST_LAYERED or len(changes) * _WORTH_A_LAYER > len(seed.entries):
         return False
     if any(entry is not None and entry.mode == SUBMODULE for entry in changes.values()):
         return False  # what is below would show in its empty directory
     layer = os.path.join(seed.directory, LAYER)
     try:
-        with built_once(layer, os.path.dirname(layer)) as building:
+        with built_once(layer, os.path.dirname(seed.directory)) as building:
             files = os.path.join(building, "files")
             os.makedirs(files)
             _write_changes(files, seed, changes)
@@ -441,8 +447,10 @@ def _made_above(seed: Seed, lower: str, changes: Changes) -> bool:
             write_file(os.path.join(building, "below"), os.path.basename(os.path.dirname(lower)).encode())
             if seed.sync:
                 sync_file_system(building)
-    except OSError:  # a file system without whiteouts; what else is wrong, a checkout finds, too
-        return False
+    except OSError as error:
+        if error.errno in _NO_LAYER:
+            return False
+        raise
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -12,9 +13,10 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.git import FORMATS, Content, GitRepo, git
+from support.git import FORMATS, Content, GitRepo, git, submodule
 from support.moving import contents, edit
 
 from pytest_gittrix import confine
@@ -27,7 +29,7 @@ from pytest_gittrix.workspaces import workspace as workspaces
 from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prune_seeds
 from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
-from pytest_gittrix.workspaces.workspace import create, lower_layers
+from pytest_gittrix.workspaces.workspace import MOST_LAYERED, create, lower_layers
 
 STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
 """How often the baseline moves; each time the seed, and now and then a workspace, is compared with one that is made from nothing."""
@@ -186,6 +188,101 @@ def test_a_lower_layer_of_what_differs_keeps_the_checkout_below_it(tmp_path: Pat
     assert os.listdir(seeds) == []
 
 
+def layered_repo(tmp_path: Path) -> tuple[GitRepo, Seed]:
+    """A repository of twelve files that has moved by one file since a checkout of it was made, and the seed of where it is now."""
+    repo = GitRepo.make(tmp_path / "durable", {f"f{number}": f"{number}\n" for number in range(12)}, bare=True)
+    lower_layers(prepared(repo, tmp_path / "seeds"))
+    repo.commit({"f0": "changed\n"})
+    return repo, prepared(repo, tmp_path / "seeds")
+
+
+@pytest.mark.parametrize(("place", "name"), [(workspaces, "locked_file"), (Seed, "nearest_with")])
+def test_of_two_that_need_a_layer_at_once_the_slower_one_takes_that_of_the_faster_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str
+) -> None:
+    _, seed = layered_repo(tmp_path)
+    step = getattr(place, name)
+
+    def after_a_rival(*arguments: object, **named: object) -> object:
+        monkeypatch.setattr(place, name, step)
+        lower_layers(seed)
+        return step(*arguments, **named)
+
+    monkeypatch.setattr(place, name, after_a_rival)
+
+    assert len(lower_layers(seed)) == 2
+    assert "lower" not in os.listdir(seed.directory)
+
+
+def test_a_seed_with_a_checkout_of_its_own_keeps_no_other_seed(tmp_path: Path) -> None:
+    _, seed = layered_repo(tmp_path)
+    _, below = lower_layers(seed)
+    Path(seed.directory, "lower").mkdir()
+
+    removed = prune_seeds(str(tmp_path / "seeds"), lambda: [seed.commit], remove=shutil.rmtree, spare=0)
+
+    assert removed == [os.path.basename(os.path.dirname(below))]
+
+
+def test_a_layer_is_made_where_what_killed_makers_leave_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, seed = layered_repo(tmp_path)
+    write = workspaces._write_changes
+    places = []
+
+    def write_and_look(root: str, *arguments: Any) -> None:
+        places.append(Path(root).parent.parent)
+        write(root, *arguments)
+
+    monkeypatch.setattr(workspaces, "_write_changes", write_and_look)
+    lower_layers(seed)
+
+    assert places == [tmp_path / "seeds"]
+
+
+def test_a_checkout_takes_the_place_of_a_layer_only_where_there_are_no_whiteouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, seed = layered_repo(tmp_path)
+
+    def refuse(number: int) -> None:
+        def write(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(workspaces, "_write_changes", write)
+
+    refuse(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        lower_layers(seed)
+    assert not {"layer", "lower"}.intersection(os.listdir(seed.directory))
+
+    refuse(errno.EPERM)
+    assert lower_layers(seed) == (os.path.join(seed.directory, "lower"),)
+
+
+@pytest.mark.parametrize(
+    ("most", "edits", "layers"),
+    [(500, 3, 2), (500, 4, 1), (2, 2, 2), (2, 3, 1)],
+    ids=["a quarter differs", "more than a quarter differs", "as many as may differ", "one more"],
+)
+def test_a_layer_is_made_where_few_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, edits: int, layers: int
+) -> None:
+    monkeypatch.setattr(workspaces, "MOST_LAYERED", most)
+    repo, _ = layered_repo(tmp_path)
+    repo.commit({f"f{number}": "changed\n" for number in range(edits)})
+
+    assert len(lower_layers(prepared(repo, tmp_path / "seeds"))) == layers
+
+
+def test_a_new_checkout_is_made_for_a_submodule_and_for_a_seed_that_is_not_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo, seed = layered_repo(tmp_path)
+    with Repository.open(repo.path) as opened:
+        assert len(lower_layers(prepare_seed(str(tmp_path / "seeds"), opened, seed.commit, 1))) == 1
+    repo.commit({"sub": submodule("1" * 40)})
+    assert len(lower_layers(prepared(repo, tmp_path / "seeds"))) == 1
+    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 1 << 20)
+    repo.commit({"sub": None})
+    assert len(lower_layers(prepared(repo, tmp_path / "seeds"))) == 1
+
+
 def test_a_clone_gets_nothing_of_earlier_or_later_baselines(tmp_path: Path) -> None:
     repo = GitRepo.make(
         tmp_path / "durable", {"a": "first\n", "d/b": "the same\n" * 50, **{f"f{n}": f"{n}\n" for n in range(6)}}, bare=True
@@ -324,26 +421,23 @@ def test_a_seed_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -
 
 MAKER = """
 import sys
-from pytest_gittrix import confine
-from pytest_gittrix.confine import Layers, Place, confinement, toolchain
-from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces import workspace as workspaces
-from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.seed import prepare_seed
+from pytest_gittrix.workspaces.workspace import lower_layers
 seed_files._SMALL_INDEX, seed_files._MANY_OBJECTS = 0, 5
 with Repository.open(sys.argv[1]) as repository:
     print("ready", flush=True)
     sys.stdin.readline()
     seed = prepare_seed(sys.argv[2], repository, repository.head("refs/heads/main"))
     seed.index, seed.packs
+    lower_layers(seed)
 """
 
 
 def test_makers_that_are_killed_leave_no_bad_seed(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "durable", {f"f{n}": f"{n}\n" for n in range(40)}, bare=True)
-    prepared(repo, tmp_path / "seeds")
+    lower_layers(prepared(repo, tmp_path / "seeds"))
     draw = random.Random(7)
     for number in range(3):
         repo.commit({"f0": f"changed {number}\n"})
@@ -363,12 +457,18 @@ def test_makers_that_are_killed_leave_no_bad_seed(tmp_path: Path) -> None:
         for maker in makers:
             maker.communicate()
         assert makers[2].returncode == 0
-        assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / f"cold{number}"))
+        seed, cold = prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / f"cold{number}")
+        assert_equal(seed, cold)
+        found = [read_by_the_engine(lower_layers(one), tmp_path / f"{name}{number}") for name, one in (("read", seed), ("fresh", cold))]
+        assert found[0] == found[1]
 
 
-def test_the_page_on_the_store_says_these_numbers() -> None:
-    page = " ".join(Path(__file__).resolve().parents[3].joinpath("docs/reference/store.md").read_text().split())
+def test_the_pages_say_these_numbers() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    page, guide = (" ".join((docs / name).read_text().split()) for name in ("reference/store.md", "how-to/choose-a-workspace.md"))
 
     assert f"{MOST_CHANGES:,} paths differ".replace(",", " ") in page
     assert f"After {MOST_ANCESTORS} of them" in page
     assert f"all but the {SPARE_SEEDS} youngest, as soon as there are more than {2 * SPARE_SEEDS} seeds" in page
+    assert f"where more than {MOST_LAYERED} files differ, or more than a quarter of all" in guide
+    assert f"{MOST_CHANGES:,} files differ from the baseline before, and after {MOST_ANCESTORS} baselines".replace(",", " ", 1) in guide

@@ -55,6 +55,9 @@ CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
 """What is recorded as the stop reason of a prompt that the agent did not answer."""
 
+GRACE: Final = 10.0
+"""Real seconds that an agent has to end a prompt that was cancelled; then it is killed."""
+
 _MOST_ERRORS: Final = 1 << 12
 _MOST_IN_A_LINE: Final = 1 << 26
 _MOST_TERMINALS: Final = 64
@@ -106,6 +109,9 @@ class AcpAgent:
         self._lines = _Lines(running)
         self._connection: Any = connect_to_agent(client, self._lines)
         self._client = client
+        self._is_unsent = False  # whether a prompt is begun that the agent does not have yet
+        self._is_asked = False  # whether it has a prompt that it did not answer
+        self._killing: asyncio.TimerHandle | None = None
 
     async def prompt(self, text: str, *, blocks: Sequence[Any] | None = None) -> Prompted:
         """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn.
@@ -118,10 +124,15 @@ class AcpAgent:
             AdapterUnavailable: the agent refused, answered what is none, or ended; its last errors are in the message.
         """
         client = self._client
-        await client.in_order(client.transcript.begin, text)
         client.turn_over.clear()
+        self._is_unsent = True
         reason = FAILED
         try:
+            await asyncio.shield(client.in_order(client.transcript.begin, text))
+            if client.turn_over.is_set():  # cancelled meanwhile
+                reason = CANCELLED
+                return Prompted(reason, "")
+            self._is_unsent, self._is_asked = False, True
             answer = await self._asked(self._connection.prompt(self.acp_session, blocks or [text_block(text)]))
             reason = str(answer.stop_reason)
         except asyncio.CancelledError:
@@ -130,13 +141,25 @@ class AcpAgent:
                 await self.cancel()
             raise
         finally:
+            self._is_unsent = self._is_asked = False
+            if self._killing is not None:
+                self._killing.cancel()
+                self._killing = None
             client.turn_over.set()
             said = await asyncio.shield(client.in_order(client.transcript.end, reason))
         return Prompted(reason, said)
 
     async def cancel(self) -> None:
-        """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too."""
+        """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too.
+
+        An agent that does not answer within ``GRACE`` seconds is killed; its prompt raises ``AdapterUnavailable`` then.
+        """
         self._client.turn_over.set()
+        if self._is_unsent:
+            return
+        if self._is_asked and self._killing is None:
+            loop = asyncio.get_running_loop()
+            self._killing = loop.call_later(GRACE, lambda: loop.run_in_executor(None, self.running.kill))
         await self._asked(self._connection.cancel(self.acp_session))
 
     async def begin(self, mcp_servers: Sequence[Any] = ()) -> None:

@@ -18,7 +18,7 @@ async def take_turn(session: UserSession, agent: AcpAgent, text: str, *, blocks:
     """Send a prompt to an agent that works in a session, as one turn of that session.
 
     The turn is ``done`` when the agent has answered, ``failed`` if it could not, and ``interrupted`` if the prompt was cancelled.
-    ``session.interrupt()`` cancels the prompt.
+    ``session.interrupt()`` cancels the prompt; an agent that does not end it within ten seconds is killed.
 
     Args:
         session: the session.
@@ -38,6 +38,8 @@ async def take_turn(session: UserSession, agent: AcpAgent, text: str, *, blocks:
     context = await turns.begin_turn()
     unsubscribe = session.subscribe(lambda _event: loop.call_soon_threadsafe(over.set), ["turn.ended"])
     cancelling = asyncio.create_task(_cancel_after(over, agent))
+    if context.cancelled.is_set():  # interrupted before this listened
+        over.set()
     try:
         answer = await agent.prompt(text, blocks=blocks)
     except BaseException as problem:

@@ -183,6 +183,36 @@ def test_an_interrupt_of_its_turn_cancels_a_prompt_and_a_busy_session_takes_none
     assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted", "done"]
 
 
+def test_an_interrupt_just_after_its_turn_began_cancels_a_prompt_too(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe = session.subscribe
+
+    def interrupted_before(*arguments: Any) -> Any:
+        assert session.interrupt()
+        return subscribe(*arguments)
+
+    monkeypatch.setattr(session, "subscribe", interrupted_before)
+    [answer] = attended(session, lambda agent: asyncio.gather(asyncio.wait_for(take_turn(session, agent, "receive()"), 5)))
+
+    assert answer.stop_reason == "cancelled"
+    assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted"]
+
+
+def test_an_agent_that_ignores_the_end_of_its_turn_is_killed(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "GRACE", 0.05)
+
+    ignores = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); time.sleep(600)'
+
+    async def work(agent: AcpAgent) -> None:
+        asked = asyncio.create_task(take_turn(session, agent, ignores))
+        while not session.history(["tool_call"]):
+            await asyncio.sleep(0.005)
+        assert await asyncio.to_thread(session.interrupt)
+        with pytest.raises(AdapterUnavailable):
+            await asyncio.wait_for(asked, 5)
+
+    attended(session, work)
+
+
 def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSession) -> None:
     asked, over = threading.Event(), threading.Event()
 

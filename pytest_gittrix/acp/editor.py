@@ -121,7 +121,8 @@ class EditorAgent:
                 if session_id not in self._conversations:
                     session = await asyncio.to_thread(self._gittrix.get_session, session_id)
                     await self._check(session, mcp_servers)
-                    self._hold(session, mcp_servers)
+                    if session_id not in self._conversations:  # another request may have loaded it meanwhile
+                        self._hold(session, mcp_servers)
         for update in replayed(events):
             await self._editor.session_update(session_id, update)
         return acp.LoadSessionResponse()

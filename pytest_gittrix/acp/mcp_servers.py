@@ -56,12 +56,18 @@ def _require_address(name: str, url: str, programs: Programs) -> None:
     confinement = programs.confinement
     if confinement.level != "off" and not reaches(confinement.network, url):
         raise CapabilityMissing(
-            f"The agent does not reach the MCP server {name}: {visible_line(url)}.",
+            f"The agent does not reach the MCP server {name}: {_origin(url)}.",
             why=f"Its network is {confinement.network}.",
             fix=Advice(
                 "Name the address in network=, or leave the server out.", "Name the address with --network, or leave the server out."
             ),
         )
+
+
+def _origin(url: str) -> str:
+    """The part of an address that holds no secret: its scheme, host and port."""
+    parts = urlsplit(url)
+    return visible_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
 
 
 def reaches(network: Network, url: str) -> bool:

@@ -31,7 +31,7 @@ async def take_turn(session: UserSession, agent: AcpAgent, text: str, *, blocks:
 
     Raises:
         TurnBusy: the session has a turn running, here or in another process; the agent was not asked.
-        SessionExpired: the session has ended; the agent was not asked.
+        SessionExpired: the session has ended, before the prompt or while the agent worked on it.
         AdapterUnavailable: as for ``AcpAgent.prompt``.
     """
     turns, loop, over = AsyncUserSession(session), asyncio.get_running_loop(), asyncio.Event()

@@ -270,7 +270,7 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
         name="words", command=sys.executable, args=["-I", "-S", "-c", MCP_SERVER], env=[schema.EnvVariable(name="WORD", value="hello")]
     )
     outside = schema.McpServerStdio(name="words", command=sys.executable, args=[str(script)], env=[])
-    far = schema.HttpMcpServer(name="far", url="https://tools.example.org/mcp", headers=[], type="http")
+    far = schema.HttpMcpServer(name="far", url="https://user:SECRET@tools.example.org/mcp?key=SECRET", headers=[], type="http")
     borrowed = schema.AcpMcpServer(name="borrowed", server_id="b", type="acp")
 
     async def work() -> None:
@@ -284,13 +284,14 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
             assert editor.said() == "hello in here"
         reasons = [
             (outside, "cannot start the MCP server words"),
-            (far, "does not reach the MCP server far"),
+            (far, "does not reach the MCP server far: https://tools.example.org."),
             (borrowed, "cannot be passed on"),
         ]
         for server, reason in reasons:
             with pytest.raises(acp.RequestError) as caught:
                 await editor.connection.new_session(cwd=cwd, mcp_servers=[server])
             assert (caught.value.data["code"], reason in caught.value.data["details"]) == ("CAPABILITY_MISSING", True)
+            assert "SECRET" not in str(caught.value.data)
         with GitTrix(None, store=editor.store) as engine:
             states = {one.id: one.state for one in engine.list_sessions() if one.durable_path == cwd}
         assert [states.pop(session), states.pop(fork), *states.values()] == ["active", "active", *["discarded"] * 3]

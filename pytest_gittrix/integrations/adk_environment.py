@@ -5,12 +5,13 @@ Written against ``google.adk.environment``, which the kit calls experimental.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.engine.agents.programs import timeout_code
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
-
-ENDED: Final = 124
-"""The exit code of a command that was ended, as the program ``timeout`` gives it."""
 
 
 class GittrixEnvironment(BaseEnvironment):
@@ -62,9 +60,9 @@ class GittrixEnvironment(BaseEnvironment):
         self.is_initialized = True
 
     async def initialize(self) -> None:
-        """Begin again after a ``close``, with an empty home directory; else nothing happens."""
+        """Begin again after a ``close``, with the home directory of the session; else nothing happens."""
         if not self.is_initialized:
-            self._begin()
+            await asyncio.to_thread(self._begin)
 
     @property
     def working_dir(self) -> Path:
@@ -82,12 +80,14 @@ class GittrixEnvironment(BaseEnvironment):
             At most 10 MiB of each stream, and the exit code: 124 if it was ended, for its time or a limit.
 
         Raises:
+            SessionExpired: the session has ended, before the command or while it ran.
             GittrixError: as ``Programs.run``.
         """
         done = await run_cancellable(partial(self.programs.run, ["/bin/sh", "-c", command], timeout=timeout))
-        code = exit_code(done)
+        if done.timed_out:
+            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
         return ExecutionResult(
-            exit_code=ENDED if code is None or done.limit is not None else code,
+            exit_code=timeout_code(done),
             stdout=done.stdout.decode("utf-8", "replace"),
             stderr=done.stderr.decode("utf-8", "replace"),
             timed_out=done.timed_out,
@@ -105,4 +105,4 @@ class GittrixEnvironment(BaseEnvironment):
     async def close(self) -> None:
         """End everything that runs. The session stays, for a person to review."""
         self.is_initialized = False
-        self.programs.close()
+        await asyncio.to_thread(self.programs.close)

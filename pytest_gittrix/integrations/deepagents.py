@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.engine.agents.programs import timeout_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 DIRECTORIES: Final = ("/large_tool_results", "/conversation_history", "/blobs")
 """Where the framework puts large results, old messages and media. In a jail they are beside the workspace, and never promoted."""
-
-ENDED: Final = 124
-"""The exit code of a command that was ended, as the program ``timeout`` gives it."""
 
 _ERRORS: Final = {
     errno.ENOENT: "file_not_found",
@@ -90,7 +87,7 @@ class GittrixBackend(BaseSandbox):
             Both streams in the order in which they were written, and the exit code: 124 if the command was ended, for its time or a limit.
 
         Raises:
-            SessionExpired: the session has ended.
+            SessionExpired: the session has ended, before the command or while it ran.
             GittrixError: as ``Programs.run``.
         """
         return self._execute(command, timeout, stop=None)
@@ -128,13 +125,14 @@ class GittrixBackend(BaseSandbox):
     def _execute(self, command: str, timeout: int | None, *, stop: int | None) -> ExecuteResponse:
         seconds = self._timeout if timeout is None else timeout or None
         done = self.programs.run(["/bin/sh", "-c", command], timeout=seconds, merged=True, stop=stop)
+        if done.timed_out:
+            self.programs.require_live()  # a command also ends with its session, as if its time were over
         output = done.stdout.decode("utf-8", "replace")
         if done.limit is not None:
             output += f"\nThe command was ended: it passed its limit of {done.limit}.\n"
         elif done.timed_out:
             output += f"\nThe command was ended: it did not end within {seconds:g} seconds.\n"
-        code = ENDED if done.timed_out or done.limit is not None else exit_code(done)
-        return ExecuteResponse(output=output, exit_code=code, truncated=done.truncated)
+        return ExecuteResponse(output=output, exit_code=timeout_code(done), truncated=done.truncated)
 
 
 def _attempt(path: str, call: Callable[[], bytes | None]) -> tuple[bytes | None, str | None]:

@@ -1,18 +1,24 @@
 """The sandbox for Strands: an agent's commands and files are those of a session, and a person promotes the result.
 
-Written against ``strands.sandbox``. The framework's base class reads, writes and lists files by commands; this sandbox runs the commands.
+Written against ``strands.sandbox``. The framework's base class lists and removes files and runs code by commands; this sandbox runs the
+commands, and reads and writes files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import io
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.aio.threads import in_thread
+from pytest_gittrix.confine.running import Output, Running
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, timeout_code
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.files import SandboxFiles
 
 with needs("strands"):
     from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
@@ -22,14 +28,15 @@ with needs("strands"):
     from strands.vended_tools.file_editor.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION
     from strands.vended_tools.shell import make_shell
 
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
+
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
-    from pytest_gittrix.confine.running import Output
     from pytest_gittrix.engine.agents.agent_session import AgentSession
 
-ENDED: Final = 124
-"""The exit code of a command that passed a limit, or was ended from outside."""
+_PIECE: Final = 1 << 16
+"""About how many bytes a piece of output has. A command waits while 16 of them are not read yet."""
 
 
 class GittrixSandbox(PosixShellSandbox):
@@ -63,6 +70,7 @@ class GittrixSandbox(PosixShellSandbox):
         """
         self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
         self._timeout = timeout
+        self._files = SandboxFiles(self.programs)
 
     async def execute_streaming(
         self,
@@ -82,31 +90,54 @@ class GittrixSandbox(PosixShellSandbox):
             env: more environment variables.
 
         Yields:
-            What it writes, as it comes, and at last the whole with the exit code: 124 if it passed a limit.
+            What it writes, as it comes: a command whose output is not read waits, as on a pipe. At last the first 10 Mi characters of each
+            stream, with the exit code: 124 if it passed a limit.
 
         Raises:
             SandboxTimeoutError: it took too long.
+            SessionExpired: the session has ended, before the command or while it ran.
             GittrixError: as ``Programs.start``.
         """
         seconds = self._timeout if timeout is None else timeout
-        chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
-        texts = {"stdout": "", "stderr": ""}
-        argv = ["/bin/sh", "-c", command]
-        async with self.programs.start(argv, stdin=b"", cwd=cwd or ".", environment=env, timeout=seconds) as running:
-            readers = [asyncio.create_task(_read(getattr(running, name), name, chunks)) for name in texts]
+        chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue(maxsize=16)
+        kept = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+        start = partial(self.programs.start, stdin=b"", cwd=cwd or ".", environment=env, timeout=seconds, most_output=_PIECE)
+        async with await in_thread(partial(start, ["/bin/sh", "-c", command]), Running.kill) as running:
+            readers = [asyncio.create_task(_read(getattr(running, name), name, chunks)) for name in kept]
             try:
                 for _reader in readers:
                     while (chunk := await chunks.get()) is not None:
-                        texts[chunk.stream_type] += chunk.data
+                        text = kept[chunk.stream_type]
+                        text.write(chunk.data[: MOST_OUTPUT - text.tell()])
                         yield chunk
             finally:
                 for reader in readers:
                     reader.cancel()
             done = await running.wait_async()
+        texts = {name: text.getvalue() for name, text in kept.items()}
         if done.timed_out:
+            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
             raise SandboxTimeoutError(seconds, **texts)
-        code = exit_code(done)
-        yield ExecutionResult(exit_code=ENDED if code is None or done.limit is not None else code, **texts)
+        yield ExecutionResult(exit_code=timeout_code(done), **texts)
+
+    async def read_file(self, path: str, **_: Any) -> bytes:
+        """Read a file at a path that commands see.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            TooLarge: it has more than 100 MiB.
+            GittrixError: as ``Programs.run``.
+        """
+        return await run_cancellable(partial(self._files.read, path))
+
+    async def write_file(self, path: str, content: bytes, **_: Any) -> None:
+        """Write a file, with the directories above it.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            GittrixError: as ``Programs.run``.
+        """
+        await run_cancellable(partial(self._files.write, path, content))
 
     def get_tools(self) -> list[AgentTool]:
         """A shell and an editor for files, as the framework's own sandboxes give them."""

@@ -71,7 +71,9 @@ def test_commands_and_files_are_those_of_the_session(session: UserSession, level
     environment = GittrixEnvironment(session.for_agent(), confine=available(level))
 
     async def scenario() -> None:
+        await environment.execute("touch ~/note")
         for _ in range(2):  # it can be used again after its end
+            assert (await environment.execute("ls ~/note")).exit_code == 0  # the home is that of the session
             done = await environment.execute("pwd; echo err >&2; exit 3")
             assert (done.exit_code, done.stdout, done.stderr, done.timed_out) == (3, f"{environment.working_dir}\n", "err\n", False)
             await environment.close()
@@ -105,3 +107,18 @@ def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(
 
     asyncio.run(scenario())
     assert programs_of(session.id) == []
+
+
+def test_a_command_that_ends_with_its_session_says_so(session: UserSession) -> None:
+    environment = GittrixEnvironment(session.for_agent(), confine="off")
+
+    async def scenario() -> None:
+        running = asyncio.create_task(environment.execute("echo > started; sleep 600", timeout=60))
+        assert session.workspace_path is not None
+        while not (session.workspace_path / "started").exists():
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(session.discard)
+        with pytest.raises(SessionExpired):
+            await running
+
+    asyncio.run(scenario())

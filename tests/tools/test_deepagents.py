@@ -151,6 +151,21 @@ def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(
     assert programs_of(session.id) == []
 
 
+def test_a_command_that_ends_with_its_session_says_so(start: Start) -> None:
+    session, backend = start(confine="off")
+
+    async def scenario() -> None:
+        running = asyncio.create_task(backend.aexecute("touch started; sleep 600"))
+        assert session.workspace_path is not None
+        while not (session.workspace_path / "started").exists():
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(session.discard)
+        with pytest.raises(SessionExpired):
+            await running
+
+    asyncio.run(scenario())
+
+
 def test_a_limit_that_a_command_passes_is_named(start: Start) -> None:
     _, backend = start(confine=available("jail"), limits={"cpu_seconds": 1})
 

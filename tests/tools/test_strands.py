@@ -8,6 +8,7 @@ pytest.importorskip("strands", reason='needs pip install "pytest-gittrix[strands
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.frameworks import ADDED, LEVELS, available, programs_of
 
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.strands_sandbox import GittrixSandbox
 
@@ -117,6 +119,47 @@ def test_a_command_that_takes_too_long_is_cancelled_or_left_ends_with_all_it_sta
 
     asyncio.run(scenario())
     assert programs_of(session.id) == []
+
+
+def test_output_is_bounded_for_a_caller_that_reads_slowly_and_in_the_result(session: UserSession) -> None:
+    sandbox = GittrixSandbox(session.for_agent(), confine=available("jail"))
+    assert session.workspace_path is not None
+    written = session.workspace_path / "written"
+
+    async def scenario() -> None:
+        stream = sandbox.execute_streaming("head -c 24000000 /dev/zero; touch written")
+        first = await anext(stream)
+        await asyncio.sleep(0.3)
+        assert not written.exists()  # the program waits for its reader
+        *chunks, result = [first, *[piece async for piece in stream]]
+        assert written.exists()
+        assert sum(len(chunk.data) for chunk in chunks) == 24_000_000
+        assert isinstance(result, ExecutionResult)
+        assert len(result.stdout) == MOST_OUTPUT
+
+        large = b"0123456789" * 1_500_000  # more than a result holds
+        await sandbox.write_file("large", large)
+        assert await sandbox.read_file("large") == large
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_ends_with_its_session_says_so_and_was_started_beside_the_event_loop(
+    session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = GittrixSandbox(session.for_agent(), confine="off")
+    start, threads = sandbox.programs.start, []
+    monkeypatch.setattr(sandbox.programs, "start", lambda *a, **k: (threads.append(threading.current_thread()), start(*a, **k))[1])
+
+    async def scenario() -> None:
+        stream = sandbox.execute_streaming("echo started; sleep 600")
+        assert await anext(stream) == StreamChunk("started\n")
+        await asyncio.to_thread(session.discard)
+        with pytest.raises(SessionExpired):
+            _ = [piece async for piece in stream]
+
+    asyncio.run(scenario())
+    assert threading.main_thread() not in threads
 
 
 def test_a_limit_that_a_command_passes_shows_in_its_exit_code(session: UserSession) -> None:

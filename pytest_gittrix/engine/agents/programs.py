@@ -32,6 +32,8 @@ from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
 WORKSPACE: Final = "/workspace"
 """The path of the workspace for programs in a jail; it is the same in every sample of every run."""
 
+_ENDED: Final = 124
+
 _CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
 
 # The caller's variables that a program needs. No other variable, and so no secret, is passed on.
@@ -284,6 +286,12 @@ def exit_code(done: Finished) -> int | None:
     if done.timed_out:
         return None
     return 128 + done.signal if done.signal is not None else done.code
+
+
+def timeout_code(done: Finished) -> int:
+    """As ``exit_code``, but 124 for a program that was ended, for its time or a limit, as the program ``timeout`` gives it."""
+    code = exit_code(done)
+    return _ENDED if code is None or done.limit is not None else code
 
 
 def _absolute(path: Path | str) -> Path:

@@ -81,6 +81,7 @@ class AnsweringPython:
             except TimeoutError:
                 raise NoAnswer(f"It did not end within {timeout:g} seconds.") from None
             if not piece:
+                running.kill()  # it may have closed its answers alone, and go on
                 self._reader.join()
                 raise NoAnswer(f"It ended its Python: {self._errors.decode('utf-8', 'replace')}")
             line += piece

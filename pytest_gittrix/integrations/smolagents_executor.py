@@ -89,11 +89,15 @@ class GittrixExecutor(RemotePythonExecutor):
             answer = self._python.ask(code, self._timeout)
         except NoAnswer as problem:
             raise AgentExecutionError(f"{problem} The names that code defined are gone.", self.logger) from None
-        if "error" in answer:
-            raise AgentExecutionError(f"{answer['logs']}{answer['error']}", self.logger)
-        if "final" in answer:
-            return CodeOutput(self._deserialize_final_answer(answer["final"], self.allow_pickle), answer["logs"], True)
-        return CodeOutput(answer["value"], answer["logs"], False)
+        try:
+            if "error" in answer:
+                raise AgentExecutionError(f"{answer['logs']}{answer['error']}", self.logger)
+            if "final" in answer:
+                return CodeOutput(self._deserialize_final_answer(answer["final"], self.allow_pickle), answer["logs"], True)
+            return CodeOutput(answer["value"], answer["logs"], False)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            self._python.end()  # its other answers are no better
+            raise AgentExecutionError("The code sent something else than an answer.", self.logger) from None
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
         """Install nothing: by default there is no network. Code that imports a package which is not there says so."""

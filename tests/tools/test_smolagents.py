@@ -72,6 +72,8 @@ def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_
         (f"{ANSWERS}\nwhile True: answers.write('x'); answers.flush(); time.sleep(0.05)", "within 2 seconds"),
         (f"{ANSWERS}\nwhile True: answers.write('x' * 2**16)", f"more than {1 << 26} bytes"),
         (f"{ANSWERS}\nanswers.write('[1]\\n'); answers.flush(); time.sleep(60)", "something else than an answer"),
+        (f"{ANSWERS}\nanswers.write('{{}}\\n'); answers.flush(); time.sleep(60)", "something else than an answer"),
+        (f'{ANSWERS}\nanswers.write(\'{{"final": 5, "logs": ""}}\\n\'); answers.flush(); time.sleep(60)', "something else than an answer"),
     ):
         with pytest.raises(AgentExecutionError, match=said):
             executor(code)
@@ -82,3 +84,10 @@ def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_
     with pytest.raises(SessionExpired):
         executor("1")
     assert programs_of(session.id) == []
+
+
+def test_unconfined_code_that_closes_its_answers_is_ended(session: UserSession) -> None:
+    executor = GittrixExecutor(session.for_agent(), confine="off", timeout=60)
+
+    with pytest.raises(AgentExecutionError, match="ended its Python"):
+        executor(f"{ANSWERS}\nanswers.close(); time.sleep(600)")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.daemon import wait_until
 from support.engine import Site, open_site
 
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
@@ -184,7 +185,7 @@ def test_what_a_turn_leaves_running_ends_with_it(session: UserSession) -> None:
     turn = session.start_turn(lambda _context: subprocess.Popen(["sleep", "600"]).pid)
 
     assert turn.wait(LONG)
-    assert not is_alive(turn.value)
+    wait_until(lambda: not is_alive(turn.value))  # the system takes a moment for a killed process
 
 
 def test_a_turn_whose_process_dies_has_failed(session: UserSession) -> None:

@@ -7,6 +7,7 @@ sessions, git or pytest.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -152,9 +153,15 @@ def _localtime(seconds: float | None = None) -> time.struct_time:
 
 
 def _standing_still(real: Callable[[], Any], clock: FrozenClock) -> Callable[[], Any]:
-    """A monotonic function that goes on from where it is, by as much as the clock advances."""
+    """A monotonic function that goes on from where it is, by as much as the clock advances.
+
+    One that counts in floats starts at the next 2**-20 seconds, so that adding whole seconds rounds nothing: after a day, the difference
+    of two readings is 86,400 and not a little less.
+    """
     start, origin = real(), clock.elapsed_ns
     unit = 1 if isinstance(start, int) else 1e9
+    if unit != 1:
+        start = math.ceil(start * 2**20) / 2**20
 
     def frozen() -> Any:
         caller: str = sys._getframe(1).f_globals.get("__name__", "")

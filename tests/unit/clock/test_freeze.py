@@ -196,6 +196,11 @@ def test_all_mode_moves_monotonic_time_with_the_clock_but_not_with_a_skew(tmp_pa
             out["ignores a skew"] = read() == start
             clock.advance(hours=1)
             out["moved"] = [round(b - a, 3) for a, b in zip(start, read())]
+            origin, start = clock.elapsed_ns, read()
+            out["whole seconds"] = []
+            for power in range(18, 31):  # a sum just above a power of two has one bit less than the difference
+                clock.advance(seconds=2**power - 60 - (clock.elapsed_ns - origin) // 10**9)
+                out["whole seconds"].append(time.monotonic() - start[0] + 60)
         out["real again"] = time.monotonic.__module__ == "time" and monotonic is time.monotonic
         """,
         tmp_path,
@@ -206,6 +211,7 @@ def test_all_mode_moves_monotonic_time_with_the_clock_but_not_with_a_skew(tmp_pa
         "stands": True,
         "ignores a skew": True,
         "moved": [HOUR, hour_ns, HOUR, hour_ns, HOUR],
+        "whole seconds": [2**power for power in range(18, 31)],
         "real again": True,
     }
 

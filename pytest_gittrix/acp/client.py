@@ -109,12 +109,13 @@ class AcpAgent:
         self._lines = _Lines(running)
         self._connection: Any = connect_to_agent(client, self._lines)
         self._client = client
-        self._is_unsent = False  # whether a prompt is begun that the agent does not have yet
-        self._is_asked = False  # whether it has a prompt that it did not answer
-        self._killing: asyncio.TimerHandle | None = None
+        self._is_unsent = False  # whether a prompt is begun that the agent is to get, and does not have yet
+        self._answer: asyncio.Future[Any] | None = None  # to the prompt that it got last
 
     async def prompt(self, text: str, *, blocks: Sequence[Any] | None = None) -> Prompted:
-        """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn.
+        """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn, and does not wait for the agent.
+
+        If the agent still works on a prompt whose task was cancelled, this one waits until the agent has ended that, or was killed.
 
         Args:
             text: the prompt; it is recorded.
@@ -124,43 +125,60 @@ class AcpAgent:
             AdapterUnavailable: the agent refused, answered what is none, or ended; its last errors are in the message.
         """
         client = self._client
-        client.turn_over.clear()
         self._is_unsent = True
+        if self._answer is not None:
+            await asyncio.wait([self._answer])
+        client.turn_over.clear()
         reason = FAILED
         try:
             await asyncio.shield(client.in_order(client.transcript.begin, text))
-            if client.turn_over.is_set():  # cancelled meanwhile
+            if not self._is_unsent:  # cancelled meanwhile
                 reason = CANCELLED
                 return Prompted(reason, "")
-            self._is_unsent, self._is_asked = False, True
-            answer = await self._asked(self._connection.prompt(self.acp_session, blocks or [text_block(text)]))
-            reason = str(answer.stop_reason)
+            self._is_unsent = False
+            self._answer = asyncio.create_task(self._send(blocks or [text_block(text)]))
+            reason = str((await asyncio.shield(self._answer)).stop_reason)
         except asyncio.CancelledError:
             reason = CANCELLED
             with suppress(AdapterUnavailable):  # it has ended
                 await self.cancel()
             raise
         finally:
-            self._is_unsent = self._is_asked = False
-            if self._killing is not None:
-                self._killing.cancel()
-                self._killing = None
+            self._is_unsent = False
             client.turn_over.set()
             said = await asyncio.shield(client.in_order(client.transcript.end, reason))
         return Prompted(reason, said)
 
-    async def cancel(self) -> None:
+    async def _send(self, blocks: Sequence[Any]) -> Any:
+        """Send a prompt, and wait for the answer, with which the turn is over."""
+        try:
+            return await self._asked(self._connection.prompt(self.acp_session, blocks))
+        finally:
+            self._client.turn_over.set()
+
+    async def cancel(self) -> bool:
         """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too.
 
-        An agent that does not answer within ``GRACE`` seconds is killed; its prompt raises ``AdapterUnavailable`` then.
+        An agent that does not answer the prompt within ``GRACE`` seconds is killed. Whoever waits for the prompt gets
+        ``AdapterUnavailable`` then.
+
+        Returns:
+            Whether a prompt was running.
+
+        Raises:
+            AdapterUnavailable: the agent has ended, or reads nothing any more.
         """
         self._client.turn_over.set()
         if self._is_unsent:
-            return
-        if self._is_asked and self._killing is None:
-            loop = asyncio.get_running_loop()
-            self._killing = loop.call_later(GRACE, lambda: loop.run_in_executor(None, self.running.kill))
+            self._is_unsent = False
+            return True
+        if self._answer is None or self._answer.done():
+            return False
+        loop = asyncio.get_running_loop()
+        killing = loop.call_later(GRACE, lambda: loop.run_in_executor(None, self.running.kill))
+        self._answer.add_done_callback(partial(_answered, killing))
         await self._asked(self._connection.cancel(self.acp_session))
+        return True
 
     async def begin(self, mcp_servers: Sequence[Any] = ()) -> None:
         """Agree on the protocol, and begin a session of the agent in the workspace, with these servers."""
@@ -266,6 +284,13 @@ async def _attended(running: Running, client: _Listener, mcp_servers: Sequence[A
         yield agent
     finally:
         await asyncio.shield(agent.close())
+
+
+def _answered(killing: asyncio.TimerHandle, answer: asyncio.Future[Any]) -> None:
+    """The agent has answered a prompt that was cancelled, or has ended: it is not to be killed any more."""
+    killing.cancel()
+    if not answer.cancelled():
+        answer.exception()  # else asyncio reports that nobody has read it, where nobody waits for the prompt
 
 
 def _require_kinds(servers: Sequence[Any], capabilities: Any) -> None:

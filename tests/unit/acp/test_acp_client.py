@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,20 +197,66 @@ def test_an_interrupt_just_after_its_turn_began_cancels_a_prompt_too(session: Us
     assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted"]
 
 
+IGNORES = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); time.sleep(600)'
+
+
+async def at_work(session: UserSession, prompt: Coroutine[Any, Any, Prompted]) -> asyncio.Task[Prompted]:
+    """A prompt of which the agent has begun its first tool call."""
+    task = asyncio.create_task(prompt)
+    while not session.history(["tool_call"]):
+        await asyncio.sleep(0.005)
+    return task
+
+
 def test_an_agent_that_ignores_the_end_of_its_turn_is_killed(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "GRACE", 0.05)
 
-    ignores = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); time.sleep(600)'
-
     async def work(agent: AcpAgent) -> None:
-        asked = asyncio.create_task(take_turn(session, agent, ignores))
-        while not session.history(["tool_call"]):
-            await asyncio.sleep(0.005)
+        asked = await at_work(session, take_turn(session, agent, IGNORES))
         assert await asyncio.to_thread(session.interrupt)
         with pytest.raises(AdapterUnavailable):
             await asyncio.wait_for(asked, 5)
 
     attended(session, work)
+
+
+def test_an_agent_that_ignores_that_the_task_of_its_prompt_was_cancelled_is_killed_too(
+    session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "GRACE", 0.05)
+
+    async def work(agent: AcpAgent) -> None:
+        asked = await at_work(session, take_turn(session, agent, IGNORES))
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert (await asyncio.wait_for(agent.running.wait_async(), 5)).timed_out
+
+    attended(session, work)
+
+    assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted"]
+
+
+def test_a_prompt_waits_for_the_end_of_one_whose_task_was_cancelled(session: UserSession) -> None:
+    ends_late = f"""
+update("tool_call", toolCallId="c9", title="Wait", status="in_progress")
+receive()
+ask("session/request_permission", toolCall={{"toolCallId": "c9"}}, options={OPTIONS})
+"""
+
+    async def work(agent: AcpAgent) -> Prompted:
+        asked = await at_work(session, agent.prompt(ends_late))
+        asked.cancel()
+        unsent = asyncio.create_task(agent.prompt("say('never sent')"))
+        await asyncio.sleep(0)
+        assert await agent.cancel()
+        assert await unsent == Prompted("cancelled", "")
+        assert not await agent.cancel(), "no prompt is running"
+        return await agent.prompt("say('again')")
+
+    assert attended(session, work) == Prompted("end_turn", "again")
+    assert [one["decision"] for one in events(session, "permission_decision")] == ["cancelled"]
+    assert [one["stop_reason"] for one in events(session, "workflow_event")] == ["cancelled", "cancelled", "end_turn"]
 
 
 def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSession) -> None:
@@ -323,14 +369,13 @@ def test_an_error_that_is_none_of_the_protocol_is_an_answer_too(session: UserSes
 
 
 def test_an_agent_that_hears_nothing_any_more_says_so(session: UserSession) -> None:
-    deaf = 'os.close(0); send(id=message["id"], result={"stopReason": "end_turn"}); time.sleep(600)'
-
     async def work(agent: AcpAgent) -> None:
-        await agent.prompt(deaf)
+        asked = await at_work(session, agent.prompt(f"os.close(0); {IGNORES}"))
         with pytest.raises(AdapterUnavailable, match="closed its standard input"):
             while True:  # what is written first is lost in the pipe
-                await agent.cancel()
+                assert await agent.cancel()
                 await asyncio.sleep(0.005)
+        asked.cancel()
 
     attended(session, work, confine="off")  # what confines an agent may hold the pipe open
 

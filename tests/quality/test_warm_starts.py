@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -93,7 +93,11 @@ class Store:
 
     def spare_inodes(self) -> set[int]:
         """The inodes of the workspaces that are spares."""
-        return {path.stat().st_ino for path in (self.root / ".spares").glob("[!t]*/workspace")}
+        found = set()
+        for path in (self.root / ".spares").glob("[!t]*/workspace"):
+            with suppress(FileNotFoundError):  # a thread of the engine brings it forward just now
+                found.add(path.stat().st_ino)
+        return found
 
     def forget(self) -> None:
         """Be another process, which knows of earlier seeds and spares only what is on the disk."""

@@ -26,7 +26,7 @@ from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import Review, UserSession
-from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound, TurnBusy
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.extras import needs
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.visible import visible, visible_line
@@ -118,11 +118,12 @@ class EditorAgent:
         with refusals(session_id):
             events = await asyncio.to_thread(self._gittrix.history, session_id)
             with suppress(SessionExpired):  # its history can be read all the same
-                if session_id not in self._conversations:
-                    session = await asyncio.to_thread(self._gittrix.get_session, session_id)
-                    await self._check(session, mcp_servers)
-                    if session_id not in self._conversations:  # another request may have loaded it meanwhile
-                        self._hold(session, mcp_servers)
+                session = await asyncio.to_thread(self._gittrix.get_session, session_id)
+                await self._check(session, mcp_servers)
+                if (conversation := self._conversations.get(session_id)) is not None:
+                    conversation.use_servers(mcp_servers or ())
+                else:
+                    self._hold(session, mcp_servers)
         for update in replayed(events):
             await self._editor.session_update(session_id, update)
         return acp.LoadSessionResponse()
@@ -202,7 +203,7 @@ class _Conversation:
         self._editor = editor
         self._mcp_servers = mcp_servers
         self._turn = asyncio.Lock()
-        self._turns: set[asyncio.Task[str]] = set()
+        self._turns: dict[asyncio.Task[str], str | None] = {}  # with the command of ours that each is; None for a prompt to the agent
         self._shows = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
         self._held = AsyncExitStack()
         self._agent: AcpAgent | None = None
@@ -222,6 +223,23 @@ class _Conversation:
         update = schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
         await self._tell(update)
 
+    def use_servers(self, mcp_servers: Sequence[Any]) -> None:
+        """Give the agent other servers, unless none are named.
+
+        Raises:
+            CapabilityMissing: the agent is there already, and began with others.
+        """
+        if not mcp_servers or [*mcp_servers] == [*self._mcp_servers]:
+            return
+        if self._agent is not None or self._turns:
+            raise CapabilityMissing(
+                f"The agent of {self._session.id} is at work with the MCP servers that it began with, and they are not those named now.",
+                why="An agent gets its servers when it starts.",
+                fix="Close the conversation and load it with these servers. A new agent starts with them, which does not remember it.",
+                opt_out="A load that names no servers leaves the agent those that it has.",
+            )
+        self._mcp_servers = mcp_servers
+
     async def close(self) -> None:
         """End the turn and the agent, also one that is only being started. A promotion that was agreed to is finished."""
         turns = [*self._turns]
@@ -235,23 +253,25 @@ class _Conversation:
         await self._held.aclose()
 
     async def cancel(self) -> None:
-        """End the turn."""
-        if self._agent is not None:
-            await self._agent.cancel()
+        """End the turn of the agent, also of one that is only being started. A command of ours goes on."""
+        with suppress(AdapterUnavailable):  # the agent has ended, as whoever waits for the turn learns
+            if self._agent is None or not await self._agent.cancel():
+                for turn in [turn for turn, command in self._turns.items() if command is None]:
+                    turn.cancel()
 
     async def prompt(self, blocks: Sequence[Any]) -> str:
         """Take a turn: a command of ours, or a prompt for the agent; gives the stop reason. Raises as ``AcpAgent.prompt``."""
-        turn = asyncio.ensure_future(self._take_turn(blocks))
-        self._turns.add(turn)
-        turn.add_done_callback(self._turns.discard)
+        command, message = _command(blocks)
+        turn = asyncio.create_task(self._take_turn(command, message, blocks))
+        self._turns[turn] = command
+        turn.add_done_callback(self._turns.pop)
         try:
             await asyncio.wait([turn])
         finally:
             turn.cancel()  # unless it is over: whoever waited for it has gone
         return "cancelled" if turn.cancelled() else turn.result()
 
-    async def _take_turn(self, blocks: Sequence[Any]) -> str:
-        command, message = _command(blocks)
+    async def _take_turn(self, command: str | None, message: str | None, blocks: Sequence[Any]) -> str:
         async with self._turn:
             if command is None:
                 return await self._ask_agent(blocks)
@@ -261,9 +281,9 @@ class _Conversation:
                 return await self._say(str(problem))
 
     async def _ask_agent(self, blocks: Sequence[Any]) -> str:
-        agent = self._agent or await self._start()
         text = "\n".join(filter(None, map(_text, blocks)))
         try:
+            agent = self._agent or await self._start()
             return (await take_turn(self._session, agent, text, blocks=[self._inside(block) for block in blocks])).stop_reason
         except TurnBusy:
             raise
@@ -273,14 +293,14 @@ class _Conversation:
 
     async def _start(self) -> AcpAgent:
         session = self._session.for_agent()
-        programs = await in_thread(partial(self._make_programs, session), Programs.close)
-        self._held.push_async_callback(asyncio.to_thread, programs.close)
-        self._seen = programs.workspace
-        self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
-        starting = acp_agent(
-            session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on, mcp_servers=self._mcp_servers
-        )
         try:
+            programs = await in_thread(partial(self._make_programs, session), Programs.close)
+            self._held.push_async_callback(asyncio.to_thread, programs.close)
+            self._seen = programs.workspace
+            self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
+            starting = acp_agent(
+                session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on, mcp_servers=self._mcp_servers
+            )
             self._agent = await self._held.enter_async_context(starting)
         except BaseException:
             await self._end_agent()

@@ -225,6 +225,19 @@ def test_a_conversation_that_is_closed_while_its_agent_starts_takes_no_turn(edit
     editor.run(work())
 
 
+def test_a_turn_that_is_cancelled_while_its_agent_starts_is_none_of_the_agent(editor: Editor, durable: GitRepo) -> None:
+    async def work() -> None:
+        session = await editor.new(durable)
+        prompt = asyncio.create_task(editor.prompt(session, "open(cwd + '/late', 'w').close()"))
+        await asyncio.sleep(0)
+        await editor.connection.cancel(session_id=session)
+        assert await prompt == "cancelled"
+        assert await editor.prompt(session, "say(str(os.path.exists(cwd + '/late')))") == "end_turn"
+        assert editor.said() == "False"
+
+    editor.run(work())
+
+
 def test_beside_the_question_about_a_promotion_nothing_of_the_agent_is_shown(editor: Editor, durable: GitRepo) -> None:
     noise = """
 def noise():
@@ -295,6 +308,48 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
         with GitTrix(None, store=editor.store) as engine:
             states = {one.id: one.state for one in engine.list_sessions() if one.durable_path == cwd}
         assert [states.pop(session), states.pop(fork), *states.values()] == ["active", "active", *["discarded"] * 3]
+
+    editor.run(work())
+
+
+def test_a_load_of_an_open_conversation_gives_its_servers_to_an_agent_that_is_still_to_start(editor: Editor, durable: GitRepo) -> None:
+    def server(word: str) -> schema.McpServerStdio:
+        variable = schema.EnvVariable(name="WORD", value=word)
+        return schema.McpServerStdio(name="words", command=sys.executable, args=["-I", "-S", "-c", MCP_SERVER], env=[variable])
+
+    missing = schema.McpServerStdio(name="words", command="no-such-program", args=[], env=[])
+
+    async def work() -> None:
+        session = await editor.new(durable)
+
+        async def refusal(given: schema.McpServerStdio) -> str:
+            with pytest.raises(acp.RequestError) as caught:
+                await load(given)
+            assert caught.value.data["code"] == "CAPABILITY_MISSING"
+            return str(caught.value.data["details"])
+
+        async def load(*given: schema.McpServerStdio) -> None:
+            await editor.connection.load_session(session_id=session, cwd=str(durable.path), mcp_servers=[*given])
+
+        assert "cannot start the MCP server words" in await refusal(missing)
+        await load(server("first"))
+        await load(server("second"))
+        await editor.prompt(session, USES_MCP)
+        assert editor.said() == "second in here"
+
+        await load(server("second"))
+        await load()
+        assert "cannot start the MCP server words" in await refusal(missing)
+        assert "at work with the MCP servers that it began with" in await refusal(server("third"))
+        editor.told.clear()
+        await editor.prompt(session, USES_MCP)
+        assert editor.said() == "second in here"
+
+        await editor.connection.close_session(session_id=session)
+        await load(server("third"))
+        editor.told.clear()
+        await editor.prompt(session, USES_MCP)
+        assert editor.said() == "third in here"
 
     editor.run(work())
 

@@ -11,7 +11,8 @@ import re
 import shutil
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -31,7 +32,7 @@ from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, Result, run_check
 from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
-from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
+from pytest_gittrix.evals.runs.agents import AcpCommandAgent, Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import Finished, Launcher, program_environment
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
@@ -186,7 +187,8 @@ class Sample:
         spec, ending = self._spec, self._ending
         try:
             toolbox = self._toolbox = self._make_toolbox(world, session)
-            ending.exit = spec.agent.work(toolbox)
+            with _turn_of(session) if isinstance(spec.agent, AcpCommandAgent) else nullcontext():
+                ending.exit = spec.agent.work(toolbox)
             toolbox.finish()
         except AgentFailed as failed:
             ending.outcome, ending.reason, ending.exit = "agent_error", self._line(str(failed)), failed.exit
@@ -405,6 +407,17 @@ class Sample:
 
     def _durable_head(self, world: World) -> str:
         return require_head(self._repository(world), branch_ref(BRANCH))
+
+
+@contextmanager
+def _turn_of(session: UserSession) -> Iterator[None]:
+    """A block that is a turn of the session, as each prompt is. A prompt whose time is up was cancelled, which interrupts its turn."""
+    with session.turn():
+        try:
+            yield
+        except OutOfTime:
+            session.interrupt()
+            raise
 
 
 def _traceback_of(problem: BaseException) -> str:

@@ -17,6 +17,7 @@ from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.agents import CommandAgent, GoldAgent, NopAgent, agent_of
+from pytest_gittrix.evals.runs.run import Summary
 
 TELLS = """
 import json, os, sys
@@ -125,6 +126,13 @@ def test_a_function_gets_task_seed_files_and_programs(tmp_path: Path) -> None:
     assert steps == ["begin", "run", "note", "write", "delete"]
 
 
+def turns_of(summary: Summary) -> list[tuple[str, str]]:
+    """The messages and turns of the only sample, in order, and how the turns ended."""
+    wanted = ("turn.started", "user_message", "assistant_message", "turn.ended")
+    lines = summary.store.lines("events", summary.records[0].key)
+    return [(line["kind"], line["data"].get("status", "")) for line in lines if line["kind"] in wanted]
+
+
 def test_an_agent_that_speaks_the_protocol_gets_the_task_as_its_prompt(tmp_path: Path) -> None:
     work = """
 one = ask("terminal/create", command="sh", args=["-c", "echo $GITTRIX_CASE"], cwd=cwd)["terminalId"]
@@ -141,8 +149,20 @@ say("done")
 
     assert record.outcome == "pass", record.reason
     assert summary.store.objects.file(record.final, "out.txt") == b"Make the version 2.|one\n"
+    assert turns_of(summary) == [("turn.started", ""), ("user_message", ""), ("assistant_message", ""), ("turn.ended", "done")]
     broken = ran(suite(tmp_path / "again"), tmp_path / "again", "acp:true")
     assert broken.records[0].outcome == "agent_error"
+    assert turns_of(broken)[-1] == ("turn.ended", "failed")
+
+
+def test_the_turn_of_an_agent_that_speaks_the_protocol_is_interrupted_when_its_time_is_up(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(agent_that("receive()"))
+    agent = f"acp:{sys.executable} {tmp_path / 'agent.py'}"
+
+    summary = ran(suite(tmp_path), tmp_path, agent, timeout_ms=300)
+
+    assert summary.records[0].outcome == "timeout"
+    assert turns_of(summary)[-1] == ("turn.ended", "interrupted")
 
 
 def test_agents_are_told_as_text(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ _MOST_QUESTIONS: Final = 16
 T = TypeVar("T")
 
 Watch = Callable[[Mapping[str, Any]], Awaitable[object]]
-"""Is told of an update of the agent, as the protocol's JSON has it."""
+"""Is called with each update of the agent, as the protocol's JSON has it."""
 
 
 class Starts(Protocol):
@@ -122,7 +122,8 @@ class AcpAgent:
             blocks: the prompt as blocks of the protocol's schema, where it is more than the text.
 
         Raises:
-            AdapterUnavailable: the agent refused, answered what is none, or ended; its last errors are in the message.
+            AdapterUnavailable: the agent refused, gave no answer of the protocol, or ended; its last errors are in the message.
+            GittrixError: the prompt cannot be recorded; as for ``AgentSession.record``.
         """
         client = self._client
         self._is_unsent = True
@@ -181,7 +182,15 @@ class AcpAgent:
         return True
 
     async def begin(self, mcp_servers: Sequence[Any] = ()) -> None:
-        """Agree on the protocol, and begin a session of the agent in the workspace, with these servers."""
+        """Agree on the protocol, and begin a session of the agent in the workspace, with these servers.
+
+        Args:
+            mcp_servers: as for ``acp_agent``.
+
+        Raises:
+            CapabilityMissing: the agent uses no servers of such a kind.
+            AdapterUnavailable: the program does not speak the protocol.
+        """
         about, can = Implementation(name="pytest-gittrix", version="1"), self._client.capabilities
         agreed = await self._asked(self._connection.initialize(PROTOCOL_VERSION, client_capabilities=can, client_info=about))
         _require_kinds(mcp_servers, agreed.agent_capabilities)
@@ -316,7 +325,7 @@ def run_prompt(
     policy: Policy = allow,
     environment: Mapping[str, str] | None = None,
 ) -> Prompted:
-    """Start an agent, send it one prompt, and wait for the end of the turn; for who has no event loop.
+    """Start an agent, send it one prompt, and wait for the end of the turn; for a caller without an event loop.
 
     Args:
         session, argv, programs, policy, environment: as for ``acp_agent``.
@@ -393,7 +402,7 @@ class _Lines:
 
 
 class _Listener:
-    """What the agent reports to its client, and asks permission for."""
+    """Receives what the agent reports, and has the policy decide what it asks permission for."""
 
     capabilities = ClientCapabilities()
 
@@ -405,7 +414,7 @@ class _Listener:
         self._policy = policy
         self._running = running
         self._watch = watch
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._questions = 0
         self._errors = bytearray()
         self._reading = asyncio.create_task(self._read_errors())
@@ -419,8 +428,8 @@ class _Listener:
         return self._errors.decode("utf-8", "replace").strip()
 
     async def in_order(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Make a call that blocks, in a thread, after those that were wanted before."""
-        async with self._turn:
+        """Make a blocking call in a thread, once the calls before it have returned."""
+        async with self._one_at_a_time:
             return await asyncio.to_thread(call, *arguments)
 
     async def close(self) -> None:
@@ -430,7 +439,7 @@ class _Listener:
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
         fields = _json(update)
-        async with self._turn:
+        async with self._one_at_a_time:
             await asyncio.to_thread(self.transcript.take, fields)
             if self._watch is not None:
                 await self._watch(fields)
@@ -446,7 +455,7 @@ class _Listener:
         return RequestPermissionResponse(outcome=outcome)
 
     async def _chosen(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """The option that the policy chooses; None if the turn is over before, in which case it is not asked, or its answer is dropped."""
+        """The option that the policy chooses. None if the turn is over: then it is not asked, or its answer is dropped."""
         if self.turn_over.is_set():
             return None
         if self._questions >= _MOST_QUESTIONS:
@@ -464,7 +473,7 @@ class _Listener:
 
 
 class _Client(_Listener):
-    """What the agent also asks its client for: files and terminals of the session."""
+    """Also gives the agent what it asks its client for: files and terminals of the session."""
 
     capabilities = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
 
@@ -530,11 +539,11 @@ class _Client(_Listener):
     async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
         running = self._terminal(terminal_id)
         ended, output = running.poll(), running.stdout
-        kept = output.peek()
-        if output.truncated:  # what is left of a character that was cut
-            kept = kept[next((at for at, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0) :]
+        shown = output.peek()
+        if output.truncated:  # it may begin in the middle of a character
+            shown = shown[next((at for at, byte in enumerate(shown[:4]) if byte & 0xC0 != 0x80), 0) :]
         status = None if ended is None else TerminalExitStatus(**_exit_fields(ended))
-        return TerminalOutputResponse(output=kept.decode("utf-8", "replace"), truncated=output.truncated, exit_status=status)
+        return TerminalOutputResponse(output=shown.decode("utf-8", "replace"), truncated=output.truncated, exit_status=status)
 
     async def wait_for_terminal_exit(self, session_id: str, terminal_id: str, **_: Any) -> Any:  # noqa: ARG002
         with refusals(terminal_id):

@@ -40,7 +40,7 @@ _LARGEST_READ: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What a driver is told.
+    """What a driver works on; it gets this as JSON.
 
     Attributes:
         store: the root of the store.
@@ -77,7 +77,7 @@ def main(text: str, argv: Sequence[str]) -> int:
     """
     drive = Drive(**json.loads(text))
     try:
-        reason = asyncio.run(_driven(drive, argv))
+        reason = asyncio.run(_run(drive, argv))
     except GittrixError as problem:
         sys.stderr.write(f"{problem}\n")
         with suppress(GittrixError):  # the session has ended
@@ -86,14 +86,15 @@ def main(text: str, argv: Sequence[str]) -> int:
     return 0 if reason == END_TURN else 1
 
 
-async def _driven(drive: Drive, argv: Sequence[str]) -> str:
+async def _run(drive: Drive, argv: Sequence[str]) -> str:
+    """Send the prompts of a drive until the last one, or until SIGTERM; returns the stop reason of the last turn."""
     from pytest_gittrix.acp.client import CANCELLED, conversation
     from pytest_gittrix.confine.command import Launch
     from pytest_gittrix.confine.execute import start_wrapped
 
-    whole = asyncio.current_task()
-    assert whole is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     reason = END_TURN
     launched, log = Launch([*argv], dict(os.environ), directory=Path(drive.workspace)), MemberLog.of(drive)
     try:
@@ -102,7 +103,7 @@ async def _driven(drive: Drive, argv: Sequence[str]) -> str:
                 reason = CANCELLED
                 reason = await take_turn(log, agent, prompt)
     except asyncio.CancelledError:  # asked to end
-        whole.uncancel()
+        task.uncancel()
     return reason
 
 

@@ -47,7 +47,7 @@ _KINDS: Final = ("read", "edit", "delete", "move", "search", "execute", "think",
 
 
 class EditorAgent:
-    """What an editor talks to; ``acp.run_agent`` serves it.
+    """What an editor talks to; ``acp.run_agent`` serves it. Its methods raise the protocol's ``RequestError``, with our code in its data.
 
     Args:
         gittrix: the engine of the sessions.
@@ -78,7 +78,7 @@ class EditorAgent:
     # Called by the connection, with the names and arguments of the protocol.
 
     def on_connect(self, editor: Any) -> None:
-        """Be told of the connection to the editor."""
+        """Take the connection to the editor."""
         self._editor = editor
 
     async def initialize(self, protocol_version: int, **_: Any) -> Any:
@@ -100,7 +100,7 @@ class EditorAgent:
             path, branch = await asyncio.to_thread(self._repository, cwd)
             session = await asyncio.to_thread(self._gittrix.start_session, TASK, durable_path=path, durable_branch=branch)
             await self._check_new(session, mcp_servers)
-        self._hold(session, mcp_servers)
+        self._open(session, mcp_servers)
         return acp.NewSessionResponse(session_id=session.id)
 
     async def fork_session(
@@ -110,11 +110,11 @@ class EditorAgent:
         with refusals(session_id):
             session = await asyncio.to_thread(self._gittrix.fork, session_id)
             await self._check_new(session, mcp_servers)
-        self._hold(session, mcp_servers)
+        self._open(session, mcp_servers)
         return schema.ForkSessionResponse(session_id=session.id)
 
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any) -> Any:  # noqa: ARG002
-        """Tell a session's history again, and go on with the session unless it is over; an agent that starts then gets the servers."""
+        """Send a session's history, and go on with the session unless it is over; an agent that starts then gets the servers."""
         with refusals(session_id):
             events = await asyncio.to_thread(self._gittrix.history, session_id)
             with suppress(SessionExpired):  # its history can be read all the same
@@ -123,7 +123,7 @@ class EditorAgent:
                 if (conversation := self._conversations.get(session_id)) is not None:
                     conversation.use_servers(mcp_servers or ())
                 else:
-                    self._hold(session, mcp_servers)
+                    self._open(session, mcp_servers)
         for update in replayed(events):
             await self._editor.session_update(session_id, update)
         return acp.LoadSessionResponse()
@@ -178,7 +178,7 @@ class EditorAgent:
             await in_thread(session.discard)
             raise
 
-    def _hold(self, session: UserSession, mcp_servers: Sequence[Any] | None) -> None:
+    def _open(self, session: UserSession, mcp_servers: Sequence[Any] | None) -> None:
         conversation = _Conversation(session, self._argv, self._programs, self._editor, mcp_servers or ())
         self._conversations[session.id] = conversation
         conversation.announcing = asyncio.ensure_future(conversation.announce())
@@ -204,10 +204,10 @@ class _Conversation:
         self._mcp_servers = mcp_servers
         self._turn = asyncio.Lock()
         self._turns: dict[asyncio.Task[str], str | None] = {}  # with the command of ours that each is; None for a prompt to the agent
-        self._shows = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
+        self._showing = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
         self._held = AsyncExitStack()
         self._agent: AcpAgent | None = None
-        self._seen = ""  # the workspace as the agent sees it
+        self._agents_path = ""  # of the workspace, as the agent sees it
         self._durable = ""
 
     async def announce(self) -> None:
@@ -296,7 +296,7 @@ class _Conversation:
         try:
             programs = await in_thread(partial(self._make_programs, session), Programs.close)
             self._held.push_async_callback(asyncio.to_thread, programs.close)
-            self._seen = programs.workspace
+            self._agents_path = programs.workspace
             self._durable = (await asyncio.to_thread(self._session.metadata)).get("durablePath", "")
             starting = acp_agent(
                 session, self._argv, programs=programs, policy=self._ask_user, watch=self._pass_on, mcp_servers=self._mcp_servers
@@ -313,7 +313,7 @@ class _Conversation:
         """Pass on what the agent reports. It speaks neither for the user nor of commands, which are ours."""
         if update.get("sessionUpdate") not in ("user_message_chunk", "available_commands_update"):
             notification = {"sessionId": self._session.id, "update": self._outside(update)}
-            async with self._shows:
+            async with self._showing:
                 await self._tell(schema.SessionNotification.model_validate(notification).update)
 
     async def _ask_user(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
@@ -334,7 +334,7 @@ class _Conversation:
         """A location or a diff with its path on this machine; None if that is not below the workspace, also by a link."""
         if "path" not in one:
             return dict(one)
-        inside, root = _below(one["path"], self._seen), self._session.workspace_path
+        inside, root = _below(one["path"], self._agents_path), self._session.workspace_path
         if inside is None or root is None:
             return None
         path = str(Path(root, inside))
@@ -349,7 +349,7 @@ class _Conversation:
         inside = _below(unquote(parts.path), self._durable)
         if inside is None:
             return block
-        return block.model_copy(update={"uri": parts._replace(path=quote(str(Path(self._seen, inside)))).geturl()})
+        return block.model_copy(update={"uri": parts._replace(path=quote(str(Path(self._agents_path, inside)))).geturl()})
 
     # What the user types.
 
@@ -361,7 +361,7 @@ class _Conversation:
         review = await asyncio.to_thread(self._session.review)
         if not review.changes:
             return await self._say("Nothing differs from the repository.")
-        async with self._shows:
+        async with self._showing:
             agreed = await self._agreed(review)
         if not agreed:
             return await self._say("Nothing was promoted.")
@@ -405,7 +405,7 @@ async def serve(agent: EditorAgent) -> None:
 
 
 def replayed(events: Iterable[Event]) -> Iterator[Any]:
-    """What an editor is told of a conversation that it loads: messages, and tool calls with their results.
+    """The updates that an editor gets of a conversation that it loads: messages, and tool calls with their results.
 
     Args:
         events: the history of a session.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 SOURCE: Final = "acp"
+"""The source of the workflow events that are recorded of an agent."""
 
 _ENDED: Final = ("completed", "failed")
 
@@ -26,48 +27,53 @@ class Log(Protocol):
 
 
 class Transcript:
-    """The conversation of one agent; one thread at a time calls it."""
+    """Records the conversation of one agent; one thread at a time calls it.
 
-    def __init__(self, session: Log) -> None:
-        self._session = session
+    Args:
+        log: what it is recorded in. Each method raises what its ``record`` raises.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._text: list[str] = []
         self._said: list[str] = []
         self._open: dict[str, str] = {}
 
     def begin(self, text: str) -> None:
-        """A person's prompt."""
+        """Record a person's prompt, after what came late of the turn before."""
+        self._flush()
         self._said = []
-        self._session.record("user_message", {"text": text})
+        self._log.record("user_message", {"text": text})
 
     def take(self, update: Mapping[str, Any]) -> None:
-        """An update of the agent, as the protocol's JSON has it."""
+        """Record an update of the agent, as the protocol's JSON has it."""
         kind = update.get("sessionUpdate")
         match kind:
             case "agent_message_chunk":
                 text = update["content"].get("text", "")
                 self._text.append(text)
-                self._session.emit("text_delta", {"chunk": text})
+                self._log.emit("text_delta", {"chunk": text})
             case "agent_thought_chunk":
-                self._session.emit("reasoning_delta", {"chunk": update["content"].get("text", "")})
+                self._log.emit("reasoning_delta", {"chunk": update["content"].get("text", "")})
             case "plan":
-                self._session.emit("plan", {"entries": update["entries"]})
+                self._log.emit("plan", {"entries": update["entries"]})
             case "tool_call" | "tool_call_update":
                 self._take_call(update)
             case "usage_update":
-                self._session.record("provider_usage", _without_kind(update))
+                self._log.record("provider_usage", _without_kind(update))
             case _:
-                self._session.record("workflow_event", {"source": SOURCE, "update": kind, **_without_kind(update)})
+                self._log.record("workflow_event", {"source": SOURCE, "update": kind, **_without_kind(update)})
 
     def decided(self, call: str, decision: str) -> None:
-        """What was decided about a call."""
-        self._session.record("permission_decision", {"call_id": call, "decision": decision})
+        """Record what was decided about a call."""
+        self._log.record("permission_decision", {"call_id": call, "decision": decision})
 
     def end(self, reason: str) -> str:
-        """The prompt is over; gives what the agent said. Calls that it left open have failed."""
+        """Record the end of the prompt, and return what the agent said. Calls that it left open have failed."""
         self._flush()
         for call in [*self._open]:
             self._result(call, ok=False, error=reason)
-        self._session.record("workflow_event", {"source": SOURCE, "stop_reason": reason})
+        self._log.record("workflow_event", {"source": SOURCE, "stop_reason": reason})
         return "".join(self._said)
 
     def _take_call(self, update: Mapping[str, Any]) -> None:
@@ -77,7 +83,7 @@ class Transcript:
             self._open[call] = update.get("kind") or "other"
             arguments = update.get("rawInput")
             named = {"title": update.get("title") or "", "locations": [one["path"] for one in update.get("locations") or []]}
-            self._session.record(
+            self._log.record(
                 "tool_call",
                 {"call_id": call, "name": self._open[call], "args": arguments if isinstance(arguments, Mapping) else named},
             )
@@ -87,14 +93,14 @@ class Transcript:
     def _result(self, call: str, *, ok: bool, output: Any = None, error: str | None = None) -> None:
         del self._open[call]
         more = {name: value for name, value in (("output", output), ("error", error)) if value is not None}
-        self._session.record("tool_result", {"call_id": call, "ok": ok, **more})
+        self._log.record("tool_result", {"call_id": call, "ok": ok, **more})
 
     def _flush(self) -> None:
         if self._text:
             text = "".join(self._text)
             self._said.append(text)
             self._text.clear()
-            self._session.record("assistant_message", {"text": text})
+            self._log.record("assistant_message", {"text": text})
 
 
 def _without_kind(update: Mapping[str, Any]) -> dict[str, Any]:

@@ -242,6 +242,7 @@ def test_a_prompt_waits_for_the_end_of_one_whose_task_was_cancelled(session: Use
 update("tool_call", toolCallId="c9", title="Wait", status="in_progress")
 receive()
 ask("session/request_permission", toolCall={{"toolCallId": "c9"}}, options={OPTIONS})
+say("late")
 """
 
     async def work(agent: AcpAgent) -> Prompted:
@@ -256,6 +257,7 @@ ask("session/request_permission", toolCall={{"toolCallId": "c9"}}, options={OPTI
 
     assert attended(session, work) == Prompted("end_turn", "again")
     assert [one["decision"] for one in events(session, "permission_decision")] == ["cancelled"]
+    assert [one["text"] for one in events(session, "assistant_message")] == ["late", "again"]
     assert [one["stop_reason"] for one in events(session, "workflow_event")] == ["cancelled", "cancelled", "end_turn"]
 
 

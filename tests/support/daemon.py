@@ -30,6 +30,9 @@ from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 LONG: Final = 60.0
 """Real seconds after which an awaited event counts as stuck."""
 
+AGENT_GIT: Final = "git -c user.name=agent -c user.email=agent@example.org"
+"""Git as an agent's shell runs it to commit."""
+
 _NUMBERS: Final = count()
 
 
@@ -214,8 +217,7 @@ class Staff:
 
     def commits(self, path: str, name: str = "agent") -> AgentScript:
         """A script that commits a file on a new branch, and ends."""
-        git = "git -c user.name=agent -c user.email=agent@example.org"
-        line = f"cd projects/app && git checkout -q -b work && echo work > {path} && git add {path} && {git} commit -q -m work"
+        line = f"cd projects/app && git checkout -q -b work && echo work > {path} && git add {path} && {AGENT_GIT} commit -q -m work"
         return self.agents.script(name).run("sh", "-c", line)
 
     def saved(self) -> set[str]:

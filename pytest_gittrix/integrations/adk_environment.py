@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gittrix.engine.agents.programs import timeout_code
+from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles
 
@@ -83,9 +83,7 @@ class GittrixEnvironment(BaseEnvironment):
             SessionExpired: the session has ended, before the command or while it ran.
             GittrixError: as ``Programs.run``.
         """
-        done = await run_cancellable(partial(self.programs.run, ["/bin/sh", "-c", command], timeout=timeout))
-        if done.timed_out:
-            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
+        done = await run_cancellable(partial(run_while_live, self.programs, ["/bin/sh", "-c", command], timeout=timeout))
         return ExecutionResult(
             exit_code=timeout_code(done),
             stdout=done.stdout.decode("utf-8", "replace"),

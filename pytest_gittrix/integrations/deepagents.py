@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.engine.agents.programs import timeout_code
+from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles
@@ -124,9 +124,7 @@ class GittrixBackend(BaseSandbox):
 
     def _execute(self, command: str, timeout: int | None, *, stop: int | None) -> ExecuteResponse:
         seconds = self._timeout if timeout is None else timeout or None
-        done = self.programs.run(["/bin/sh", "-c", command], timeout=seconds, merged=True, stop=stop)
-        if done.timed_out:
-            self.programs.require_live()  # a command also ends with its session, as if its time were over
+        done = run_while_live(self.programs, ["/bin/sh", "-c", command], timeout=seconds, merged=True, stop=stop)
         output = done.stdout.decode("utf-8", "replace")
         if done.limit is not None:
             output += f"\nThe command was ended: it passed its limit of {done.limit}.\n"

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.clock.clock import CLOCK_START
-from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code, run_while_live
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.integrations.files import SandboxFiles
 from pytest_gittrix.old_names import renamed
@@ -177,9 +177,23 @@ class EvalEnvironment:
         most_output: int = MOST_OUTPUT,
         stop: int | None = None,
     ) -> Finished:
-        """Advance the clock by a second and run a program of the agent. Arguments and errors are those of ``Programs.run``."""
+        """Advance the clock by a second and run a program of the agent. Arguments are those of ``Programs.run``.
+
+        Raises:
+            SessionExpired: the session ended, before the program or while it ran.
+            GittrixError: as ``Programs.run``.
+        """
         self.world.clock.advance(TICK)
-        done = self.programs.run(argv, stdin=stdin, cwd=cwd, environment=environment, timeout=timeout, most_output=most_output, stop=stop)
+        done = run_while_live(
+            self.programs,
+            argv,
+            stdin=stdin,
+            cwd=cwd,
+            environment=environment,
+            timeout=timeout,
+            most_output=most_output,
+            stop=stop,
+        )
         output = hashlib.sha256(done.stdout + done.stderr).hexdigest()
         self.steps.append(ProgramStep(tuple(argv), exit_code(done), output, self.tree() if self._record else ""))
         return done

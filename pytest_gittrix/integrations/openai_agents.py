@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs, run_while_live
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles
@@ -256,7 +256,7 @@ class GittrixSandboxSession(BaseSandboxSession):
 
     async def _run(self, argv: list[str], *, timeout: float | None = None, stdin: bytes = b"", most: int = MOST_OUTPUT) -> Finished:
         variables = await self.state.manifest.environment.resolve()
-        run = partial(self._programs.run, argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most)
+        run = partial(run_while_live, self._programs, argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most)
         try:
             return await run_cancellable(run)
         except GittrixError as error:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
@@ -169,7 +169,8 @@ class GittrixRuntime(AbstractRuntime):
         argv = ["/bin/sh", "-c", *words] if command.shell else words
         done = await run_cancellable(
             partial(
-                self.programs.run,
+                run_while_live,
+                self.programs,
                 argv,
                 cwd=command.cwd or ".",
                 environment=command.env,
@@ -178,7 +179,6 @@ class GittrixRuntime(AbstractRuntime):
             )
         )
         if done.timed_out or done.limit is not None:
-            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
             passed = "time" if done.limit is None else f"limit of {done.limit}"
             raise exceptions.CommandTimeoutError(f"The command was ended: it passed its {passed}.")
         stdout, stderr = (stream.decode("utf-8", "backslashreplace") for stream in (done.stdout, done.stderr))

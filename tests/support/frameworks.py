@@ -1,13 +1,17 @@
-"""What several of these tests need: the levels to test at, and what still runs of a session."""
+"""What several of these tests need: the levels to test at, what still runs of a session, and commands that are cancelled or end with it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.engine import UserSession
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.errors import CapabilityMissing
 
@@ -40,3 +44,29 @@ def programs_of(session: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+async def begun(session: UserSession, command: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """The task of a command, as soon as the command has made the file ``started`` in the workspace."""
+    task = asyncio.create_task(command)
+    assert session.workspace_path is not None
+    while not (session.workspace_path / "started").exists():
+        assert not task.done()
+        await asyncio.sleep(0.02)
+    return task
+
+
+async def cancel(session: UserSession, command: Coroutine[Any, Any, Any]) -> None:
+    """Cancel the task of a command that has made the file ``started``; nothing that it started is left."""
+    task = await begun(session, command)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert programs_of(session.id) == []
+
+
+async def discard_while(session: UserSession, command: Coroutine[Any, Any, Any]) -> BaseException | None:
+    """Discard a session while a command runs, which has made the file ``started``; gives what the command raises."""
+    task = await begun(session, command)
+    await asyncio.to_thread(session.discard)
+    return (await asyncio.gather(task, return_exceptions=True))[0]

@@ -16,7 +16,7 @@ from google.adk.models import BaseLlm, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.environment import EnvironmentToolset
 from google.genai.types import Content, Part
-from support.frameworks import ADDED, LEVELS, available, programs_of
+from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
@@ -97,28 +97,13 @@ def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(
     async def scenario() -> None:
         late = await environment.execute("echo out; setsid sleep 600 & sleep 600", timeout=0.3)
         assert (late.exit_code, late.stdout, late.timed_out) == (124, "out\n", True)
-        cancelled = asyncio.create_task(environment.execute("echo > started; setsid sleep 600 & sleep 600"))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
+        await cancel(session, environment.execute("echo > started; setsid sleep 600 & sleep 600"))
 
     asyncio.run(scenario())
-    assert programs_of(session.id) == []
 
 
 def test_a_command_that_ends_with_its_session_says_so(session: UserSession) -> None:
     environment = GittrixEnvironment(session.for_agent(), confine="off")
 
-    async def scenario() -> None:
-        running = asyncio.create_task(environment.execute("echo > started; sleep 600", timeout=60))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        await asyncio.to_thread(session.discard)
-        with pytest.raises(SessionExpired):
-            await running
-
-    asyncio.run(scenario())
+    command = environment.execute("echo > started; sleep 600", timeout=60)
+    assert isinstance(asyncio.run(discard_while(session, command)), SessionExpired)

@@ -15,7 +15,7 @@ from deepagents import create_deep_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_tests.integration_tests import SandboxIntegrationTests
-from support.frameworks import ADDED, LEVELS, available, programs_of
+from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 from support.git import git
 
 from pytest_gittrix.backends import LocalDurable
@@ -133,37 +133,18 @@ def test_what_the_framework_puts_aside_stays_with_the_session(start: Start) -> N
 def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(level: str, start: Start) -> None:
     session, backend = start(confine=available(level), timeout=0.3)
 
-    async def cancelled() -> None:
-        running = asyncio.create_task(backend.aexecute("setsid sleep 600 & touch started; sleep 600", timeout=0))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
     late = backend.execute("echo out; echo err >&2; echo out; setsid sleep 600 & sleep 600")
-    asyncio.run(cancelled())
+    asyncio.run(cancel(session, backend.aexecute("setsid sleep 600 & touch started; sleep 600", timeout=0)))
 
     assert late.exit_code == 124
     assert late.output.startswith("out\nerr\nout\n")
     assert late.output.endswith("The command was ended: it did not end within 0.3 seconds.\n")
-    assert programs_of(session.id) == []
 
 
 def test_a_command_that_ends_with_its_session_says_so(start: Start) -> None:
     session, backend = start(confine="off")
 
-    async def scenario() -> None:
-        running = asyncio.create_task(backend.aexecute("touch started; sleep 600"))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        await asyncio.to_thread(session.discard)
-        with pytest.raises(SessionExpired):
-            await running
-
-    asyncio.run(scenario())
+    assert isinstance(asyncio.run(discard_while(session, backend.aexecute("touch started; sleep 600"))), SessionExpired)
 
 
 def test_a_limit_that_a_command_passes_is_named(start: Start) -> None:

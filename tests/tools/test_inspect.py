@@ -21,8 +21,8 @@ from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.util import SandboxEnvironmentSpec, SandboxUserUnsupportedError, sandbox
-from support.frameworks import ADDED, CHECK, available, programs_of
+from inspect_ai.util import SandboxEnvironmentSpec, SandboxUnavailableError, SandboxUserUnsupportedError, sandbox
+from support.frameworks import ADDED, CHECK, available, discard_while, programs_of
 from support.git import git
 
 from pytest_gittrix.errors import InvalidInput
@@ -212,6 +212,18 @@ def test_another_user_is_refused_and_the_same_one_is_not() -> None:
         finally:
             await GittrixSandbox.task_cleanup("task", None, True)
         assert not (await anyio.Path(made.bench.world.path).exists())  # type: ignore[attr-defined]
+
+    anyio.run(scenario)
+
+
+def test_a_program_that_ends_with_its_session_finds_the_sandbox_unavailable() -> None:
+    async def scenario() -> None:
+        [made] = (await GittrixSandbox.sample_init("task", GittrixSandboxConfig(confine="off"), {})).values()
+        try:
+            program = made.exec(["sh", "-c", "touch started; sleep 600"], timeout=600)
+            assert isinstance(await discard_while(made.as_type(GittrixSandbox).bench.session, program), SandboxUnavailableError)
+        finally:
+            await GittrixSandbox.task_cleanup("task", None, True)
 
     anyio.run(scenario)
 

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("minisweagent", reason='needs pip install "pytest-gittrix[mini]"')
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,10 +17,10 @@ from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments import get_environment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel, make_output
-from support.frameworks import ADDED, available, programs_of
+from support.frameworks import ADDED, available, discard_while, programs_of
 from support.git import git
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.integrations.mini_swe_agent import SUBMIT, GittrixEnvironment
 
 FIX = (
@@ -114,6 +115,13 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started_and_the_agen
     assert (done["returncode"], "0.3 seconds" in done["exception_info"]) == (-1, True)
     assert (after["returncode"], after["output"], after["exception_info"]) == (3, "on\n", "")
     assert programs_of(environment.bench.session.id) == []
+
+
+def test_a_command_that_ends_with_its_session_says_so(make: Make) -> None:
+    environment = make()
+    command = asyncio.to_thread(environment.execute, {"command": "touch started; sleep 600"})
+
+    assert isinstance(asyncio.run(discard_while(environment.bench.session, command)), SessionExpired)
 
 
 def test_the_sentinel_counts_only_where_the_command_succeeded(make: Make) -> None:

@@ -15,7 +15,6 @@ import json
 import signal
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from agents.sandbox.errors import InvalidManifestPathError, PtySessionNotFoundEr
 from agents.sandbox.manifest import Environment
 from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseCustomToolCall
-from support.frameworks import ADDED, available, programs_of
+from support.frameworks import ADDED, available, cancel, discard_while, programs_of
 from support.git import git
 
 from pytest_gittrix.backends import LocalDurable
@@ -162,20 +161,18 @@ async def test_an_archive_that_leads_out_is_refused(client: GittrixSandboxClient
                 await sandbox.hydrate_workspace(io.BytesIO(made.getvalue()))
 
 
-async def test_a_late_command_and_a_cancelled_one_leave_nothing(client: GittrixSandboxClient) -> None:
+async def test_a_command_is_ended_by_its_time_a_cancelled_task_or_the_end_of_the_session(
+    client: GittrixSandboxClient, engine: GitTrix
+) -> None:
     async with await client.create() as sandbox:
         with pytest.raises(ExecTimeoutError):
             await sandbox.exec("setsid sleep 600 & sleep 600", timeout=0.2)
-        running = asyncio.create_task(sandbox.exec("setsid sleep 600 & touch started; sleep 600"))
-        while True:
-            with suppress(WorkspaceReadNotFoundError):
-                await sandbox.read(Path("started"))
-                break
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+        session = engine.get_session(sandbox.state.gittrix_session)
+        await cancel(session, sandbox.exec("setsid sleep 600 & touch started; sleep 600"))
+        ended = await discard_while(session, sandbox.exec("touch started; sleep 600", timeout=600))
 
-        assert programs_of(sandbox.state.gittrix_session) == []
+    assert isinstance(ended, ExecTransportError)
+    assert isinstance(ended.cause, SessionExpired)
 
 
 async def test_other_users_are_refused(client: GittrixSandboxClient) -> None:

@@ -17,7 +17,7 @@ from strands import Agent
 from strands.models import Model
 from strands.sandbox import ExecutionResult, FileInfo, StreamChunk
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
-from support.frameworks import ADDED, LEVELS, available, programs_of
+from support.frameworks import ADDED, LEVELS, available, cancel
 
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
@@ -109,16 +109,9 @@ def test_a_command_that_takes_too_long_is_cancelled_or_left_ends_with_all_it_sta
         stream = sandbox.execute_streaming("echo out; sleep 600", timeout=600)
         assert await anext(stream) == StreamChunk("out\n")
         await stream.aclose()
-        cancelled = asyncio.create_task(sandbox.execute("echo > started; setsid sleep 600 & sleep 600", timeout=600))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
+        await cancel(session, sandbox.execute("echo > started; setsid sleep 600 & sleep 600", timeout=600))
 
     asyncio.run(scenario())
-    assert programs_of(session.id) == []
 
 
 def test_output_is_bounded_for_a_caller_that_reads_slowly_and_in_the_result(session: UserSession) -> None:

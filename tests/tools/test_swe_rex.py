@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pexpect
-from support.frameworks import available, programs_of
+from support.frameworks import available, discard_while, programs_of
 from swerex import exceptions
 from swerex.runtime.abstract import (
     BashAction,
@@ -201,13 +201,8 @@ def test_guard_is_refused_and_an_ended_session_is_dead(session: UserSession) -> 
         asyncio.run(refused.start())
 
     async def scenario(runtime: GittrixRuntime) -> None:
-        running = asyncio.create_task(runtime.execute(Command(command="touch started; sleep 600", shell=True)))
-        assert session.workspace_path is not None
-        while not (session.workspace_path / "started").exists():
-            await asyncio.sleep(0.02)
-        await asyncio.to_thread(session.discard)
-        with pytest.raises(SessionExpired):
-            await running
+        command = runtime.execute(Command(command="touch started; sleep 600", shell=True))
+        assert isinstance(await discard_while(session, command), SessionExpired)
         assert not await runtime.is_alive()
 
     within(session, scenario, "off")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from pytest_gittrix.clock.clock import Clock
@@ -32,7 +32,8 @@ from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
 WORKSPACE: Final = "/workspace"
 """The path of the workspace for programs in a jail; it is the same in every sample of every run."""
 
-_ENDED: Final = 124
+_TIMED_OUT: Final = 124
+"""The exit status of the program ``timeout`` for a command whose time was over."""
 
 _CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
 
@@ -289,9 +290,24 @@ def exit_code(done: Finished) -> int | None:
 
 
 def timeout_code(done: Finished) -> int:
-    """As ``exit_code``, but 124 for a program that was ended, for its time or a limit, as the program ``timeout`` gives it."""
+    """The exit status as the program ``timeout`` reports it: 124 if the time or a limit ended the program, else as ``exit_code``."""
     code = exit_code(done)
-    return _ENDED if code is None or done.limit is not None else code
+    return _TIMED_OUT if code is None or done.limit is not None else code
+
+
+def run_while_live(programs: Programs, argv: Sequence[str], **options: Any) -> Finished:
+    """As ``Programs.run``, but the end of the session is an error also for a program that it ended.
+
+    Such a program looks as if its time had been over. A framework would report that, and its agent would try again.
+
+    Raises:
+        SessionExpired: the session ended, before the program or while it ran.
+        GittrixError: as ``Programs.run``.
+    """
+    done = programs.run(argv, **options)
+    if done.timed_out:
+        programs.require_live()
+    return done
 
 
 def _absolute(path: Path | str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shlex
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.frameworks import discard_while
 from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement, missing_layers
 from pytest_gittrix.engine.agents.programs import Programs, exit_code
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
@@ -53,6 +55,13 @@ def test_equal_work_is_an_equal_commit_whatever_caches_programs_leave(environmen
 
     assert environment.promote().verdict == "promoted"
     assert git("ls-tree", "-r", "--name-only", "main", cwd=environment.world.durable.path).split() == [b"README.md", b"app.py"]
+
+
+def test_a_program_that_ends_with_its_session_is_no_late_one(environment: EvalEnvironment) -> None:
+    program = asyncio.to_thread(environment.run, ["sh", "-c", "touch started; sleep 600"])
+
+    assert isinstance(asyncio.run(discard_while(environment.session, program)), SessionExpired)
+    assert environment.steps == []
 
 
 # Programs and files --------------------------------------------------------------------------------------------------------------------

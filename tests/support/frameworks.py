@@ -47,12 +47,14 @@ def programs_of(session: str) -> list[int]:
 
 
 async def begun(session: UserSession, command: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """The task of a command, as soon as the command has made the file ``started`` in the workspace."""
+    """The task of a command, as soon as the command has made the file ``started`` in the workspace; that file is removed."""
     task = asyncio.create_task(command)
     assert session.workspace_path is not None
-    while not (session.workspace_path / "started").exists():
+    made = session.workspace_path / "started"
+    while not made.exists():
         assert not task.done()
         await asyncio.sleep(0.02)
+    made.unlink()
     return task
 
 

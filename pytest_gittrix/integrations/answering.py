@@ -46,6 +46,7 @@ class AnsweringPython:
         self._source = _STREAMS + source
         self._turn = threading.Lock()
         self._running: Running | None = None
+        self._ended = False
         self._errors = b""
 
     def ask(self, question: object, timeout: float | None = None) -> dict[str, Any]:
@@ -56,21 +57,34 @@ class AnsweringPython:
             timeout: real seconds; None for no limit.
 
         Raises:
-            NoAnswer: it ended, or it was ended because it took too long or sent too much.
+            NoAnswer: it ended, or it was ended because it took too long or sent too much, or by ``end``.
+            SessionExpired: the session ended, before the question or before the answer.
             GittrixError: as ``Programs.start``.
         """
         self._programs.require_live()
         with self._turn:
-            if self._running is None or self._running.poll() is not None:
-                self._running = self._programs.start([sys.executable, "-P", "-u", "-c", self._source])
-                self._reader = threading.Thread(target=self._keep_errors, args=(self._running,), daemon=True)
-                self._reader.start()
-            self._running.write(json.dumps(question).encode() + b"\n")
             try:
-                return _object(self._line(self._running, timeout))
+                running = self._started()
+                running.write(json.dumps(question).encode() + b"\n")
+                return _object(self._line(running, timeout))
             except NoAnswer:
-                self.end()
+                self.kill()
+                self._programs.require_live()  # it also ends with the session
                 raise
+
+    def _started(self) -> Running:
+        """The Python that runs; one is started if none does."""
+        self._require_not_ended()
+        if self._running is None or self._running.poll() is not None:
+            self._running = self._programs.start([sys.executable, "-P", "-u", "-c", self._source])
+            self._reader = threading.Thread(target=self._keep_errors, args=(self._running,), daemon=True)
+            self._reader.start()
+            self._require_not_ended()  # end() knows nothing of one that was still being started
+        return self._running
+
+    def _require_not_ended(self) -> None:
+        if self._ended:
+            raise NoAnswer("It was ended.")
 
     def _line(self, running: Running, timeout: float | None) -> bytes:
         deadline = None if timeout is None else real_seconds() + timeout
@@ -95,10 +109,15 @@ class AnsweringPython:
         for piece in running.stderr:
             self._errors = (self._errors + piece)[-_MOST_ERRORS:]
 
-    def end(self) -> None:
-        """End it, with everything that it started. Ending twice does nothing."""
+    def kill(self) -> None:
+        """End it, with everything that it started. The next question starts another one."""
         if self._running is not None:
             self._running.kill()
+
+    def end(self) -> None:
+        """End it for good, with everything that it started: no question starts another one. Ending twice does nothing."""
+        self._ended = True
+        self.kill()
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class GittrixExecutor(RemotePythonExecutor):
                 return CodeOutput(self._deserialize_final_answer(answer["final"], self.allow_pickle), answer["logs"], True)
             return CodeOutput(answer["value"], answer["logs"], False)
         except (KeyError, TypeError, AttributeError, ValueError):
-            self._python.end()  # its other answers are no better
+            self._python.kill()  # its other answers are no better
             raise AgentExecutionError("The code sent something else than an answer.", self.logger) from None
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:

@@ -13,8 +13,9 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.extras import needs
@@ -25,7 +26,7 @@ with needs("swe-rex"):
     import anyio
     import anyio.to_thread
     import pexpect
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
     from swerex import exceptions
     from swerex.deployment.abstract import AbstractDeployment
     from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.engine.agents.programs import Programs
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
 
 _SHELL: Final = """
 import asyncio
@@ -117,20 +120,24 @@ class GittrixRuntime(AbstractRuntime):
         return abstract.IsAliveResponse(is_alive=True)
 
     async def create_session(self, request: abstract.CreateBashSessionRequest) -> abstract.CreateBashSessionResponse:
-        """Start a shell.
+        """Start a shell. A cancelled task leaves none.
 
         Raises:
             SessionExistsError: there is one of that name.
+            pexpect.TIMEOUT: it did not start within ``startup_timeout``.
+            pexpect.EOF: it ended while it read a file of ``startup_source``.
+            SwerexException: it gave no answer.
+            SessionExpired: the session has ended.
+            GittrixError: as ``Programs.start``.
         """
         if request.session in self._shells:
             raise exceptions.SessionExistsError(f"session {request.session} already exists")
-        self._shells[request.session] = AnsweringPython(self.programs, _SHELL)
+        shell = self._shells[request.session] = AnsweringPython(self.programs, _SHELL)
         try:
-            answer = await self._ask(request.session, request, request.startup_timeout)
+            return await self._ask(request, request.startup_timeout, abstract.CreateBashSessionResponse)
         except BaseException:
-            self._end(request.session)
+            await self._end(request.session, shell)
             raise
-        return abstract.CreateBashSessionResponse.model_validate(answer)
 
     async def run_in_session(self, action: abstract.BashAction | abstract.BashInterruptAction) -> abstract.BashObservation:
         """Run a command in a shell, or interrupt the one that runs there. Shells work beside each other.
@@ -138,11 +145,17 @@ class GittrixRuntime(AbstractRuntime):
         A cancelled task ends the shell with everything that it started.
 
         Raises:
-            SwerexException: as the framework's own shell, and if the shell is gone.
+            SessionDoesNotExistError: there is no shell of that name.
+            BashIncorrectSyntaxError: the command is no valid bash.
+            CommandTimeoutError: it took too long. It still runs: interrupt it, or close the shell.
+            NonZeroExitCodeError, NoExitCodeError: it failed, or its exit code was not found, and ``check`` is ``raise``.
+            pexpect.TIMEOUT: an interrupt did not end it.
+            pexpect.EOF: it ended the shell.
+            SwerexException: the shell gave no answer, and is gone.
+            SessionExpired: the session ended, before the command or while it ran.
         """
         tries = getattr(action, "n_retry", 0) + 2
-        answer = await self._ask(action.session, action, None if action.timeout is None else action.timeout * tries)
-        return abstract.BashObservation.model_validate(answer)
+        return await self._ask(action, None if action.timeout is None else action.timeout * tries, abstract.BashObservation)
 
     async def close_session(self, request: abstract.CloseBashSessionRequest) -> abstract.CloseBashSessionResponse:
         """End a shell with everything that it started.
@@ -150,8 +163,7 @@ class GittrixRuntime(AbstractRuntime):
         Raises:
             SessionDoesNotExistError: there is none of that name.
         """
-        self._shell(request.session)
-        await asyncio.to_thread(self._end, request.session)
+        await self._end(request.session, self._shell(request.session))
         return abstract.CloseBashSessionResponse()
 
     async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
@@ -189,13 +201,26 @@ class GittrixRuntime(AbstractRuntime):
         return response
 
     async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
-        """Read a text file, with ``encoding`` and ``errors`` as for ``open``. Raises OSError as for a program in the sandbox."""
+        """Read a text file, with ``encoding`` and ``errors`` as for ``open``.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            UnicodeDecodeError: it is no text in that encoding.
+            LookupError: there is no such encoding or way to handle errors.
+            TooLarge: it has more than 100 MiB.
+            GittrixError: as ``Programs.run``.
+        """
         data = await run_cancellable(partial(self._files.read, request.path))
         text = io.TextIOWrapper(io.BytesIO(data), encoding=request.encoding or "utf-8", errors=request.errors)
         return abstract.ReadFileResponse(content=text.read())
 
     async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
-        """Write a text file, with the directories above it. Raises OSError as for a program in the sandbox."""
+        """Write a text file in UTF-8, with the directories above it.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            GittrixError: as ``Programs.run``.
+        """
         await run_cancellable(partial(self._files.write, request.path, request.content.encode()))
         return abstract.WriteFileResponse()
 
@@ -221,7 +246,8 @@ class GittrixRuntime(AbstractRuntime):
 
     async def close(self) -> abstract.CloseResponse:
         """End everything that runs. The session stays, for a person to review."""
-        self._shells.clear()
+        for name, shell in [*self._shells.items()]:
+            await self._end(name, shell)
         await asyncio.to_thread(self.programs.close)
         return abstract.CloseResponse()
 
@@ -230,26 +256,34 @@ class GittrixRuntime(AbstractRuntime):
             raise exceptions.SessionDoesNotExistError(f"session {name!r} does not exist")
         return self._shells[name]
 
-    def _end(self, name: str) -> None:
-        shell = self._shells.pop(name, None)
-        if shell is not None:
-            shell.end()
+    async def _end(self, name: str, shell: AnsweringPython) -> None:
+        """End a shell, beside the event loop. Its name may be that of a newer one by now, which stays."""
+        if self._shells.get(name) is shell:
+            del self._shells[name]
+        await in_thread(shell.end)
 
-    async def _ask(self, name: str, request: BaseModel, timeout: float | None) -> object:
-        """Have a shell answer a request."""
-        seconds = None if timeout is None else timeout + _MORE_SECONDS
-        ask = partial(self._shell(name).ask, [type(request).__name__, request.model_dump()], seconds)
+    async def _ask(
+        self, request: abstract.CreateBashSessionRequest | abstract.Action, timeout: float | None, kind: type[_Answer]
+    ) -> _Answer:
+        """Have the shell that a request names answer it."""
+        name, shell = request.session, self._shell(request.session)
+        ask = partial(shell.ask, [type(request).__name__, request.model_dump()], None if timeout is None else timeout + _MORE_SECONDS)
         try:
             answer = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+            if "error" not in answer:
+                return kind.model_validate(answer.get("answer"))
         except asyncio.CancelledError:
-            self._end(name)
+            await self._end(name, shell)
             raise
-        except NoAnswer as problem:
-            self._end(name)
-            raise exceptions.SwerexException(f"The shell {name!r} is gone. {problem}") from None
-        if "answer" in answer:
-            return answer["answer"]
-        error = _ERRORS.get(str(answer.get("error")), exceptions.SwerexException)(str(answer.get("text")))
+        except (NoAnswer, ValidationError) as problem:
+            await self._end(name, shell)
+            fact = problem if isinstance(problem, NoAnswer) else "It sent something else than an answer."
+            raise exceptions.SwerexException(
+                f"The shell {name!r} is gone. {fact}\n"
+                "Its variables, its directory and everything that it started are gone too.\n"
+                "Create a session of that name again."
+            ) from None
+        error = _ERRORS.get(str(answer["error"]), exceptions.SwerexException)(str(answer.get("text")))
         vars(error)["extra_info"] = answer.get("extra_info", {})
         raise error
 

@@ -7,11 +7,13 @@ import pytest
 pytest.importorskip("swerex", reason='needs pip install "pytest-gittrix[swe-rex]"')
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pexpect
-from support.frameworks import available, discard_while, programs_of
+from support.frameworks import available, begun, discard_while, programs_of
 from swerex import exceptions
 from swerex.runtime.abstract import (
     BashAction,
@@ -26,8 +28,10 @@ from swerex.runtime.abstract import (
 )
 
 from pytest_gittrix.backends import LocalDurable
+from pytest_gittrix.confine.running import Running
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired
+from pytest_gittrix.integrations.answering import AnsweringPython
 from pytest_gittrix.integrations.swe_rex import GittrixDeployment, GittrixRuntime
 
 SHELL = CreateBashSessionRequest(startup_timeout=10)
@@ -101,7 +105,12 @@ def test_a_shell_keeps_its_state_and_answers_as_the_frameworks_own(session: User
     within(session, scenario, level)
 
 
-def test_shells_work_beside_each_other_and_a_cancelled_one_is_gone_with_all_that_it_started(session: UserSession) -> None:
+def test_shells_work_beside_each_other_and_a_cancelled_one_is_gone_with_all_that_it_started(
+    session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, threads = AnsweringPython.end, []
+    monkeypatch.setattr(AnsweringPython, "end", lambda shell: (threads.append(threading.current_thread()), end(shell))[1])
+
     async def scenario(runtime: GittrixRuntime) -> None:
         names = ("one", "two")
         await asyncio.gather(*(runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=10)) for name in names))
@@ -115,11 +124,52 @@ def test_shells_work_beside_each_other_and_a_cancelled_one_is_gone_with_all_that
             await said(runtime, "true", "one")
         with pytest.raises(pexpect.EOF):
             await said(runtime, "exit", "two")
-        await runtime.create_session(SHELL)
-        with pytest.raises(exceptions.SwerexException, match="is gone"):
-            await said(runtime, "kill -9 $PPID")
+        assert threads
+        assert threading.main_thread() not in threads
 
     within(session, scenario)
+
+
+def test_a_late_answer_leaves_a_newer_shell_alone_and_a_wrong_one_ends_its_shell(session: UserSession) -> None:
+    async def scenario(runtime: GittrixRuntime) -> None:
+        await runtime.create_session(SHELL)
+        late = await begun(session, said(runtime, "touch started; sleep 600"))
+        await asyncio.gather(runtime.close_session(CloseBashSessionRequest()), runtime.create_session(SHELL))
+        with pytest.raises(exceptions.SwerexException, match=r"is gone\. It ended its Python"):
+            await late
+        with pytest.raises(exceptions.SwerexException, match=r"is gone\. It sent something else than an answer\.\n.*\nCreate a session"):
+            await said(runtime, """for file in /proc/$PPID/fd/*; do echo '{"answer": 5}' > $file; done""")
+        with pytest.raises(exceptions.SessionDoesNotExistError):
+            await said(runtime, "true")
+
+    within(session, scenario)
+
+
+def test_a_shell_whose_creation_is_cancelled_before_it_was_started_is_not_left(
+    session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_starting, may_start, started = threading.Event(), threading.Event(), SimpleQueue[Running]()
+
+    async def scenario(runtime: GittrixRuntime) -> None:
+        start = runtime.programs.start
+
+        def start_late(argv: list[str]) -> Running:
+            is_starting.set()
+            may_start.wait(60)
+            started.put(running := start(argv))
+            return running
+
+        monkeypatch.setattr(runtime.programs, "start", start_late)
+        creating = asyncio.create_task(runtime.create_session(SHELL))
+        await asyncio.to_thread(is_starting.wait, 60)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        may_start.set()
+        running = await asyncio.to_thread(started.get, timeout=60)
+        assert (await asyncio.to_thread(running.wait, 20)).timed_out
+
+    within(session, scenario, "off")
 
 
 def test_commands_have_limits_streams_and_a_directory(session: UserSession) -> None:
@@ -149,6 +199,9 @@ def test_files_come_and_go_and_reach_no_file_outside(session: UserSession, tmp_p
             assert (await runtime.read_file(ReadFileRequest(path=path))).content == content
         latin = ReadFileRequest(path="new/file", encoding="latin-1")
         assert (await runtime.read_file(latin)).content == "naÃ¯ve"
+        for encoding, error in (("ascii", UnicodeDecodeError), ("no-such", LookupError)):
+            with pytest.raises(error):
+                await runtime.read_file(ReadFileRequest(path="new/file", encoding=encoding))
         for path in (str(tmp_path / "kit/link"), "no/file"):
             with pytest.raises(FileNotFoundError):
                 await runtime.read_file(ReadFileRequest(path=path))

@@ -22,6 +22,7 @@ from pytest_gittrix.confine.choose import confinement, missing_layers
 from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
+from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
@@ -62,6 +63,42 @@ def test_a_program_that_ends_with_its_session_is_no_late_one(environment: EvalEn
 
     assert isinstance(asyncio.run(discard_while(environment.session, program)), SessionExpired)
     assert environment.steps == []
+
+
+# A Python that answers -----------------------------------------------------------------------------------------------------------------
+
+ECHO = "for line in questions: print(json.dumps({'answer': json.loads(line), 'pid': os.getpid()}), file=answers, flush=True)"
+
+
+def test_a_python_that_answers_starts_again_unless_it_is_ended_for_good(environment: EvalEnvironment) -> None:
+    python = AnsweringPython(environment.programs, ECHO)
+
+    first = python.ask({"a": [1]}, 60)
+    assert (first["answer"], python.ask(2, 60)["pid"]) == ({"a": [1]}, first["pid"])
+    python.kill()
+    assert python.ask(3, 60)["pid"] != first["pid"]
+    python.end()
+    with pytest.raises(NoAnswer, match="was ended"):
+        python.ask(4, 60)
+
+
+def test_a_python_that_is_ended_while_it_starts_does_not_stay(environment: EvalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = AnsweringPython(environment.programs, ECHO)
+    start, started = environment.programs.start, []
+    monkeypatch.setattr(environment.programs, "start", lambda argv: (python.end(), started.append(start(argv)), started[0])[-1])
+
+    for _ in range(2):
+        with pytest.raises(NoAnswer, match="was ended"):
+            python.ask(1, 60)
+
+    [running] = started
+    assert running.poll() is not None
+
+
+def test_a_python_that_ends_with_its_session_is_told_from_one_that_ended_itself(environment: EvalEnvironment) -> None:
+    python = AnsweringPython(environment.programs, "for line in questions: open('started', 'w').close(); import time; time.sleep(600)")
+
+    assert isinstance(asyncio.run(discard_while(environment.session, asyncio.to_thread(python.ask, 1))), SessionExpired)
 
 
 # Programs and files --------------------------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ Written against ``google.adk.environment``, which the kit calls experimental.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
 from pytest_gittrix.extras import needs
@@ -21,9 +20,8 @@ with needs("adk"):
     from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the kit brings
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.limits import ResourceLimits
-    from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 
 class GittrixEnvironment(BaseEnvironment):
@@ -33,25 +31,17 @@ class GittrixEnvironment(BaseEnvironment):
         programs: what runs the commands.
     """
 
-    def __init__(
-        self,
-        session: AgentSession,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        readable: Iterable[Path | str] = (),
-    ) -> None:
+    def __init__(self, session: AgentSession, **settings: Unpack[ProgramSettings]) -> None:
         """Choose how commands are confined; none is run yet.
 
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
-            confine, network, limits, readable: as for ``AgentSession.programs``.
+            settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
 
         Raises:
             GittrixError: as ``AgentSession.programs``.
         """
-        self._open = partial(session.programs, confine=confine, network=network, limits=limits, readable=readable)
+        self._open = partial(session.programs, **settings)
         self._begin()
 
     def _begin(self) -> None:

@@ -7,10 +7,9 @@ commands. ``docs/reference/integrations.md`` lists which of the framework's chec
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
 from pytest_gittrix.errors import InvalidInput
@@ -24,9 +23,8 @@ with needs("deepagents"):
     from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.limits import ResourceLimits
-    from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 DIRECTORIES: Final = ("/large_tool_results", "/conversation_history", "/blobs")
 """Where the framework puts large results, old messages and media. In a jail they are beside the workspace, and never promoted."""
@@ -46,29 +44,20 @@ class GittrixBackend(BaseSandbox):
         programs: what runs the commands; ``programs.workspace`` is the working directory to tell the model.
     """
 
-    def __init__(
-        self,
-        session: AgentSession,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        readable: Iterable[Path | str] = (),
-        timeout: float | None = 120,
-    ) -> None:
+    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Unpack[ProgramSettings]) -> None:
         """Choose how commands are confined; none is run yet.
 
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
-            confine, network, limits, readable: as for ``AgentSession.programs``.
             timeout: real seconds for a command for which the agent names none; None for no limit.
+            settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
 
         Raises:
             GittrixError: as ``AgentSession.programs``.
         """
         self._session = session
         self._timeout = timeout
-        self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable, beside=DIRECTORIES)
+        self.programs = session.programs(**settings, beside=DIRECTORIES)
         self._files = SandboxFiles(self.programs)
 
     @property

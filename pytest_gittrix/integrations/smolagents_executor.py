@@ -5,9 +5,7 @@ Written against ``smolagents.remote_executors``, whose base class sends tools an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
@@ -19,9 +17,8 @@ with needs("smolagents"):
     from smolagents.utils import AgentExecutionError
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.limits import ResourceLimits
-    from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 _PYTHON: Final = """
 import ast, contextlib, io, traceback
@@ -53,28 +50,19 @@ class GittrixExecutor(RemotePythonExecutor):
     The names that code defines are there for later code, until a call takes too long, which ends the Python.
     """
 
-    def __init__(
-        self,
-        session: AgentSession,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        readable: Iterable[Path | str] = (),
-        timeout: float | None = 120,
-    ) -> None:
+    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Unpack[ProgramSettings]) -> None:
         """Choose how code is confined; none is run yet.
 
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
-            confine, network, limits, readable: as for ``AgentSession.programs``.
             timeout: real seconds for each piece of code; None for no limit.
+            settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
 
         Raises:
             GittrixError: as ``AgentSession.programs``.
         """
         super().__init__([], AgentLogger(level=LogLevel.ERROR))
-        self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
+        self.programs = session.programs(**settings)
         self._timeout = timeout
         self._python = AnsweringPython(self.programs, _PYTHON)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import codecs
 import io
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.confine.running import Output, Running
@@ -31,9 +30,8 @@ with needs("strands"):
     from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.limits import ResourceLimits
-    from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
+    from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 _PIECE: Final = 1 << 16
 """About how many bytes a piece of output has. A command waits while 16 of them are not read yet."""
@@ -48,27 +46,18 @@ class GittrixSandbox(PosixShellSandbox):
         programs: what runs the commands; ``programs.workspace`` is the directory that they start in.
     """
 
-    def __init__(
-        self,
-        session: AgentSession,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        readable: Iterable[Path | str] = (),
-        timeout: float | None = 120,
-    ) -> None:
+    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Unpack[ProgramSettings]) -> None:
         """Choose how commands are confined; none is run yet.
 
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
-            confine, network, limits, readable: as for ``AgentSession.programs``.
             timeout: real seconds for a command for which the agent names none; None for no limit.
+            settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
 
         Raises:
             GittrixError: as ``AgentSession.programs``.
         """
-        self.programs = session.programs(confine=confine, network=network, limits=limits, readable=readable)
+        self.programs = session.programs(**settings)
         self._timeout = timeout
         self._files = SandboxFiles(self.programs)
 

@@ -10,10 +10,10 @@ import asyncio
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 from pytest_gittrix.aio.threads import in_thread
 from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
@@ -37,10 +37,8 @@ with needs("swe-rex"):
     from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.limits import ResourceLimits
-    from pytest_gittrix.confine.network import ModelEndpoint
     from pytest_gittrix.engine.agents.agent_session import AgentSession
-    from pytest_gittrix.engine.agents.programs import Programs
+    from pytest_gittrix.engine.agents.programs import Programs, ProgramSettings
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -291,23 +289,15 @@ class GittrixRuntime(AbstractRuntime):
 class GittrixDeployment(AbstractDeployment):
     """A session as a deployment of SWE-ReX, such as ``SWEEnv(deployment=...)`` of SWE-agent takes."""
 
-    def __init__(
-        self,
-        session: AgentSession,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        readable: Iterable[Path | str] = (),
-    ) -> None:
+    def __init__(self, session: AgentSession, **settings: Unpack[ProgramSettings]) -> None:
         """Choose how the agent is confined; nothing is started yet.
 
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
-            confine, network, limits, readable: as for ``AgentSession.programs``.
+            settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
         """
         self.logger = get_logger("rex-deploy")
-        self._programs = partial(session.programs, confine=confine, network=network, limits=limits, readable=readable)
+        self._programs = partial(session.programs, **settings)
         self._hooks = CombinedDeploymentHook()
         self._runtime: GittrixRuntime | None = None
 

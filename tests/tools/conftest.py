@@ -1,4 +1,4 @@
-"""What these tests share: a process without a network, and a project on real git.
+"""What these tests share: a process without a network, a project on real git, and a session on it.
 
 They need frameworks that are extras, and heavy; so they have a virtual environment of their own (``make tools``). Where no framework is
 installed nothing is collected here; where one is missing, its tests are skipped and say why.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.git import git
 
+from pytest_gittrix.backends import LocalDurable
+from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.extras import missing
 
 FRAMEWORKS = (
@@ -62,3 +65,10 @@ def project(tmp_path: Path) -> Path:
     git("add", "--all", cwd=path)
     git("commit", "-q", "--message=first", cwd=path)
     return path
+
+
+@pytest.fixture
+def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
+    """A session on the project."""
+    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
+        yield engine.start_session("mend the sum")

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("google.adk", reason='needs pip install "pytest-gittrix[adk]"')
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from google.adk.tools.environment import EnvironmentToolset
 from google.genai.types import Content, Part
 from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 
-from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.adk_environment import GittrixEnvironment
 
@@ -34,12 +33,6 @@ class Scripted(BaseLlm):
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncIterator[LlmResponse]:
         part = Part.from_function_call(name=self.calls[0][0], args=self.calls.pop(0)[1]) if self.calls else Part(text="Mended.")
         yield LlmResponse(content=Content(role="model", parts=[part]))
-
-
-@pytest.fixture
-def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine.start_session("mend the sum")
 
 
 def test_an_agent_works_with_the_tools_of_the_kit(session: UserSession) -> None:

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("deepagents", reason='needs pip install "pytest-gittrix[deepagents]"')
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 from deepagents import create_deep_agent
@@ -35,20 +34,6 @@ MISSES = {
     "test_glob_with_question_mark": FULL_PATHS,
 }
 """What the framework's base class misses with any backend, a plain subprocess too."""
-Start = Callable[..., tuple[UserSession, GittrixBackend]]
-
-
-def started(held: ExitStack, project: Path, store: Path, **settings: object) -> tuple[UserSession, GittrixBackend]:
-    """A session on a project, and the backend of its agent."""
-    engine = held.enter_context(GitTrix(LocalDurable(project), store=store, sweep_interval=None))
-    session = engine.start_session("mend the sum")
-    return session, GittrixBackend(session.for_agent(), **settings)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def start(project: Path, tmp_path: Path) -> Iterator[Start]:
-    with ExitStack() as held:
-        yield lambda **settings: started(held, project, tmp_path / "store", **settings)
 
 
 # The suite is of a time when class-scoped fixtures could be methods.
@@ -71,8 +56,8 @@ class TestConformance(SandboxIntegrationTests):
         root = tmp_path_factory.mktemp("deepagents")
         git("init", "-q", "--initial-branch=main", str(root / "project"), cwd=root)
         git("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-qm", "first", "--allow-empty", cwd=root / "project")
-        with ExitStack() as held:
-            yield started(held, root / "project", root / "store", confine=level)[1]
+        with GitTrix(LocalDurable(root / "project"), store=root / "store", sweep_interval=None) as engine:
+            yield GittrixBackend(engine.start_session("the suite").for_agent(), confine=level)
 
     @pytest.fixture(autouse=True)
     def sandbox_test_root(self, request: pytest.FixtureRequest, sandbox: GittrixBackend) -> str:
@@ -93,8 +78,8 @@ def call(name: str, **arguments: str) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": name}])
 
 
-def test_an_agent_works_in_a_session_and_a_person_promotes_it(start: Start, project: Path) -> None:
-    session, backend = start()
+def test_an_agent_works_in_a_session_and_a_person_promotes_it(session: UserSession, project: Path) -> None:
+    backend = GittrixBackend(session.for_agent())
     app = f"{backend.programs.workspace}/app.py"
     script = [
         call("read_file", file_path=app),
@@ -118,8 +103,8 @@ def test_an_agent_works_in_a_session_and_a_person_promotes_it(start: Start, proj
             late()
 
 
-def test_what_the_framework_puts_aside_stays_with_the_session(start: Start) -> None:
-    session, backend = start(confine=available("jail"))
+def test_what_the_framework_puts_aside_stays_with_the_session(session: UserSession) -> None:
+    backend = GittrixBackend(session.for_agent(), confine=available("jail"))
     notes = [f"{directory}/notes.md" for directory in DIRECTORIES]
 
     assert [one.error for one in backend.upload_files([(note, b"noted") for note in notes])] == [None] * 3
@@ -130,8 +115,8 @@ def test_what_the_framework_puts_aside_stays_with_the_session(start: Start) -> N
 
 
 @pytest.mark.parametrize("level", ["off", "guard", "jail"])
-def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(level: str, start: Start) -> None:
-    session, backend = start(confine=available(level), timeout=0.3)
+def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(level: str, session: UserSession) -> None:
+    backend = GittrixBackend(session.for_agent(), confine=available(level), timeout=0.3)
 
     late = backend.execute("echo out; echo err >&2; echo out; setsid sleep 600 & sleep 600")
     asyncio.run(cancel(session, backend.aexecute("setsid sleep 600 & touch started; sleep 600", timeout=0)))
@@ -141,22 +126,22 @@ def test_a_command_that_takes_too_long_or_is_cancelled_ends_with_all_it_started(
     assert late.output.endswith("The command was ended: it did not end within 0.3 seconds.\n")
 
 
-def test_a_command_that_ends_with_its_session_says_so(start: Start) -> None:
-    session, backend = start(confine="off")
+def test_a_command_that_ends_with_its_session_says_so(session: UserSession) -> None:
+    backend = GittrixBackend(session.for_agent(), confine="off")
 
     assert isinstance(asyncio.run(discard_while(session, backend.aexecute("touch started; sleep 600"))), SessionExpired)
 
 
-def test_a_limit_that_a_command_passes_is_named(start: Start) -> None:
-    _, backend = start(confine=available("jail"), limits={"cpu_seconds": 1})
+def test_a_limit_that_a_command_passes_is_named(session: UserSession) -> None:
+    backend = GittrixBackend(session.for_agent(), confine=available("jail"), limits={"cpu_seconds": 1})
 
     done = backend.execute("while :; do :; done")
 
     assert (done.exit_code, done.output) == (124, "\nThe command was ended: it passed its limit of cpu.\n")
 
 
-def test_each_file_has_its_own_answer_and_a_link_leads_out_of_no_jail(start: Start, tmp_path: Path) -> None:
-    _, backend = start(confine=available("jail"))
+def test_each_file_has_its_own_answer_and_a_link_leads_out_of_no_jail(session: UserSession, tmp_path: Path) -> None:
+    backend = GittrixBackend(session.for_agent(), confine=available("jail"))
     root = backend.programs.workspace
     (tmp_path / "secret").write_text("hunter2")
     backend.execute(f"ln -s {tmp_path}/secret link; mkdir directory")

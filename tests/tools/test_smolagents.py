@@ -6,16 +6,13 @@ import pytest
 
 pytest.importorskip("smolagents", reason='needs pip install "pytest-gittrix[smolagents]"')
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
 from smolagents.utils import AgentExecutionError
 from support.frameworks import LEVELS, available, programs_of
 
-from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
 
@@ -42,12 +39,6 @@ def double(number: int) -> int:
         number: the number.
     """
     return number * 2
-
-
-@pytest.fixture
-def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine.start_session("mend the sum")
 
 
 @pytest.mark.parametrize("level", LEVELS)

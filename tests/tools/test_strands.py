@@ -9,8 +9,7 @@ pytest.importorskip("strands", reason='needs pip install "pytest-gittrix[strands
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 from strands import Agent
@@ -19,8 +18,7 @@ from strands.sandbox import ExecutionResult, FileInfo, StreamChunk
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 from support.frameworks import ADDED, LEVELS, available, cancel
 
-from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.engine import UserSession
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.strands_sandbox import GittrixSandbox
@@ -45,12 +43,6 @@ class Scripted(Model):
         return {}
 
     update_config = structured_output = None
-
-
-@pytest.fixture
-def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine.start_session("mend the sum")
 
 
 def test_an_agent_works_with_the_tools_that_the_sandbox_brings(session: UserSession) -> None:

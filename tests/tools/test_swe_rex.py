@@ -8,7 +8,7 @@ pytest.importorskip("swerex", reason='needs pip install "pytest-gittrix[swe-rex]
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,20 +27,13 @@ from swerex.runtime.abstract import (
     WriteFileRequest,
 )
 
-from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.confine.running import Running
-from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired
 from pytest_gittrix.integrations.answering import AnsweringPython
 from pytest_gittrix.integrations.swe_rex import GittrixDeployment, GittrixRuntime
 
 SHELL = CreateBashSessionRequest(startup_timeout=10)
-
-
-@pytest.fixture
-def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine.start_session("mend the sum")
 
 
 def within(session: UserSession, scenario: Callable[[GittrixRuntime], Awaitable[None]], level: str = "jail") -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakSet
 
 from pytest_gittrix.clock.clock import Clock
@@ -29,6 +29,10 @@ from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
 
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.limits import ResourceLimits
+    from pytest_gittrix.confine.network import ModelEndpoint
+
 WORKSPACE: Final = "/workspace"
 """The path of the workspace for programs in a jail; it is the same in every sample of every run."""
 
@@ -42,6 +46,15 @@ _INHERITED: Final = ("PATH", "LANG", "TERM")
 
 # Files that Python and pytest leave beside the code hold times and paths, so that equal work would become different commits.
 _WITHOUT_CACHES: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTHONHASHSEED": "0"}
+
+
+class ProgramSettings(TypedDict, total=False):
+    """How programs are confined: those arguments of ``AgentSession.programs`` that a person gives to an adapter of a framework."""
+
+    confine: str | None
+    network: str | ModelEndpoint | Iterable[str | ModelEndpoint]
+    limits: ResourceLimits | Mapping[str, int | float | str] | None
+    readable: Iterable[Path | str]
 
 
 class Programs:

@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol that an editor names for a conversation: whether the agent can have them where it is confined."""
+"""Checks whether a confined agent can use the servers of the Model Context Protocol that an editor names for a conversation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from pytest_gittrix.errors import Advice, CapabilityMissing
 from pytest_gittrix.visible import visible_line
 
 _PORTS: Final = {"http": 80, "https": 443}
-_CAN_START: Final = 'command -v -- "$1" >/dev/null || exit 1; shift; for file; do test -r "$file" || exit 1; done'
+# Prints the first word that is no program, or no file that can be read.
+_CHECK: Final = """
+command -v -- "$1" >/dev/null || { printf %s "$1"; exit 1; }
+shift
+for file; do test -r "$file" || { printf %s "$file"; exit 1; }; done
+"""
 
 
 def require_usable(servers: Sequence[Any], programs: Programs) -> None:
-    """Check that an agent can have each of these servers; the program of one runs where the agent does, and starts nothing here.
+    """Check that an agent can use each of these servers. A server that is a program will run where the agent does; none is started here.
 
     Args:
         servers: as the protocol's schema has them.
@@ -27,6 +32,7 @@ def require_usable(servers: Sequence[Any], programs: Programs) -> None:
     Raises:
         CapabilityMissing: the agent cannot read a server's program or a file among its arguments, does not reach its address, or the
             server is of a kind that is not passed on.
+        GittrixError: as ``Programs.run``.
     """
     for server in servers:
         name = visible_line(server.name)
@@ -44,9 +50,11 @@ def require_usable(servers: Sequence[Any], programs: Programs) -> None:
 
 def _require_program(name: str, argv: Sequence[str], programs: Programs) -> None:
     files = [argument for argument in argv[1:] if os.path.isabs(argument) and os.path.isfile(argument)]
-    if programs.run(["sh", "-c", _CAN_START, "sh", argv[0], *files]).code != 0:
+    done = programs.run(["sh", "-c", _CHECK, "sh", argv[0], *files])
+    if done.code != 0:
+        missing = done.stdout.decode("utf-8", "replace") or argv[0]
         raise CapabilityMissing(
-            f"The agent cannot start the MCP server {name}: it cannot read {visible_line(' '.join([argv[0], *files]))}.",
+            f"The agent cannot start the MCP server {name}: it cannot read {visible_line(missing)}.",
             why="The agent starts its servers, and they are confined as it is.",
             fix=Advice("Name its files in readable=, or leave it out.", "Name its files with --readable, or leave it out."),
         )
@@ -66,7 +74,10 @@ def _require_address(name: str, url: str, programs: Programs) -> None:
 
 def _origin(url: str) -> str:
     """The part of an address that holds no secret: its scheme, host and port."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "its address is malformed"
     return visible_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
 
 
@@ -82,7 +93,7 @@ def reaches(network: Network, url: str) -> bool:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
-    except ValueError:  # its port is none
+    except ValueError:  # the address or its port is malformed
         return False
     for entry in network.addresses:
         named, _, at = entry.removeprefix(TCP).rpartition(":")

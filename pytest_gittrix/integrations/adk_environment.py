@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class GittrixEnvironment(BaseEnvironment):
     """A session as an environment: ``EnvironmentToolset(environment=...)``. Nothing that the agent is given can promote.
 
+    Relative paths are relative to the workspace.
+
     Attributes:
         programs: what runs the commands.
     """
@@ -50,7 +52,11 @@ class GittrixEnvironment(BaseEnvironment):
         self.is_initialized = True
 
     async def initialize(self) -> None:
-        """Begin again after a ``close``, with the home directory of the session; else nothing happens."""
+        """Begin again after a ``close``, with the home directory of the session. Before a ``close``, this does nothing.
+
+        Raises:
+            GittrixError: as ``AgentSession.programs``.
+        """
         if not self.is_initialized:
             await asyncio.to_thread(self._begin)
 
@@ -60,14 +66,14 @@ class GittrixEnvironment(BaseEnvironment):
         return Path(self.programs.workspace)
 
     async def execute(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
-        """Run a line of shell in the workspace. What it started ends with it, and with a cancelled task.
+        """Run a line of shell in the workspace. It ends with everything that it started, also when the task is cancelled.
 
         Args:
             command: the line, for ``sh``.
             timeout: real seconds, above 0; None for no limit.
 
         Returns:
-            At most 10 MiB of each stream, and the exit code: 124 if it was ended, for its time or a limit.
+            The first 10 MiB of each stream, and the exit code: 124 if its time or a limit ended it.
 
         Raises:
             SessionExpired: the session has ended, before the command or while it ran.
@@ -82,11 +88,22 @@ class GittrixEnvironment(BaseEnvironment):
         )
 
     async def read_file(self, path: str | Path) -> bytes:
-        """Read a file at a path that commands see. Raises OSError as for a program in the sandbox."""
+        """Read a file at a path that commands see.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            TooLarge: it has more than 100 MiB.
+            GittrixError: as ``Programs.run``.
+        """
         return await run_cancellable(partial(self._files.read, str(path)))
 
     async def write_file(self, path: str | Path, content: str | bytes) -> None:
-        """Write a file, with the directories above it. Raises OSError as for a program in the sandbox."""
+        """Write a file, with the directories above it. A text is written in UTF-8.
+
+        Raises:
+            OSError: as for a program in the sandbox.
+            GittrixError: as ``Programs.run``.
+        """
         data = content.encode() if isinstance(content, str) else content
         await run_cancellable(partial(self._files.write, str(path), data))
 

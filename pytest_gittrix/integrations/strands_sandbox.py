@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 _PIECE: Final = 1 << 16
-"""About how many bytes a piece of output has. A command waits while 16 of them are not read yet."""
+"""About how many bytes a piece of output has at most."""
+
+_UNREAD: Final = 16
+"""How many pieces are kept for a reader; then the command waits, as on a pipe."""
 
 
 class GittrixSandbox(PosixShellSandbox):
@@ -70,7 +73,7 @@ class GittrixSandbox(PosixShellSandbox):
         env: dict[str, str] | None = None,
         **_: Any,
     ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-        """Run a line of shell. What it started ends with it, when the task is cancelled, and when nobody reads on.
+        """Run a line of shell. It ends with everything that it started, also when the task is cancelled or the generator is closed.
 
         Args:
             command: the line, for ``sh``.
@@ -79,8 +82,8 @@ class GittrixSandbox(PosixShellSandbox):
             env: more environment variables.
 
         Yields:
-            What it writes, as it comes: a command whose output is not read waits, as on a pipe. At last the first 10 Mi characters of each
-            stream, with the exit code: 124 if it passed a limit.
+            What it writes, as it comes. A command whose output is not read waits. At the end its result: the first 10 Mi characters of each
+            stream, and the exit code, which is 124 if a limit ended it.
 
         Raises:
             SandboxTimeoutError: it took too long.
@@ -88,7 +91,7 @@ class GittrixSandbox(PosixShellSandbox):
             GittrixError: as ``Programs.start``.
         """
         seconds = self._timeout if timeout is None else timeout
-        chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue(maxsize=16)
+        chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue(_UNREAD)
         kept = {"stdout": io.StringIO(), "stderr": io.StringIO()}
         start = partial(self.programs.start, stdin=b"", cwd=cwd or ".", environment=env, timeout=seconds, most_output=_PIECE)
         async with await in_thread(partial(start, ["/bin/sh", "-c", command]), Running.kill) as running:

@@ -284,6 +284,7 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
     )
     outside = schema.McpServerStdio(name="words", command=sys.executable, args=[str(script)], env=[])
     far = schema.HttpMcpServer(name="far", url="https://user:SECRET@tools.example.org/mcp?key=SECRET", headers=[], type="http")
+    malformed = schema.HttpMcpServer(name="malformed", url="https://user:SECRET@[tools/mcp", headers=[], type="http")
     borrowed = schema.AcpMcpServer(name="borrowed", server_id="b", type="acp")
 
     async def work() -> None:
@@ -296,8 +297,9 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
             await editor.prompt(id_, USES_MCP)
             assert editor.said() == "hello in here"
         reasons = [
-            (outside, "cannot start the MCP server words"),
+            (outside, f"cannot start the MCP server words: it cannot read {script}."),
             (far, "does not reach the MCP server far: https://tools.example.org."),
+            (malformed, "does not reach the MCP server malformed: its address is malformed."),
             (borrowed, "cannot be passed on"),
         ]
         for server, reason in reasons:
@@ -307,7 +309,7 @@ def test_an_mcp_server_of_the_editor_runs_where_the_agent_does_or_is_refused(edi
             assert "SECRET" not in str(caught.value.data)
         with GitTrix(None, store=editor.store) as engine:
             states = {one.id: one.state for one in engine.list_sessions() if one.durable_path == cwd}
-        assert [states.pop(session), states.pop(fork), *states.values()] == ["active", "active", *["discarded"] * 3]
+        assert [states.pop(session), states.pop(fork), *states.values()] == ["active", "active", *["discarded"] * 4]
 
     editor.run(work())
 

@@ -92,7 +92,8 @@ class GittrixBackend(BaseSandbox):
             files: absolute paths as commands see them, and contents.
 
         Raises:
-            SessionExpired: the session has ended.
+            SessionExpired: the session ended, before the first file or meanwhile.
+            GittrixError: as ``Programs.run``.
         """
         self.programs.require_live()
         written = [(path, _attempt(path, partial(self._files.write, path, data))) for path, data in files]
@@ -105,7 +106,8 @@ class GittrixBackend(BaseSandbox):
             paths: absolute, as commands see them.
 
         Raises:
-            SessionExpired: the session has ended.
+            SessionExpired: the session ended, before the first file or meanwhile.
+            GittrixError: as ``Programs.run``.
         """
         self.programs.require_live()
         read = [(path, _attempt(path, partial(self._files.read, path))) for path in paths]

@@ -11,7 +11,7 @@ import errno
 import os
 from typing import Final, NoReturn
 
-from pytest_gittrix.engine.agents.programs import Programs
+from pytest_gittrix.engine.agents.programs import Programs, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 MOST_BYTES: Final = 100 << 20
@@ -71,8 +71,11 @@ class SandboxFiles:
             FileNotFoundError, IsADirectoryError, PermissionError, OSError: as for a program in the sandbox.
             TooLarge: the file is larger than ``most``.
             InvalidInput: the path is empty or has a NUL.
+            CapabilityMissing: there is no shell in the sandbox.
+            SessionExpired: the session ended, before the file was read or while it was.
+            GittrixError: as ``Programs.run``.
         """
-        done = self._programs.run(["/bin/sh", "-c", _READ, "sh", self._named(path)], most_output=most + 1, stop=stop)
+        done = run_while_live(self._programs, ["/bin/sh", "-c", _READ, "sh", self._named(path)], most_output=most + 1, stop=stop)
         if done.truncated or len(done.stdout) > most:
             raise TooLarge(f"{path!r} has more than {most} bytes.", why="The caller takes no more.", fix="Read a part of it by a program.")
         if done.code != 0:
@@ -90,10 +93,10 @@ class SandboxFiles:
 
         Raises:
             IsADirectoryError, NotADirectoryError, PermissionError, OSError: as for a program in the sandbox.
-            InvalidInput: the path is empty or has a NUL.
+            InvalidInput, CapabilityMissing, SessionExpired, GittrixError: as for ``read``.
         """
         argv = ["/bin/sh", "-c", _WRITE, "sh", self._named(path), "" if mode is None else f"{mode:o}"]
-        done = self._programs.run(argv, stdin=data, stop=stop)
+        done = run_while_live(self._programs, argv, stdin=data, stop=stop)
         if done.code != 0:
             self._failed(path, done.code, done.stderr)
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
@@ -164,6 +164,8 @@ class HarborEnvironment(BaseEnvironment):
         Raises:
             CapabilityMissing: another user was requested.
             TimeoutError: the command took too long, and was killed with every process that it started.
+            SessionExpired: the session ended, before the command or while it ran.
+            GittrixError: as ``Programs.run``.
         """
         requested = self._resolve_user(user)
         if requested not in (None, "root", 0, "0", os.geteuid(), str(os.geteuid())):
@@ -200,7 +202,7 @@ class HarborEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the contents of a directory out of the environment, without links that lead out of it and without special files."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
-        done = await run_cancellable(partial(self.bench.programs.run, argv, most_output=1 << 30))
+        done = await run_cancellable(partial(run_while_live, self.bench.programs, argv, most_output=1 << 30))
         if done.code != 0:
             raise FileNotFoundError(done.stderr.decode("utf-8", "replace").strip() or f"{source_dir} cannot be read")
         target = Path(target_dir)
@@ -210,7 +212,7 @@ class HarborEnvironment(BaseEnvironment):
 
     async def _unpack(self, data: bytes, target: str) -> None:
         argv = ["/bin/sh", "-c", 'mkdir -p -- "$1" && exec tar -C "$1" --no-same-owner -xf -', "sh", target]
-        done = await run_cancellable(partial(self.bench.programs.run, argv, stdin=data))
+        done = await run_cancellable(partial(run_while_live, self.bench.programs, argv, stdin=data))
         if done.code != 0:
             raise OSError(f"Nothing can be copied to {target}: {done.stderr.decode('utf-8', 'replace').strip()}")
 

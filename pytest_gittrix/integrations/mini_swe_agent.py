@@ -124,6 +124,8 @@ class GittrixEnvironment:
 
         Raises:
             Submitted: the command succeeded, and the first line of its output is ``SUBMIT``.
+            SessionExpired: the session ended, before the command or while it ran.
+            GittrixError: as ``Programs.run``.
         """
         seconds = timeout or self.config.timeout
         # Both streams go into one, in the order in which they are written.

@@ -70,7 +70,8 @@ class GittrixExecutor(RemotePythonExecutor):
         """Run a piece of code.
 
         Raises:
-            AgentExecutionError: it raised, took too long, or ended the Python.
+            AgentExecutionError: it raised, took too long, ended the Python, or sent something else than an answer.
+            SessionExpired: the session ended, before the code or while it ran.
             GittrixError: as ``Programs.start``.
         """
         try:

@@ -237,7 +237,8 @@ class GittrixRuntime(AbstractRuntime):
             await run_cancellable(partial(self._files.write, request.target_path, data, mode=mode))
             return abstract.UploadResponse()
         packed = await asyncio.to_thread(_packed, source)
-        done = await run_cancellable(partial(self.programs.run, ["/bin/sh", "-c", _UNPACK, "sh", request.target_path], stdin=packed))
+        unpack = ["/bin/sh", "-c", _UNPACK, "sh", request.target_path]
+        done = await run_cancellable(partial(run_while_live, self.programs, unpack, stdin=packed))
         if done.code != 0:
             raise OSError(f"{source} was not uploaded: {done.stderr.decode('utf-8', 'replace')}")
         return abstract.UploadResponse()

@@ -9,6 +9,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_a_program_that_ends_with_its_session_is_no_late_one(environment: EvalEn
 
     assert isinstance(asyncio.run(discard_while(environment.session, program)), SessionExpired)
     assert environment.steps == []
+
+
+@pytest.mark.parametrize("data", [None, b"x"])
+def test_a_file_that_is_read_or_written_while_the_session_ends_is_no_broken_one(
+    environment: EvalEnvironment, monkeypatch: pytest.MonkeyPatch, data: bytes | None
+) -> None:
+    run, hangs = environment.programs.run, ["sh", "-c", "touch started; sleep 600"]
+    monkeypatch.setattr(environment.programs, "run", lambda _, **options: run(hangs, **options))
+    call = partial(environment.files.read, "app.py") if data is None else partial(environment.files.write, "app.py", data)
+
+    assert isinstance(asyncio.run(discard_while(environment.session, asyncio.to_thread(call))), SessionExpired)
 
 
 # A Python that answers -----------------------------------------------------------------------------------------------------------------

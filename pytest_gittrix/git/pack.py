@@ -32,6 +32,10 @@ _DIFFERENCES: Final = (6, 7)
 _PIECE: Final = 1 << 20
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
+_LEAST_WINDOW: Final = 9
+"""The binary logarithm of zlib's smallest window."""
+_HASHED_LESS: Final = 7
+"""By how much zlib's memory level is below the logarithm of its window by default: 8 and 15."""
 _RETRIES: Final = 10
 _KNOWN: Final[OrderedDict[tuple[int, int, int, int], None]] = OrderedDict()
 """The packs of whole objects that were written or looked through last, by what the system says of them: to hash one is half of a copy."""
@@ -66,7 +70,14 @@ def _header(kind: int, size: int) -> bytes:
 
 
 def _packed(kind: str, data: bytes, level: int = _LEVEL) -> bytes:
-    return _header(_TYPES[kind], len(data)) + zlib.compress(data, level)
+    return _header(_TYPES[kind], len(data)) + _deflate(data, level)
+
+
+def _deflate(data: bytes, level: int) -> bytes:
+    """Compress data through a window that is no larger than it needs: to clear one of the usual 32 kB costs more than most objects do."""
+    window = min(max(len(data).bit_length() + 1, _LEAST_WINDOW), zlib.MAX_WBITS)
+    compressor = zlib.compressobj(level, zlib.DEFLATED, window, min(window - _HASHED_LESS, zlib.DEF_MEM_LEVEL))
+    return compressor.compress(data) + compressor.flush()
 
 
 def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, *, level: int = _LEVEL) -> Pack:

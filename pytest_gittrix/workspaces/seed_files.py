@@ -215,14 +215,19 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
 
 
 def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
-    """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since."""
+    """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since.
+
+    Only where something came back that an earlier baseline had, that is in a pack which the ancestor has too.
+    """
+    own = _packs_in(os.path.join(directory, "objects", "pack"))
     for name in line:
         ancestor = os.path.join(os.path.dirname(directory), name)
         exact = _packs_in(os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack"))
         if len(exact) == 1:
-            own = _packs_in(os.path.join(directory, "objects", "pack"))
+            inherited = names_in(os.path.join(ancestor, "objects", "pack"))
             try:
-                return copy_pack([*exact, *sorted(own, key=os.path.getsize)], packs, wanted, format_)
+                newest_first = sorted(own, key=lambda pack: (os.path.basename(pack) in inherited, os.path.getsize(pack)))
+                return copy_pack([*exact, *newest_first], packs, wanted, format_)
             except FileNotFoundError:  # removed meanwhile, before anything was written
                 continue
     return False

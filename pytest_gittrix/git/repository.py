@@ -24,12 +24,14 @@ from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_comm
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
-from pytest_gittrix.git.tree import Entry, entry_at, flatten
+from pytest_gittrix.git.tree import Entry, entry_at, flatten, parse_tree
 from pytest_gittrix.os_level.files import append, make_directories, names_in, read_text
 
 _HEADS: Final = "refs/heads/"
 _BRANCHES_LISTED: Final = 20
 _LANDINGS_PER_OPENING: Final = 16
+_MOST_REMEMBERED: Final = 1 << 20
+"""Bytes in the objects of a landed commit that are kept in memory."""
 _CONFIG_FILES: Final = ("config", "config.worktree", "shallow")
 _SHARED: Final = {"umask": 0, "group": 0o660} | dict.fromkeys(("all", "world", "everybody"), 0o664)
 _OLD_SHARED: Final = {0: 0, 1: 0o660, 2: 0o664}
@@ -251,6 +253,7 @@ class Repository:
         git_dir: the git directory of the work tree it was opened from.
         common_dir: directory of objects and branches; differs from ``git_dir`` only in a linked work tree.
         format: its object format.
+        landed: the commit that this object landed last, since the next session mostly starts from it; None if that was a large one.
     """
 
     def __init__(self, location: _Location) -> None:
@@ -265,6 +268,7 @@ class Repository:
                 fix="If the repository was moved, run `git worktree repair` in it; or give the path of another one.",
             )
         self._landings = 0
+        self.landed: BuiltCommit | None = None
         self.references = References(common_dir, self.format, self.permit)
         self.objects = open_objects(Path(common_dir, "objects"), self.format)
         self.trees = Trees(self.objects)
@@ -442,7 +446,16 @@ class Repository:
 
             self.references.compare_and_swap(ref, built.id, expected=expected, prepare=write_objects, wait=wait, sync=sync, settle=settle)
             points.reached("land:moved")
+            self._remember(built)
             self._append_reflog(ref, expected, built.id, signature, note, checkouts)
+
+    def _remember(self, built: BuiltCommit) -> None:
+        """Keep what a landed commit has brought, so that nobody reads it back from the disk."""
+        for id_, (kind, data) in built.objects.items():
+            if kind == "tree":
+                self.trees.parsed.put(id_, parse_tree(data, self.format.size))
+        size = sum(len(data) for _, data in built.objects.values())
+        self.landed = built if size <= _MOST_REMEMBERED else None
 
     def _append_reflog(
         self, ref: str, old: str | None, new: str, signature: Signature, note: str, checkouts: Iterable[Checkout] | None

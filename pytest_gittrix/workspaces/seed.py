@@ -61,6 +61,8 @@ class _Blobs:
 
     def put(self, id_: str, data: bytes, seed: str) -> None:
         """Keep a file that a seed has read. When there is no room, the next seed drops all, but no seed drops what it has read itself."""
+        if id_ in self._data:
+            return
         if self._size + len(data) > _CACHED_BYTES:
             if self._full_for == seed:
                 return
@@ -272,6 +274,10 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     if os.path.exists(directory):
         return _cached(directory, commit, repository.format, history, sync)
     commits, edge = _history_of(repository, commit, history)
+    if repository.landed is not None and repository.landed.id == commit:
+        for id_, (kind, data) in repository.landed.objects.items():
+            if kind == "blob":
+                _blobs.put(id_, data, directory)
     read = partial(_read_and_remember, repository.objects, directory)
     nearest = derived = None
     if history == "none":

@@ -160,7 +160,11 @@ def build_seed(
             line = [os.path.basename(derived.directory), *ancestry(derived.directory)]
             write_file(os.path.join(building, "ancestry"), "".join(f"{name}\n" for name in line).encode())
             ids = derived.ids
-        _write_pack(objects, ids, read, repository.objects_dir, repository.format, whole=len(commits) == 1)
+        landed = repository.landed
+        if landed is not None and landed.objects.keys() == {*ids}:
+            install_pack(objects, landed.pack)
+        else:
+            _write_pack(objects, ids, read, repository.objects_dir, repository.format, whole=len(commits) == 1)
         write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in sorted(edge)).encode())
         if sync:
             sync_file_system(building)

@@ -22,7 +22,9 @@ from support.moving import contents, edit
 from pytest_gittrix import confine
 from pytest_gittrix.confine import Layers, Place, confinement, toolchain
 from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import FILE, Entry
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces import workspace as workspaces
@@ -321,6 +323,26 @@ def test_what_a_derived_seed_writes_is_what_differs(tmp_path: Path) -> None:
     assert ancestry(second.directory) == (os.path.basename(first.directory),)
 
 
+@pytest.mark.parametrize("object_format", FORMATS)
+def test_a_seed_takes_the_pack_of_the_commit_that_was_landed_last(tmp_path: Path, object_format: str) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"d{n}/f": f"{n}\n" for n in range(9)}, bare=True, object_format=object_format)
+    who = Signature("A", "a@example.com", 0)
+    with Repository.open(repo.path) as opened:
+        prepare_seed(str(tmp_path / "seeds"), opened, repo.head())
+        data = b"changed\n" * 99
+        blob = opened.format.hash_object("blob", data)
+        built = build_commit(
+            opened.trees.read, opened.tree(repo.head()), {"d1/f": Entry(FILE, blob)}, {blob: data},
+            parent=repo.head(), author=who, message="m", format_=opened.format,
+        )  # fmt: skip
+        opened.land("refs/heads/main", built, signature=who, note="n", keep="k", expected=built.parent)
+
+        seed = prepare_seed(str(tmp_path / "seeds"), opened, built.id)
+
+    assert f"pack-{built.pack.name}.pack" in os.listdir(Path(seed.objects_dir, "pack"))
+    assert_equal(seed, prepared(repo, tmp_path / "cold"))
+
+
 def test_a_long_line_of_seeds_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds_module, "MOST_ANCESTORS", 2)
     repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
@@ -421,7 +443,9 @@ def test_a_seed_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -
 
 MAKER = """
 import sys
+from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import FILE, Entry
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import prepare_seed
 from pytest_gittrix.workspaces.workspace import lower_layers

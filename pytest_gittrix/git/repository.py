@@ -336,7 +336,8 @@ class Repository:
         return _head_ref(self.git_dir)
 
     def _commit(self, id_: str) -> Commit:
-        kind, raw = self.objects.read(id_)
+        landed = self.landed
+        kind, raw = landed.objects[id_] if landed is not None and landed.id == id_ else self.objects.read(id_)
         if kind != "commit":
             raise MissingObject(f"Object {id_} is a {kind}, not a commit.", why="A branch must lead to a commit.", fix="Run `git fsck`.")
         return parse_commit(id_, raw)

@@ -163,11 +163,18 @@ class SafeDir:
 
     def lstat(self, path: str) -> os.stat_result | None:
         """The status of what stands at a path, or None where nothing does. A path beyond a link or a file is nothing, as git sees it."""
+        *parents, name = open_below.components(path)
         try:
-            with self._at(path) as (parent, name):
+            parent = self._root.descend(parents)
+            try:
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except (PathNotFound, open_below.ParentNotDirectory):
+            finally:
+                os.close(parent)
+        except (FileNotFoundError, open_below.ParentNotDirectory):
             return None
+        except OSError:
+            with open_below.typed(path):  # here and not around it all, since every look at a file comes through here
+                raise
 
     def exists(self, path: str) -> bool:
         """Whether a regular file or a symbolic link (dangling or not) is at a path."""

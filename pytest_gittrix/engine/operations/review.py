@@ -28,6 +28,7 @@ from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
+    from pytest_gittrix.os_level.safe_dir import SafeDir
     from pytest_gittrix.workspaces.secrets import Suspect
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
@@ -159,10 +160,11 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
     Raises:
         WriteRejected: it leads out of the workspace, into a git directory, or nowhere, as a circle of links does.
     """
-    status = workspace.files.lstat(path)
+    files = workspace.files
+    status = files.lstat(path)
     if status is not None and not stat.S_ISLNK(status.st_mode):
         return path  # no component is a link, or nothing would have been found
-    if status is None and _meets_no_link(workspace, path):
+    if status is None and _meets_no_link(workspace, files, path):
         return path
     place: list[str] = []
     rest, links = path.split("/"), 0
@@ -216,11 +218,11 @@ def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> 
     return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
 
 
-def _meets_no_link(workspace: Workspace, path: str) -> bool:
+def _meets_no_link(workspace: Workspace, files: SafeDir, path: str) -> bool:
     """Whether the disk, and the baseline that a ``lazy`` workspace shows, have no link at or above a path that is not on the disk."""
     missing = [path]
     for parent in reversed([*parents(path)]):
-        status = workspace.files.lstat(parent)
+        status = files.lstat(parent)
         if _is_other(status):
             return False
         if status is not None:

@@ -145,7 +145,8 @@ def install_pack(
     stem = os.path.join(directory, f"pack-{pack.name}")
     make_directories(directory, permit)
     if keep is not None:
-        _write(stem + ".keep", keep.encode() + b"\n", f"tmp_keep_{_mark(pack.name)}", sync, mode, permit)
+        # Not synced: after a power cut its name alone counts, which the directory's sync covers.
+        _write(stem + ".keep", keep.encode() + b"\n", f"tmp_keep_{_mark(pack.name)}", False, mode, permit)
     if not os.path.exists(stem + ".idx"):
         _write(stem + ".pack", pack.data, f"tmp_pack_{_mark(pack.name)}", sync, mode, permit)
         _write(stem + ".idx", pack.index, f"tmp_idx_{_mark(pack.name)}", sync, mode, permit)

@@ -203,9 +203,7 @@ class Seed:
     @cached_property
     def index(self) -> bytes:
         """An index file by which every freshly written file of the baseline is unchanged (``core.checkStat=minimal``)."""
-        return template_index(
-            self.directory, self.trees.read, lambda: self.entries, self._root_of, self.objects.size, self.format, sync=self.sync
-        )
+        return template_index(self.directory, self.trees.read, lambda: self.entries, self._root_of, self.objects.size, self.format)
 
     def _root_of(self, commit: str) -> str:
         return parse_commit(commit, self.objects.read(commit)[1]).tree

@@ -13,8 +13,8 @@ A seed is a directory, ``<commit>-<history>``:
 - ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 
-All but the first three are made when they are first needed. No file is written again once it has its name, and a directory that is half
-made has another name; a process that finds that another one was faster uses what that one made.
+All but the first three are made when they are first needed. No file but a torn index is written again once it has its name, and a
+directory that is half made has another name; a process that finds that another one was faster uses what that one made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -248,10 +248,10 @@ def template_index(
     root_of: Callable[[str], str],
     size: Callable[[str], int],
     format_: ObjectFormat,
-    *,
-    sync: bool,
 ) -> bytes:
     """An index by which every freshly written file of a seed's baseline is unchanged (``core.checkStat=minimal``).
+
+    It is stored without a sync of its own: one that a power cut left torn does not end in its hash, and is made again.
 
     Args:
         directory: the seed.
@@ -260,14 +260,14 @@ def template_index(
         root_of: gives the tree of its commit, or of the commit of a seed that it comes from.
         size: gives the size of a blob.
         format_: the object format.
-        sync: write it through to the disk if it is made now.
 
     Raises:
         OSError: the disk refused.
     """
     path = os.path.join(directory, "index")
-    with suppress(FileNotFoundError):
-        return _read(path)
+    stored = _intact_index(path, format_)
+    if stored is not None:
+        return stored
 
     def entry_of(entry: Entry) -> IndexEntry:
         length = 0 if entry.mode == SUBMODULE else size(entry.id)
@@ -275,20 +275,27 @@ def template_index(
 
     for name in ancestry(directory):
         ancestor = os.path.join(os.path.dirname(directory), name)
-        with suppress(FileNotFoundError):
-            before = IndexFile(_read(os.path.join(ancestor, "index")), format_)
+        before = _intact_index(os.path.join(ancestor, "index"), format_)
+        if before is not None:
             changed = changed_paths(read_tree, root_of(commit_of(ancestor)), root_of(commit_of(directory)))
-            data = before.with_changes({path: None if after is None else entry_of(after) for path, (_, after) in changed.items()})
+            entries_of_changed = {path: None if after is None else entry_of(after) for path, (_, after) in changed.items()}
+            data = IndexFile(before, format_).with_changes(entries_of_changed)
             break
     else:
         data = build_index(((os.fsencode(path), entry_of(entry)) for path, entry in entries().items()), format_)
-    write_file(path, data, sync=sync)
+    write_file(path, data)
     return data
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def _intact_index(path: str, format_: ObjectFormat) -> bytes | None:
+    """The index of a seed; None where there is none, or a torn one."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    end = len(data) - format_.size
+    return data if data[max(end, 0) :] == format_.digest(data[: max(end, 0)]) else None
 
 
 @contextmanager

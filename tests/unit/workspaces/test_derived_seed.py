@@ -323,6 +323,21 @@ def test_what_a_derived_seed_writes_is_what_differs(tmp_path: Path) -> None:
     assert ancestry(second.directory) == (os.path.basename(first.directory),)
 
 
+@pytest.mark.parametrize("torn", [b"", b"DIRC" + bytes(400)], ids=["empty", "zeros at its end"])
+def test_an_index_that_a_power_cut_left_torn_is_made_again_and_not_derived_from(tmp_path: Path, torn: bytes) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"d{n}/f": f"{n}\n" for n in range(9)}, bare=True)
+    first = prepared(repo, tmp_path / "seeds")
+    whole = first.index
+    Path(first.directory, "index").write_bytes(torn)
+    seeds_module._recent.clear()
+    repo.commit({"d1/f": "changed\n"})
+
+    assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / "cold"))
+
+    with Repository.open(repo.path) as opened:
+        assert prepare_seed(str(tmp_path / "seeds"), opened, first.commit).index == whole
+
+
 @pytest.mark.parametrize("object_format", FORMATS)
 def test_a_seed_takes_the_pack_of_the_commit_that_was_landed_last(tmp_path: Path, object_format: str) -> None:
     repo = GitRepo.make(tmp_path / "durable", {f"d{n}/f": f"{n}\n" for n in range(9)}, bare=True, object_format=object_format)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-import pygit2
-
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
@@ -164,9 +163,9 @@ class LocalDurable:
         if name and email:
             return name, email
         try:
-            config = pygit2.Config.get_global_config()
+            config = libgit2.Config.get_global_config()
             return name or str(config["user.name"]), email or str(config["user.email"])
-        except (KeyError, OSError, pygit2.GitError):
+        except (KeyError, OSError, libgit2.GitError):
             return name or _FALLBACK[0], email or _FALLBACK[1]
 
     def _signature(self, seconds: int) -> Signature:

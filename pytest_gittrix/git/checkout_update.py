@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pygit2
-from pygit2.enums import FileStatus, RepositoryOpenFlag
-
 from pytest_gittrix import points
 from pytest_gittrix.errors import Advice, WorktreeDirty
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -138,14 +136,15 @@ class LockedCheckout:
             return False
         try:
             found = self._rules.status_file(path)
-        except (pygit2.GitError, KeyError, ValueError, OSError):  # sha256, or a name that is not UTF-8
+        except (libgit2.GitError, KeyError, ValueError, OSError):  # sha256, or a name that is not UTF-8
             return False
-        return not found & (FileStatus.WT_MODIFIED | FileStatus.WT_TYPECHANGE | FileStatus.WT_UNREADABLE | FileStatus.CONFLICTED)
+        change = libgit2.FileStatus
+        return not found & (change.WT_MODIFIED | change.WT_TYPECHANGE | change.WT_UNREADABLE | change.CONFLICTED)
 
     @cached_property
-    def _rules(self) -> pygit2.Repository:
+    def _rules(self) -> libgit2.Repository:
         """The checkout as libgit2 has it, which knows the rules of line endings, and runs no filter of the person's."""
-        return pygit2.Repository(self.checkout.path, RepositoryOpenFlag.NO_SEARCH)
+        return libgit2.Repository(self.checkout.path, libgit2.RepositoryOpenFlag.NO_SEARCH)
 
     def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether the file at a path equals the entry in kind, mode and bytes."""

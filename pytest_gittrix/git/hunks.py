@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
 
-from pygit2 import Patch
-from pygit2.enums import DiffOption
-
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git import libgit2
 
 CONTEXT: Final = 3
 """Unchanged lines shown around a change, as git does."""
@@ -26,9 +24,6 @@ _NUL_WITHIN: Final = 8000
 _BIG_FILE: Final = 512 * 1024 * 1024
 
 _HUNK: Final = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n((?:[ +\-\\].*\n)*)", re.MULTILINE)
-
-# Git's default for display: of several equally small differences, the one that follows the indentation.
-_DISPLAYED: Final = DiffOption.FORCE_TEXT | DiffOption.INDENT_HEURISTIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,8 @@ def is_binary(data: bytes) -> bool:
 
 def unified_body(old: bytes, new: bytes, context: int = CONTEXT) -> bytes:
     """The hunks between two texts in unified form, without file headers; empty for equal texts."""
-    return _body(old, new, context, _DISPLAYED)
+    # Git's default for display: of several equally small differences, the one that follows the indentation.
+    return _body(old, new, context, libgit2.DiffOption.FORCE_TEXT | libgit2.DiffOption.INDENT_HEURISTIC)
 
 
 def hunks_of(path: str, old: bytes, new: bytes, context: int = CONTEXT) -> list[Hunk]:
@@ -106,7 +102,7 @@ def choose(old: bytes, new: bytes, chosen: Collection[int], context: int = CONTE
         InvalidInput: there is no hunk with such an index (the message lists the existing ones), or one of the texts is binary.
     """
     _require_text(old, new)
-    edits = _edits(_body(old, new, context, _DISPLAYED))
+    edits = _edits(unified_body(old, new, context))
     known = range(1, len(edits) + 1)
     if unknown := sorted(set(chosen).difference(known)):
         raise InvalidInput(
@@ -136,8 +132,8 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     if any(map(is_binary, (base, ours, theirs))):
         return None
     # Without the heuristic for display, as git merges: it could move an edit, which would then touch other edits.
-    our_edits = _edits(_body(base, ours, 0, DiffOption.FORCE_TEXT))
-    their_edits = _edits(_body(base, theirs, 0, DiffOption.FORCE_TEXT))
+    our_edits = _edits(_body(base, ours, 0, libgit2.DiffOption.FORCE_TEXT))
+    their_edits = _edits(_body(base, theirs, 0, libgit2.DiffOption.FORCE_TEXT))
     merged = _interleave(our_edits, _lines(ours), their_edits, _lines(theirs))
     return None if merged is None else _apply(base, merged)
 
@@ -194,8 +190,8 @@ def _require_text(*texts: bytes) -> None:
         )
 
 
-def _body(old: bytes, new: bytes, context: int, flag: DiffOption) -> bytes:
-    data = Patch.create_from(old, new, flag=flag, context_lines=context).data
+def _body(old: bytes, new: bytes, context: int, flag: libgit2.DiffOption) -> bytes:
+    data = libgit2.Patch.create_from(old, new, flag=flag, context_lines=context).data
     start = data.find(b"\n@@ ")
     return data[start + 1 :] if start != -1 else b""
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-import pygit2
-
 from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.tree import Item, parse_tree
 
 if TYPE_CHECKING:
@@ -118,14 +117,14 @@ class Libgit2Objects:
 
     def __init__(self, objects_dir: Path) -> None:
         self._directory = objects_dir
-        self._odb: pygit2.Odb | None = None
+        self._odb: libgit2.Odb | None = None
         self._opened()
 
-    def _opened(self) -> pygit2.Odb:
+    def _opened(self) -> libgit2.Odb:
         if self._odb is None:
             try:
-                self._odb = pygit2.Odb(str(self._directory))
-            except pygit2.GitError as error:
+                self._odb = libgit2.Odb(str(self._directory))
+            except libgit2.GitError as error:
                 raise AdapterUnavailable(
                     f"The objects in {self._directory} cannot be opened: {error}.",
                     why="The repository was moved or removed, or the system refuses to read it.",
@@ -135,19 +134,19 @@ class Libgit2Objects:
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
-        kind, data = self._ask(pygit2.Odb.read, id_)
+        kind, data = self._ask(libgit2.Odb.read, id_)
         return _KINDS[kind], data
 
     def size(self, id_: str) -> int:
         """The size of an object, from its header: nothing is inflated."""
-        return self._ask(pygit2.Odb.read_header, id_)[1]
+        return self._ask(libgit2.Odb.read_header, id_)[1]
 
-    def _ask(self, question: Callable[[pygit2.Odb, str], tuple[int, _T]], id_: str) -> tuple[int, _T]:
+    def _ask(self, question: Callable[[libgit2.Odb, str], tuple[int, _T]], id_: str) -> tuple[int, _T]:
         for tries_left in reversed(range(_TRIES)):
             odb = self._opened()
             try:
                 return question(odb, id_)
-            except (KeyError, ValueError, pygit2.GitError) as error:
+            except (KeyError, ValueError, libgit2.GitError) as error:
                 # A gc may have moved the object to another pack since the list of packs was read.
                 self._odb = None
                 if not tries_left:

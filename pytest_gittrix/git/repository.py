@@ -16,10 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import pygit2
-
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_commit
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
@@ -118,7 +117,7 @@ def _discover(start: str) -> _Location:
 
 
 def _values(path: str) -> dict[str, str]:
-    return {entry.name.lower(): "true" if entry.value is None else entry.value for entry in pygit2.Config(path)}
+    return {entry.name.lower(): "true" if entry.value is None else entry.value for entry in libgit2.Config(path)}
 
 
 def _flag(names: Mapping[str, str], name: str, default: bool = False) -> bool:
@@ -132,7 +131,7 @@ def _read_config(common_dir: str) -> _Config:
         if _flag(names, "extensions.worktreeconfig") and os.path.exists(own):
             # `git sparse-checkout` moves core.bare and core.worktree there.
             names |= _values(own)
-    except (pygit2.GitError, OSError, UnicodeDecodeError) as error:
+    except (libgit2.GitError, OSError, UnicodeDecodeError) as error:
         raise AdapterUnavailable(
             f"The configuration of {common_dir} cannot be read: {error}.", fix="Repair it with `git config -e`."
         ) from error

@@ -14,20 +14,13 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from typing import Any, Final
 
-import pygit2
-
 from pytest_gittrix.errors import GitFailed, InvalidInput, UnsupportedRepository
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in
 from pytest_gittrix.git.objects import object_format
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
 
-_EVERY_FILE: Final = (
-    pygit2.enums.DiffOption.INCLUDE_UNTRACKED
-    | pygit2.enums.DiffOption.RECURSE_UNTRACKED_DIRS
-    | pygit2.enums.DiffOption.INCLUDE_IGNORED
-    | pygit2.enums.DiffOption.INCLUDE_TYPECHANGE
-)
 _SHA256: Final = 64
 _SHORT: Final = 12
 _MOST_COMMITS: Final = 2000
@@ -108,25 +101,25 @@ def unfinished_work(path: str | os.PathLike[str], base: str | None = None) -> Un
         UnsupportedRepository: its index is of a kind that cannot be read here, such as a split or a sparse one.
     """
     try:
-        found = pygit2.discover_repository(os.fspath(path))
+        found = libgit2.discover_repository(os.fspath(path))
         if found is None:
             raise InvalidInput(f"{os.fspath(path)} is in no git repository.", fix="Name a worktree.")
-        return _Look(pygit2.Repository(found)).work(base)
-    except (pygit2.GitError, KeyError, ValueError, OSError) as problem:
+        return _Look(libgit2.Repository(found)).work(base)
+    except (libgit2.GitError, KeyError, ValueError, OSError) as problem:
         raise GitFailed(f"{os.fspath(path)} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
 
 
 class _Look:
     """One look at a worktree."""
 
-    def __init__(self, repository: pygit2.Repository) -> None:
+    def __init__(self, repository: libgit2.Repository) -> None:
         if repository.is_bare:
             raise InvalidInput(f"{repository.path} is a bare repository.", fix="Name a worktree.")
         self.repository = repository
         self.root = os.path.realpath(repository.workdir)
         self.git_dir = repository.path
         self.detached = repository.head_is_detached
-        self.head = None if repository.head_is_unborn else repository.head.peel(pygit2.Commit)
+        self.head = None if repository.head_is_unborn else repository.head.peel(libgit2.Commit)
         self.branch = None if self.detached or self.head is None else repository.head.shorthand
 
     def work(self, wanted: str | None) -> UnfinishedWork:
@@ -164,7 +157,7 @@ class _Look:
             if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
                 found["untracked"] += [os.path.relpath(file, self.root) for file in _files_below(whole)]
                 continue
-            inner = _Look(pygit2.Repository(whole))
+            inner = _Look(libgit2.Repository(whole))
             looked_into.add(os.path.realpath(inner.git_dir))
             if inner.has_unpushed():
                 found["submodules"].append(path)
@@ -173,7 +166,7 @@ class _Look:
         modules = os.path.realpath(os.path.join(self.git_dir, "modules"))
         for name in _repositories_below(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
             git_dir = os.path.join(modules, name)
-            if git_dir not in looked_into and _Look(pygit2.Repository(git_dir)).has_unpushed():
+            if git_dir not in looked_into and _Look(libgit2.Repository(git_dir)).has_unpushed():
                 found["submodules"].append(name)
         return found
 
@@ -188,13 +181,13 @@ class _Look:
         # A worktree of main, where nothing else is to compare with, is on the base itself.
         return next((name for name in names if name != own and self._commits([name])), own if own in names else "")
 
-    def _commits(self, names: Iterable[str]) -> list[pygit2.Commit]:
+    def _commits(self, names: Iterable[str]) -> list[libgit2.Commit]:
         """The commits that references lead to, those of tags included; a reference that leads to none is left out."""
         found = []
         for name in names:
             try:
-                found.append(self.repository.references[name].peel(pygit2.Commit))
-            except (pygit2.GitError, KeyError, ValueError):
+                found.append(self.repository.references[name].peel(libgit2.Commit))
+            except (libgit2.GitError, KeyError, ValueError):
                 continue
         return found
 
@@ -207,14 +200,15 @@ class _Look:
         Both comparisons are with one reading of the index. The tree that an index notes for itself is not trusted: some programs leave an
         old one there when they stage files.
         """
-        delta = pygit2.enums.DeltaStatus
+        option, delta = libgit2.DiffOption, libgit2.DeltaStatus
+        every = option.INCLUDE_UNTRACKED | option.RECURSE_UNTRACKED_DIRS | option.INCLUDE_IGNORED | option.INCLUDE_TYPECHANGE
         index = self.repository.index
         if self.head is None:
             staged = {entry.path for entry in index}
         else:
             staged = {one.new_file.path for one in index.diff_to_tree(self.head.tree).deltas if one.status != delta.CONFLICTED}
         modified, untracked, ignored = set(), [], []
-        for one in index.diff_to_workdir(_EVERY_FILE).deltas:
+        for one in index.diff_to_workdir(every).deltas:
             path = one.new_file.path
             if one.status == delta.IGNORED:
                 ignored.append(path)
@@ -263,7 +257,7 @@ class _Look:
         if entry.mode == SUBMODULE:
             return not stat.S_ISDIR(status.st_mode)
         if entry.mode == SYMLINK:
-            return not stat.S_ISLNK(status.st_mode) or str(pygit2.hash(os.fsencode(os.readlink(whole)))) != entry.id
+            return not stat.S_ISLNK(status.st_mode) or str(libgit2.hash(os.fsencode(os.readlink(whole)))) != entry.id
         if not stat.S_ISREG(status.st_mode):
             return True
         if entry.matches(status):
@@ -281,7 +275,7 @@ class _Look:
         if commits and not (base and self._has_changes(self.head, commits, tips[0])):
             yield from (str(one.id)[:_SHORT] for one in commits)
 
-    def _has_changes(self, head: pygit2.Commit, commits: Sequence[pygit2.Commit], tip: pygit2.Commit) -> bool:
+    def _has_changes(self, head: libgit2.Commit, commits: Sequence[libgit2.Commit], tip: libgit2.Commit) -> bool:
         """Whether the base has the changes of all commits, one by one or in one commit. No changes at all are no sign of a merge.
 
         A merge can hold work of its own, so commits with a merge among them count only in one commit.
@@ -289,7 +283,7 @@ class _Look:
         start = self.repository.merge_base(head.id, tip.id)
         if start is None:
             return False
-        fork = self.repository[start].peel(pygit2.Commit)
+        fork = self.repository[start].peel(libgit2.Commit)
         together = fork.tree.diff_to_tree(head.tree)
         linear = len(commits) <= _MOST_COMMITS and all(len(one.parents) == 1 for one in commits)
         alone = [_diff(one) for one in commits] if linear else []
@@ -307,9 +301,9 @@ class _Look:
                 return True
         return False
 
-    def _walk(self, tips: Sequence[pygit2.Commit], without: Iterable[pygit2.Commit]) -> Iterator[pygit2.Commit]:
+    def _walk(self, tips: Sequence[libgit2.Commit], without: Iterable[libgit2.Commit]) -> Iterator[libgit2.Commit]:
         """The commits that tips lead to, and those of ``without`` do not, newest first."""
-        walker = self.repository.walk(None, pygit2.enums.SortMode.TOPOLOGICAL)
+        walker = self.repository.walk(None, libgit2.SortMode.TOPOLOGICAL)
         for one in tips:
             walker.push(one.id)
         for one in without:
@@ -359,16 +353,16 @@ def _repositories_below(directory: str) -> Sequence[str]:
     return find_repositories(directory)
 
 
-def _diff(commit: pygit2.Commit) -> pygit2.Diff:
+def _diff(commit: libgit2.Commit) -> libgit2.Diff:
     """What a commit with one parent changes."""
     return commit.parents[0].tree.diff_to_tree(commit.tree)
 
 
-def _paths(diff: pygit2.Diff) -> frozenset[str]:
+def _paths(diff: libgit2.Diff) -> frozenset[str]:
     return frozenset(one.new_file.path for one in diff.deltas)
 
 
-def _patch(diff: pygit2.Diff) -> bytes:
+def _patch(diff: libgit2.Diff) -> bytes:
     """A diff as text, without the places where it applies; of a binary file the ids of its contents. Empty if nothing is changed."""
     parts = []
     for delta, patch in zip(diff.deltas, diff, strict=True):

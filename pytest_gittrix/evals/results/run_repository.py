@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-import pygit2
-
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Entry, Item, flatten, parse_tree
@@ -39,7 +38,7 @@ class ObjectStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._objects = str(path / "objects")
-        self._repository: pygit2.Repository | None = None
+        self._repository: libgit2.Repository | None = None
 
     @classmethod
     def create(cls, path: Path) -> ObjectStore:
@@ -88,12 +87,12 @@ class ObjectStore:
         Raises:
             AdapterUnavailable: the object is missing, or the repository is damaged.
         """
-        kinds = {pygit2.enums.ObjectType.COMMIT: "commit", pygit2.enums.ObjectType.TREE: "tree", pygit2.enums.ObjectType.BLOB: "blob"}
+        kinds = {libgit2.ObjectType.COMMIT: "commit", libgit2.ObjectType.TREE: "tree", libgit2.ObjectType.BLOB: "blob"}
         try:
             if self._repository is None:
-                self._repository = pygit2.Repository(str(self.path))
+                self._repository = libgit2.Repository(str(self.path))
             kind, data = self._repository.odb.read(id_)
-        except (pygit2.GitError, KeyError, ValueError) as problem:
+        except (libgit2.GitError, KeyError, ValueError) as problem:
             raise AdapterUnavailable(f"{self.path} does not hold {id_}: {problem}.", fix="Restore the run's objects.git.") from None
         return kinds.get(kind, "tag"), bytes(data)
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-import pygit2
-
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GitFailed, InvalidInput
+from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.testing.repos.durable import DurableRepo
 
@@ -315,10 +314,10 @@ class ForgeState:
         return sha
 
     def _is_ancestor(self, commit: str, of: str) -> bool:
-        return commit == of or bool(pygit2.Repository(str(self.repo.path)).descendant_of(of, commit))
+        return commit == of or bool(libgit2.Repository(str(self.repo.path)).descendant_of(of, commit))
 
     def _merged_tree(self, base: str, head: str) -> str | None:
         """Return the tree of the merge of two commits, or None if they conflict."""
-        repository = pygit2.Repository(str(self.repo.path))
+        repository = libgit2.Repository(str(self.repo.path))
         index = repository.merge_commits(base, head)
         return None if index.conflicts else str(index.write_tree(repository))

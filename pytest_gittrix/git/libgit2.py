@@ -1,0 +1,36 @@
+"""The binding of libgit2, loaded when one of its names is first used.
+
+It takes nearly as long to load as all the rest of the engine, and what only reads records and workspaces does without it. The rest of the
+package takes the names from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.lazy_exports import door
+
+if TYPE_CHECKING:
+    from pygit2 import Commit as Commit
+    from pygit2 import Config as Config
+    from pygit2 import Diff as Diff
+    from pygit2 import GitError as GitError
+    from pygit2 import Odb as Odb
+    from pygit2 import Patch as Patch
+    from pygit2 import Repository as Repository
+    from pygit2 import discover_repository as discover_repository
+    from pygit2 import hash as hash
+    from pygit2.enums import DeltaStatus as DeltaStatus
+    from pygit2.enums import DiffOption as DiffOption
+    from pygit2.enums import FileStatus as FileStatus
+    from pygit2.enums import ObjectType as ObjectType
+    from pygit2.enums import RepositoryOpenFlag as RepositoryOpenFlag
+    from pygit2.enums import SortMode as SortMode
+
+__getattr__ = door(
+    __name__,
+    {
+        "pygit2": ("Commit", "Config", "Diff", "GitError", "Odb", "Patch", "Repository", "discover_repository", "hash"),
+        "pygit2.enums": ("DeltaStatus", "DiffOption", "FileStatus", "ObjectType", "RepositoryOpenFlag", "SortMode"),
+    },
+)

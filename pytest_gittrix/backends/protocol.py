@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.commit import BuiltCommit, Commit
@@ -23,8 +22,7 @@ Drift = Mapping[str, tuple[Entry | None, Entry | None]]
 """What durable changed: old and new entry by path."""
 
 
-@dataclass(frozen=True, slots=True)
-class LandingResult:
+class LandingResult(NamedTuple):
     """The result of a landing whose branch has moved.
 
     Attributes:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import NamedTuple
 
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.pack import Pack, build_pack
 from pytest_gittrix.git.tree import Changes, ReadTree, write_trees
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """Who wrote a commit, and when.
 
     Attributes:

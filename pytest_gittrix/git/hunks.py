@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git import libgit2
@@ -26,8 +26,7 @@ _BIG_FILE: Final = 512 * 1024 * 1024
 _HUNK: Final = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n((?:[ +\-\\].*\n)*)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """One edit: lines ``[start, end)`` of the old text become lines ``[new_start, new_end)`` of the new text (both from 0)."""
 
     start: int

@@ -11,9 +11,8 @@ import os
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 _NAMES: Final = b"[^/]*?"
@@ -43,8 +42,7 @@ class _Unmatchable(ValueError):
     """A pattern that no name can match."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """One line of a ``.gitignore`` file.
 
     Attributes:

@@ -12,9 +12,8 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.tree import SUBMODULE
@@ -52,8 +51,7 @@ def operations_in(git_dir: str) -> list[str]:
     return [*dict.fromkeys(name for file, name in OPERATIONS.items() if os.path.exists(os.path.join(git_dir, file)))]
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(NamedTuple):
     """One staged path.
 
     Attributes:

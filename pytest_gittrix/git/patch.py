@@ -12,8 +12,7 @@ import stat
 import zlib
 from base64 import b85encode
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.git.hunks import CONTEXT, is_binary, unified_body
 
@@ -31,8 +30,7 @@ _LINE_CHARACTERS: Final = 65
 _LENGTHS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """A file, symlink or submodule at a path, before or after a change.
 
     Attributes:
@@ -46,8 +44,7 @@ class Side:
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(NamedTuple):
     """The change of one path: its old and its new side, None if the path does not exist on that side."""
 
     path: str

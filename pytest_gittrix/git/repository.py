@@ -11,10 +11,9 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
@@ -47,8 +46,7 @@ _KNOWN_EXTENSIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Checkout:
+class Checkout(NamedTuple):
     """A work tree of the repository: the main one or a linked one.
 
     Attributes:
@@ -70,8 +68,7 @@ class Checkout:
         return shared_mode(self.shared, mode)
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
+class _Config(NamedTuple):
     format: ObjectFormat
     bare: bool
     worktree: str | None
@@ -81,8 +78,7 @@ class _Config:
     identity: tuple[str | None, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Location:
+class _Location(NamedTuple):
     """A repository that was discovered from a path: its git directory, and the work tree that the path is in, if it is in one."""
 
     git_dir: str

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_gittrix.git.path_rules import collision_key
 
@@ -90,8 +90,7 @@ def _subtree(item: Item | None) -> str | None:
     return item[1] if item is not None and item[0] == DIRECTORY else None
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryChange:
+class DirectoryChange(NamedTuple):
     """A directory that differs between two trees.
 
     Attributes:

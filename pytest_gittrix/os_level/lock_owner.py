@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import InvalidInput
@@ -115,8 +115,7 @@ def named(note: bytes) -> Owner | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What a lock file showed at one moment.
 
     Attributes:

@@ -10,8 +10,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -41,8 +40,7 @@ _DEAD: Final = ("Z", "X")
 _STOPPED: Final = ("T", "t")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """One line of the process table.
 
     Attributes:
@@ -149,8 +147,7 @@ def signal_process(which: Process, number: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTree:
+class EndedTree(NamedTuple):
     """What was done to end processes.
 
     Attributes:

@@ -13,9 +13,8 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level import open_below
@@ -50,8 +49,7 @@ def _seal(token: str) -> str:
     return hashlib.sha256(os.fsencode(f"gittrix temporary file {token}")).hexdigest()[:_TOKEN]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a scan met: a path below the root, and its own status (of the link, where it is one)."""
 
     path: str

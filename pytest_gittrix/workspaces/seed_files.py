@@ -23,8 +23,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.git.environment import empty_repository, hermetic_env, run_git
 from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index
@@ -56,8 +55,7 @@ Read = Callable[[str], tuple[str, bytes]]
 """Returns the kind and the data of an object from its id."""
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(NamedTuple):
     """How a seed differs from the one that it is derived from.
 
     Attributes:

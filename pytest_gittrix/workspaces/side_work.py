@@ -15,10 +15,9 @@ import stat
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.bare_repository import open_bare
@@ -49,8 +48,7 @@ _MOST_LOGGED: Final = 1000
 _BATCH: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SideWork:
+class SideWork(NamedTuple):
     """What is in an agent's repository and in no file of its work tree.
 
     Attributes:
@@ -64,8 +62,7 @@ class SideWork:
     repository: AgentRepository
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedWork:
+class LinkedWork(NamedTuple):
     """What is staged or committed in a linked work tree, and in no file of it. Its objects are durable's, which forgets them some day.
 
     Attributes:

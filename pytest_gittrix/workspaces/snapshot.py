@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, WriteRejected
@@ -57,8 +57,7 @@ class Limits:
     max_files: int = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class CreationState:
+class CreationState(NamedTuple):
     """What was noted about a workspace when it was made.
 
     Attributes:
@@ -81,8 +80,7 @@ def boot_offset() -> int:
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-@dataclass(frozen=True, slots=True)
-class LargeFile:
+class LargeFile(NamedTuple):
     """A changed file that is over ``Limits.max_file``: it was not read, and cannot be promoted.
 
     Attributes:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.record.eventlog.events import Actor
@@ -19,8 +18,7 @@ VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionParts:
+class SessionParts(NamedTuple):
     """The parts of a session's object.
 
     Attributes:

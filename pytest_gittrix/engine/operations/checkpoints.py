@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, InvalidInput
@@ -29,8 +29,7 @@ CHECKPOINTS: Final = ("engine", "commits.git")
 _CHANGES: Final = ("session.write", "promote.kept")
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A saved moment.
 
     Attributes:

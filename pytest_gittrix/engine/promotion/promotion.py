@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
@@ -84,8 +84,7 @@ class PromoteResult:
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Landing:
+class Landing(NamedTuple):
     """A commit that is on its branch.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
@@ -89,8 +89,7 @@ class PrRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A pull request to open: the branch it goes to, its text, and whether it is a draft."""
 
     base: str
@@ -110,8 +109,7 @@ class Proposal:
         return cls(data["base"], data.get("title", ""), data.get("body", ""), bool(data.get("draft", False)))
 
 
-@dataclass(frozen=True, slots=True)
-class PrOutcome:
+class PrOutcome(NamedTuple):
     """The result of trying to open a pull request.
 
     Attributes:

@@ -6,7 +6,7 @@ A pure function from a snapshot to the entries that are to change. Whether they 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_gittrix.engine.operations.validation import check_paths
 from pytest_gittrix.errors import Advice, InvalidInput, PromoteFailed, WriteRejected, did_you_mean
@@ -17,8 +17,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 _SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The changes that are promoted.
 
     Attributes:

@@ -16,9 +16,9 @@ import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
+from typing import NamedTuple
 
 from pytest_gittrix.os_level.file_lock import RECORD_LOCKS, nobody_at_work, show_at_work
 from pytest_gittrix.os_level.files import write_file
@@ -32,16 +32,14 @@ _ANNOUNCE = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A position in the file up to which a reader knows everything: the file (its stamp), and the byte."""
 
     stamp: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedSessions:
+class ChangedSessions(NamedTuple):
     """The sessions that were announced since a mark, and the mark at the end of the announcements."""
 
     ids: frozenset[str]

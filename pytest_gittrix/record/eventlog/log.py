@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.os_level.files import OWNERS, sync_directory, write_all, write_file
@@ -57,8 +57,7 @@ class Prefix:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """A damaged line: its number from 1, the byte at which it starts, and what is wrong with it."""
 
     line: int

@@ -8,8 +8,7 @@ can be imported from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
@@ -72,8 +71,7 @@ def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: 
 # Which event is legal when, and what it changes. -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """When an event is legal (``active``, ``ended``), whether it counts as use of the session, and what it changes."""
 
     when: frozenset[str]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_of
@@ -71,8 +71,7 @@ class Process:
     stop_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(NamedTuple):
     """A branch of a repository that work was committed to or pushed as."""
 
     repository: str

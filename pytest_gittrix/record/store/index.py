@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.change_feed import LARGEST, ChangeFeed, Mark
@@ -49,8 +49,7 @@ _NEWEST_FIRST = "ORDER BY created_us DESC, id"
 _NARROW = {"parent": "session_parent", "chain": "session_chain", "work_unit": "session_unit", "agent": "session_agent"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """The entry of one session.
 
     Attributes:

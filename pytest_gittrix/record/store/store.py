@@ -10,10 +10,9 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, LogDamaged, SessionNotFound
 from pytest_gittrix.os_level.files import private_directory, sync_directory, write_file
@@ -37,8 +36,7 @@ LOCK = ".lock"
 TURN = ".turn"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """A session that could not be read, and why."""
 
     id: str

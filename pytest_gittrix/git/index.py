@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import UnsupportedRepository
-from pytest_gittrix.git.tree import SUBMODULE
+from pytest_gittrix.git.tree import SUBMODULE, Entry
 
 if TYPE_CHECKING:
     from pytest_gittrix.git.objects import ObjectFormat
@@ -177,6 +177,11 @@ class IndexFile:
         for path in dict.fromkeys(self._keys):
             name = os.fsdecode(path)
             yield from ((name, entry.id) for entry in self.entries(name))
+
+    def listing(self) -> dict[str, Entry]:
+        """What is staged by path, in git's order, for an index without conflicts."""
+        decoded = map(self._decode, range(self._count))
+        return {os.fsdecode(path): Entry(entry.mode, entry.id) for path, entry in zip(self._keys, decoded, strict=True)}
 
     def hidden(self) -> Iterator[tuple[str, IndexEntry]]:
         """The paths that git was told not to look at in the work tree: those that are assumed to be unchanged, and those that it skips."""

@@ -35,6 +35,7 @@ from pytest_gittrix.workspaces.seed_files import (
     commit_of,
     derivation,
     exact_packs,
+    listed_files,
     seed_below,
     seed_directory,
     template_index,
@@ -121,8 +122,9 @@ class Seed:
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
-        """Every file, symlink and submodule of the baseline, by path, in git's order."""
-        return flatten(self.trees.read, self.root)
+        """Every file, symlink and submodule of the baseline, by path, in git's order; from the seed's index or, without one, its trees."""
+        listed = listed_files(self.directory, self.format)
+        return flatten(self.trees.read, self.root) if listed is None else listed
 
     @cached_property
     def directories(self) -> Mapping[str, Mapping[str, Entry]]:
@@ -178,7 +180,10 @@ class Seed:
     @cached_property
     def pack_dir(self) -> str:
         """A directory with one pack of exactly what a workspace may see, and the pack's index."""
-        return exact_packs(self.directory, self._closure, self.objects.read, self.format, sync=self.sync)
+        return exact_packs(self.directory, self._closure, self._read, self.format, sync=self.sync)
+
+    def _read(self, id_: str) -> tuple[str, bytes]:
+        return self.objects.read(id_)  # opened when it is needed, which loads libgit2
 
     def _closure(self) -> list[str]:
         return closure(self.trees.read, {self.commit: self.root})

@@ -44,6 +44,7 @@ MOST_ANCESTORS: Final = 50
 
 MOST_CHANGES: Final = 2000
 """Paths that may differ from the seed that another one is derived from."""
+_INDEX: Final = "index"
 _MANY_OBJECTS: Final = 80
 _LITTLE_DATA: Final = 64 << 10
 """Bytes that are not worth the time to compress them, since a line of seeds has few of them."""
@@ -239,6 +240,12 @@ def _packs_in(directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in names_in(directory) if name.endswith(".pack")]
 
 
+def listed_files(directory: str, format_: ObjectFormat) -> dict[str, Entry] | None:
+    """The files of a seed's baseline as its index has them; None if it has none yet, or one that was damaged."""
+    data = _intact_index(os.path.join(directory, _INDEX), format_)
+    return None if data is None else IndexFile(data, format_).listing()
+
+
 def template_index(
     directory: str,
     read_tree: ReadTree,
@@ -262,7 +269,7 @@ def template_index(
     Raises:
         OSError: the disk refused.
     """
-    path = os.path.join(directory, "index")
+    path = os.path.join(directory, _INDEX)
     stored = _intact_index(path, format_)
     if stored is not None:
         return stored
@@ -273,7 +280,7 @@ def template_index(
 
     for name in ancestry(directory):
         ancestor = os.path.join(os.path.dirname(directory), name)
-        before = _intact_index(os.path.join(ancestor, "index"), format_)
+        before = _intact_index(os.path.join(ancestor, _INDEX), format_)
         if before is not None:
             changed = changed_paths(read_tree, root_of(commit_of(ancestor)), root_of(commit_of(directory)))
             entries_of_changed = {path: None if after is None else entry_of(after) for path, (_, after) in changed.items()}

@@ -113,8 +113,23 @@ print("loaded:", *sorted({{*{HEAVY!r}, *{MACHINERY!r}}} & (set(sys.modules) - be
     assert done.stdout.splitlines()[-1] == "loaded: rich", "a task that is not ASCII is measured by rich"
 
 
+def test_what_looks_into_a_workspace_loads_nothing_heavy(home: Path) -> None:
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from pytest_gittrix.cli.main import main
+for verb in ("info", "touched", "diff", "list-files", "log", "history"):
+    assert main(["session", verb, {open_one(home / "sessions")!r}, "--store", {str(home / "sessions")!r}]) == 0
+print("loaded:", *sorted({{*{HEAVY!r}}} & set(sys.modules)))
+"""
+
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
 def test_a_session_that_goes_on_is_looked_at_in_its_workspace(home: Path) -> None:
-    (live,) = {state.id for state in Store(home / "sessions").scan()[0]} - {*ended(home)}
+    live = open_one(home / "sessions")
 
     assert quick_look(["session", "info", live, "--store", str(home / "sessions")]) is None
 

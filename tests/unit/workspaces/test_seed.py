@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.git import FORMATS, GitRepo, executable, git, link, submodule
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.file_lock import locked_file, try_lock
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
@@ -136,6 +138,23 @@ def test_a_seed_on_disk_needs_no_repository(durable: GitRepo, tmp_path: Path, mo
     assert seed is not None
     assert seed.blob(seed.entries["a"].id) == b"1\n"
     assert open_seed(str(tmp_path / "seeds"), commit, "full", "sha1") is None
+
+
+def test_its_files_are_those_of_its_trees_with_and_without_a_whole_index(durable: GitRepo, tmp_path: Path) -> None:
+    seed = made(durable, tmp_path / "seeds")
+    index = Path(seed.directory, "index")
+
+    def listed() -> list[tuple[str, Entry]]:
+        return [*replace(seed).entries.items()]
+
+    by_trees = listed()
+    assert not index.exists()
+    whole = seed.index
+    assert index.read_bytes() == whole
+    assert listed() == by_trees
+    for damaged in (b"", whole[:-1], whole.replace(b"src/b", b"src/c")):
+        index.write_bytes(damaged)
+        assert listed() == by_trees
 
 
 def test_a_removed_seed_is_made_anew(durable: GitRepo, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.endings import evict, postponed, sweep
-from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
@@ -46,6 +45,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge
+    from pytest_gittrix.engine.event_stream import EventStream
     from pytest_gittrix.record.state.records import Eviction, SessionMetadata
 
 __all__ = ["GitTrix", "MovedRef", "RecoveryReport"]
@@ -180,6 +180,8 @@ class GitTrix:
             AdapterUnavailable: another engine uses that socket, or the system refused.
             InvalidInput: the path is too long for a socket.
         """
+        from pytest_gittrix.engine.event_stream import EventStream
+
         return EventStream(lambda listener: self.on("*", listener), path)
 
     # Sessions ------------------------------------------------------------------------------------------------------------------

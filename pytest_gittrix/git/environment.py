@@ -1,7 +1,7 @@
 """The hermetic environment in which git runs, and the function that runs git.
 
 A leaked ``GIT_DIR`` from a hook, a user's signing or hooks configuration, a template or a credential helper must change nothing
-(rule 19, docs/explanation/rules.md).
+(rule 19, docs/explanation/rules.md). What starts git is loaded when git is started, which most sessions do without.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -102,6 +100,8 @@ def git_version() -> tuple[int, ...]:
     Raises:
         GitFailed: git is missing, or older than the hermetic environment needs (2.32, for GIT_CONFIG_GLOBAL).
     """
+    import subprocess
+
     text = subprocess.run([git_binary(), "version"], capture_output=True, check=True, timeout=30).stdout.decode()
     version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
     if version < OLDEST_GIT:
@@ -123,6 +123,7 @@ HOME_OWNER: Final = ".owner.json"
 def _shared_home() -> str:
     import atexit
     import json
+    import tempfile
 
     from pytest_gittrix.os_level.lock_owner import Owner
 
@@ -220,6 +221,8 @@ def run_git(
     Raises:
         GitFailed: git is missing, failed (its standard error is in the message) or took too long.
     """
+    import subprocess
+
     command = [git_binary(), *arguments]
     shown = " ".join(["git", *arguments])
     try:

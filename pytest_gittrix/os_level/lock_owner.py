@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -104,7 +103,7 @@ class Owner:
 @lru_cache(maxsize=1)
 def owner_of(pid: int) -> Owner:
     """A process of this machine as an owner; kept for the one that asks about itself."""
-    return Owner(pid, _status(pid)[1], _boot_id(), platform.node(), _pid_space())
+    return Owner(pid, _status(pid)[1], _boot_id(), os.uname().nodename, _pid_space())
 
 
 def named(note: bytes) -> Owner | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_gittrix import points
@@ -92,7 +92,7 @@ def _moved_by_promotions(state: SessionState) -> dict[str, Any]:
         return {}
     names = ("baseline", "durable_branch", "durable_ref", "strategy")
     given = [{**path_fields(path), "resource": name} for path, name in state.seed_files.items()]
-    kept = {name: value for name, value in asdict(state.kept).items() if value is not None}
+    kept = {name: value for name, value in state.kept._asdict().items() if value is not None}
     moved = {"earlier_baselines": [*state.earlier_baselines], "seed_files": given, "kept": kept}
     return {name: getattr(state, name) for name in names} | moved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
@@ -20,8 +20,7 @@ ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 _HOUR = 3_600_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """When a session is evicted, in nanoseconds; None means never for that reason. The defaults are GitTrix's.
 
     Attributes:
@@ -38,7 +37,7 @@ class Policy:
 
     def to_data(self) -> dict[str, Any]:
         """The policy as ``session.created`` holds it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self._asdict()
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Policy:
@@ -46,8 +45,7 @@ class Policy:
         return cls(**data)
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(NamedTuple):
     """A promotion that was about to happen, and whose end is not in the log yet.
 
     Attributes:
@@ -61,14 +59,13 @@ class Intent:
     ref: str
     tree: str
     paths_digest: str
-    count: int
+    count: int  # type: ignore[assignment]  # it hides the count of a tuple, which nobody asks a promotion for
     data: Mapping[str, Any]
     seq: int
     ts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """Where the promoted work is: the commit, the branch it is on, and the pull request's address if there is one."""
 
     sha: str
@@ -77,8 +74,7 @@ class Result:
     patch: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """The last promotion after which the session went on.
 
     Attributes:
@@ -96,8 +92,7 @@ class Kept:
     promoted: Sequence[Mapping[str, Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(NamedTuple):
     """Where a session comes from.
 
     Attributes:
@@ -118,11 +113,10 @@ class Lineage:
 
     def to_data(self) -> dict[str, Any]:
         """The lineage as ``session.created`` holds it."""
-        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(NamedTuple):
     """The end of an agent's run in a session with a life cycle, when its state left ``active``, which happens once.
 
     Attributes:

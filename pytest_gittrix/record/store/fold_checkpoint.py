@@ -73,7 +73,7 @@ def _write(path: str, prefix: Prefix, state: SessionState) -> None:
 def to_data(state: SessionState) -> dict[str, Any]:
     """A state as JSON; ``from_data`` reads it."""
     values = {name: getattr(state, name) for name in _VALUES}
-    parts = {name: value and {slot: getattr(value, slot) for slot in value.__slots__} for name, value in values.items()}
+    parts = {name: value and value._asdict() for name, value in values.items()}
     return {**vars(state), **parts, "api_deleted": sorted(state.api_deleted)}
 
 

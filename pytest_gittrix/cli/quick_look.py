@@ -2,7 +2,8 @@
 
 The engine, and the parser of all verbs, take several times as long to load as the answer takes to find. So the two commands that people and
 scripts type most are tried here first: without further flags, where no daemon runs, and where nothing needs to be recovered or swept. In
-every other case the ordinary command runs, and gives the same bytes.
+every other case the ordinary command runs, and gives the same bytes. Where a session goes on, ``info`` looks into its workspace, with the
+part of the engine that an agent has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SESSION: Final = ("session", "s", "sessions")
 _LIST: Final = ("list", "ls")
 _CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
 _RECORDS: Final = "SELECT id, size, mtime_ns, inode, metadata FROM session ORDER BY created_us, id"
-_RECORD: Final = "SELECT size, mtime_ns, inode, metadata, seq, chain, turn FROM session WHERE id = ? AND state != 'active'"
+_RECORD: Final = "SELECT size, mtime_ns, inode, metadata, state, seq, chain, turn FROM session WHERE id = ?"
 
 _ENDED_CAPABILITIES: Final = {
     "filesystem": False,
@@ -124,7 +125,6 @@ def _listed(index: Connection, root: str, now: datetime) -> CommandResult | None
 
 
 def _info(index: Connection, root: str, id: str, now: datetime) -> CommandResult | None:
-    """The answer for a session that has ended; one that goes on is looked at in its workspace."""
     import json
 
     from pytest_gittrix.commands.output import CommandResult
@@ -134,8 +134,25 @@ def _info(index: Connection, root: str, id: str, now: datetime) -> CommandResult
     row = index.execute(_RECORD, (id,)).fetchone()
     if row is None or signatures(root, names=[id]).get(id) != row[:3]:
         return None
-    wire = _ended(json.loads(row[3]), *row[4:])
+    wire = _live(root, id) if row[4] == "active" else _ended(json.loads(row[3]), *row[5:])
     return CommandResult(info_data(wire), facts_text(info_facts(wire, now)))
+
+
+def _live(root: str, id: str) -> dict[str, Any]:
+    """What ``SessionInfo.to_wire`` gives for a session that goes on."""
+    from pathlib import Path
+
+    from pytest_gittrix.clock.clock import SystemClock
+    from pytest_gittrix.engine.agents.agent_session import AgentSession, look_at
+    from pytest_gittrix.engine.operations.recorder import Recorder
+    from pytest_gittrix.record.store.store import Store
+    from pytest_gittrix.workspaces.snapshot import Limits
+    from pytest_gittrix.workspaces.workspace import open_workspace
+
+    recorder = Recorder(Store(Path(root)), id, SystemClock(), lambda _event: None)
+    path, state_dir = recorder.read().workspace or str(recorder.directory / "workspace"), str(recorder.directory / "engine")
+    workspace = open_workspace(path, state_dir, os.path.join(root, ".seeds"))
+    return look_at(AgentSession(recorder, workspace, Limits())).to_wire()
 
 
 def _ended(record: Mapping[str, Any], seq: int, chain: str, turn: str | None) -> dict[str, Any]:

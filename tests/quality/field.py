@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "examples/worktree-tools"
 PAGE = ROOT / "docs/reference/field.md"
 ENVIRONMENTS = ROOT / ".venv-field"
-FAMILIES = ("WREM", "WMRG", "WFIN", "WNEW", "WTRU")
 COLUMNS = ("kept", "broken", "as git", "documented", "no verdict", "not claimed")
 
 _PACKAGES = re.compile(r"^# pip install (.+)$", re.MULTILINE)
@@ -26,9 +27,8 @@ _HEAD = """\
 
 Published tools that make git worktrees, put to the [worktree clauses](worktree-clauses.md) beside plain git's own commands. Their
 descriptions are in `examples/worktree-tools`; `make field` installs the versions that these name, each in an environment of its own, and
-writes this page. What was run is of the families {families}.
-Of these {all} tools, {found} have a finding and {none} have none. Tools that need a desktop, a database, a forge or a person at a menu are
-not among them.
+writes this page. Of these {all} tools, {found} have a finding and {none} have none. Tools that need a desktop, a database, a forge or a
+person at a menu are not among them.
 
 *As git* means that plain git's commands lose the same work: [how git loses work](../explanation/how-git-loses-work.md).
 
@@ -53,8 +53,6 @@ def run(description: Path) -> dict[str, Any]:
     subprocess.run([*pip, *packages(description)], check=True)
     command = [sys.executable, "-m", "pytest_gittrix.cli", "conform", "--json", "--workers", str(os.cpu_count() or 1)]
     command += ["--worktree", str(description)]
-    for family in FAMILIES:
-        command += ["--family", family]
     with tempfile.TemporaryDirectory() as scratch:
         env = os.environ | {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "TMPDIR": scratch}
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=False)
@@ -63,12 +61,22 @@ def run(description: Path) -> dict[str, Any]:
 
 
 def report_of(description: Path, *, again: bool) -> dict[str, Any]:
-    """The report on a tool, from its environment; it is made if there is none, or ``again``."""
-    kept = ENVIRONMENTS / description.stem / "report.json"
-    if again or not kept.exists():
-        kept.write_text(json.dumps(run(description)), encoding="utf-8")
-    report: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    """The report on a tool, from its environment; it is made if there is none of this description and these clauses, or ``again``."""
+    file = ENVIRONMENTS / description.stem / "report.json"
+    if not again and file.exists():
+        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if is_current(kept, description):
+            return kept
+    report = run(description) | {"description": description.read_text(encoding="utf-8")}
+    file.write_text(json.dumps(report), encoding="utf-8")
     return report
+
+
+def is_current(report: Mapping[str, Any], description: Path) -> bool:
+    """Whether a report is of a description as it is now, and of the clauses that there are now."""
+    (system,) = report["systems"]
+    present = [one.code for one in worktree_clauses()]
+    return report.get("description") == description.read_text(encoding="utf-8") and [one["code"] for one in system["clauses"]] == present
 
 
 def page(reports: Mapping[str, Mapping[str, Any]]) -> str:
@@ -78,7 +86,7 @@ def page(reports: Mapping[str, Mapping[str, Any]]) -> str:
         reports: the reports, by the name of the description.
     """
     found = sum(bool(report["systems"][0]["findings"]) for report in reports.values())
-    head = _HEAD.format(families=", ".join(FAMILIES), all=len(reports), found=found, none=len(reports) - found)
+    head = _HEAD.format(all=len(reports), found=found, none=len(reports) - found)
     return "\n".join([head, *_table(reports), "", *_findings(reports)]).rstrip() + "\n"
 
 
@@ -102,9 +110,12 @@ def _findings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         clauses = {one["code"]: one for one in system["clauses"]}
         for found in system["findings"]:
             (code,) = found["clauses"]
-            reason = clauses[code]["reason"].splitlines()[0]
+            reason, *no_script = clauses[code]["reason"].splitlines()
             lost = reason.removeprefix("lost: ")
-            yield f"`{code}` {clauses[code]['promise']}. {'Seen' if lost == reason else 'Lost'} here: {lost}.\n"
+            yield (
+                f"`{code}` {clauses[code]['promise']}. {'Seen' if lost == reason else 'Lost'} here: {lost}. {' '.join(no_script)}".rstrip()
+                + "\n"
+            )
             if found["script"]:
                 yield f"```bash\n{found['script']}```\n"
 
@@ -115,7 +126,7 @@ def descriptions() -> list[Path]:
 
 
 def main(names: Iterable[str]) -> None:
-    """Run the tools that are named, or all, and write the page. Tools that are not named keep their last reports."""
+    """Run the tools that are named, or all, and write the page. Tools that are not named keep reports that are current."""
     wanted = {*names}
     reports = {one.stem: report_of(one, again=not wanted or one.stem in wanted) for one in descriptions()}
     PAGE.write_text(page(reports), encoding="utf-8")

@@ -141,6 +141,13 @@ def test_a_promise_about_crashes_says_how_many_calls_were_tried(stage: CellStage
 
 
 @pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+def test_what_git_keeps_of_a_worktree_that_is_gone_is_no_damage(stage: CellStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashes, "spread", lambda *_: range(15, 18))  # git removes HEAD of the worktree first, and its directory later
+
+    assert stage.cell(PLAIN_GIT, CLAUSES["WSRV-01"], "delete").verdict == "kept"
+
+
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
 def test_a_promise_about_two_commands_says_how_many_orders_were_tried(stage: CellStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crashes, "MOST_ORDERS", 2)
 

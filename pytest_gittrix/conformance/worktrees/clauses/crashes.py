@@ -28,6 +28,10 @@ MOST_SWITCHES: Final = 2
 """How often the commands of an order may take turns before one of them ends or waits."""
 
 
+_DAMAGED: Final = "git worktree prune; { git fsck --connectivity-only --no-dangling && git worktree list; } >/dev/null 2>&1 || echo damaged"
+"""Says something where git cannot read the repository. Before that, git drops what it keeps about worktrees that are gone."""
+
+
 def spread(count: int, most: int) -> list[int]:
     """Some of the calls from 1 to ``count``: the last and the middle first, then the middles of what is left between them."""
     order, step = [count], count
@@ -94,13 +98,10 @@ def _killed(world: ToolWorld, case: str) -> Iterator[tuple[str, str]]:
     cases=STRUCK,
 )
 def killed_anywhere(world: ToolWorld, case: str) -> None:
-    """After each kill the work can be found, and git reads the repository."""
+    """After each kill the work can be found, and git reads the repository, once it has dropped worktrees that are gone."""
     for text, call in _killed(world, case):
         world.findable(text, f"lost: the work, after {case} was killed at {call}")
-        problem = world.look(
-            "git fsck --connectivity-only --no-dangling >/dev/null 2>&1 && git worktree list >/dev/null 2>&1 || echo damaged"
-        )
-        if problem.strip():
+        if world.look(_DAMAGED).strip():
             raise PromiseBroken(f"git cannot read the repository after {case} was killed at {call}")
 
 

@@ -24,6 +24,7 @@ EXAMPLES = [
     "gittrix conform acme.testing:system --crash 60 --race 120",
     "gittrix conform --list --family CNF",
     "gittrix conform --worktree tool.toml",
+    "gittrix conform --worktree tool.toml --family WSRV --race 600",
 ]
 BROKEN = 1
 
@@ -121,13 +122,11 @@ def _check_flags(options: Namespace) -> None:
             why="The questions are about the first description of a worktree manager.",
             fix="Add --worktree-init TOOL, or leave --ask out.",
         )
-    flags = {"--waive": options.waive, "--crash": options.crash, "--race": options.race}
-    without = next((flag for flag, value in flags.items() if value), None)
-    if options.worktree is not None and without is not None:
+    if options.worktree is not None and options.waive:
         raise InvalidInput(
-            f"{without} does nothing with --worktree.",
+            "--waive does nothing with --worktree.",
             why="It is for the clauses of session systems; the worktree profile has clauses of its own.",
-            fix=f"Leave {without} out. Waivers of the worktree profile stand in the description, in the table [worktree.waive].",
+            fix="Leave --waive out. Waivers of the worktree profile stand in the description, in the table [worktree.waive].",
         )
 
 
@@ -161,6 +160,7 @@ def _worktree(options: Namespace) -> CommandResult:
     from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
     from pytest_gittrix.conformance.worktrees.text import report_text
     from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.testing.systems.driver import SearchBudget
 
     clauses = select_worktree_clauses([*options.family, *options.clause])
     if options.list:
@@ -172,7 +172,9 @@ def _worktree(options: Namespace) -> CommandResult:
             raise InvalidInput(f"{file} is no kind of report.", fix=f"Its name ends with one of {', '.join(WRITERS)}.")
     baseline = read_baseline(options.baseline) if options.baseline else None
     number = None if options.workers in (None, "auto") else int(options.workers)
-    report = run_worktree_profile(read_tool(options.worktree), clauses, workers=number)
+    report = run_worktree_profile(
+        read_tool(options.worktree), clauses, workers=number, search=SearchBudget(options.crash or 0.0, options.race or 0.0)
+    )
     system = system_report(report, options.worktree)
     notes = tuple(write_files([system], map(Path, options.report)))
     data = to_json([system]) | {

@@ -135,6 +135,17 @@ def test_a_run_that_does_not_end_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert os.listdir(tmp_path) == []
 
 
+def test_the_seconds_of_a_search_are_those_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(profile, "LONGEST_RUN", 0.1)
+    description = tmp_path / "tool.toml"
+    description.write_text('[worktree]\ncreate = "sleep 60"\n', encoding="utf-8")
+
+    assert main(["conform", "--worktree", str(description), "--clause", "WNEW-07", "--crash", "0.1", "--race", "0.2"]) == 1
+    assert "The run took more than 0.4 seconds." in capsys.readouterr().err
+
+
 def test_a_clause_is_kept_only_if_every_case_has_a_verdict() -> None:
     cells = [CellOutcome("WNEW-02", case, verdict, what) for case, verdict, what in (("a", "kept", ""), ("b", "no verdict", "not refused"))]
 

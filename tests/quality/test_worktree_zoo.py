@@ -20,6 +20,7 @@ from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from pytest_gittrix.conformance.worktrees.clauses import crashes
 from pytest_gittrix.conformance.worktrees.stage import CellStage
 from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.systems.driver import SearchBudget
 
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 CLAUSES = {one.code: one for one in worktree_clauses()}
@@ -157,6 +158,25 @@ def test_a_promise_about_two_commands_says_how_many_orders_were_tried(stage: Cel
     assert re.match(r"tried 2 orders with at most 2 switches; \d+ more are known$", found.what)
 
 
+@pytest.mark.skipif(bool(supported()), reason="programs cannot be stopped at their calls here")
+@pytest.mark.parametrize(
+    ("code", "case", "first"), [("WSRV-01", "delete", "tried at {} of the "), ("WSRV-04", "delete and finish", "tried {} orders ")]
+)
+def test_a_case_tries_more_for_as_long_as_the_user_says(
+    stage: CellStage, monkeypatch: pytest.MonkeyPatch, code: str, case: str, first: str
+) -> None:
+    monkeypatch.setattr(crashes, "spread", lambda _count: [15, 16])
+    monkeypatch.setattr(crashes, "MOST_SWITCHES", 0)
+    for limit in ("MOST_POINTS", "MOST_ORDERS"):
+        monkeypatch.setattr(crashes, limit, 1)
+
+    short = stage.cell(PLAIN_GIT, CLAUSES[code], case)
+    long = replace(stage, search=SearchBudget(600, 600)).cell(PLAIN_GIT, CLAUSES[code], case)
+
+    assert short.what.startswith(first.format(1))
+    assert long.what.startswith(first.format(2))
+
+
 _MERGED = "git merge-base --is-ancestor $(git -C {path} rev-parse HEAD) {base}"
 _LETTERS = "$(echo {name} | tr a-z A-Z)"
 LAYOUTS = {
@@ -186,6 +206,7 @@ LAYOUTS = {
         ("detached", "WSRV-04", "create and create"),
         ("with other names", "WSRV-04", "create and finish"),
         ("in free directories", "WSRV-04", "create and delete"),
+        ("in free directories", "WSRV-04", "delete and delete of one"),
     ],
 )
 def test_two_commands_are_judged_wherever_a_tool_puts_its_worktrees_and_whatever_it_calls_them(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,9 +23,10 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 
 LONGEST_RUN: Final = 3600.0
-"""Seconds after which a run is ended."""
+"""Seconds after which a run is ended, beside those that it searches for."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 Work: TypeAlias = tuple[WorktreeTool, WorktreeClause, str]
@@ -36,6 +38,7 @@ def run_worktree_profile(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
+    search: SearchBudget = NO_SEARCH,
 ) -> WorktreeReport:
     """Put a manager of worktrees to the clauses of the profile, with plain git beside it.
 
@@ -46,12 +49,14 @@ def run_worktree_profile(
         clauses: the clauses to run; all by default.
         workers: how many cells run at a time; by default one more than there are processors.
         progress: called with the number of cells that are done, and their number in all.
+        search: for how long all cases together, plain git's too, search for crashes and races beyond the moments that they always try.
 
     Raises:
         GittrixError: the run did not end.
     """
     chosen = tuple(clauses) or worktree_clauses()
     most = workers or (os.cpu_count() or 1) + 1
+    longest = LONGEST_RUN + search.crash + search.race
 
     # This process removes it, since the other one may be killed.
     with tempfile.TemporaryDirectory(prefix="gittrix-worktrees-", ignore_cleanup_errors=True) as scratch:
@@ -59,14 +64,14 @@ def run_worktree_profile(
         def apart() -> WorktreeReport:
             offline = _leave_network()
             linux.adopt_orphans()
-            return _run(tool, chosen, most, progress, Path(scratch), offline=offline)
+            return _run(tool, chosen, most, progress, Path(scratch), search, offline=offline)
 
-        ended = in_fork(apart, timeout=LONGEST_RUN)
+        ended = in_fork(apart, timeout=longest)
     if ended.error is not None:
         raise ended.error
     if not isinstance(ended.value, WorktreeReport):
         raise GittrixError(
-            f"The run took more than {LONGEST_RUN:g} seconds." if ended.timed_out else f"The run was killed by signal {ended.signal}.",
+            f"The run took more than {longest:g} seconds." if ended.timed_out else f"The run was killed by signal {ended.signal}.",
             why="There is no report of a part of a run.",
             fix="Run a part of the clauses, with --family or --clause, or lower the tool's timeout.",
         )
@@ -84,7 +89,14 @@ def _leave_network() -> bool:
 
 
 def _run(
-    tool: WorktreeTool, chosen: Sequence[WorktreeClause], workers: int, progress: Progress | None, scratch: Path, *, offline: bool
+    tool: WorktreeTool,
+    chosen: Sequence[WorktreeClause],
+    workers: int,
+    progress: Progress | None,
+    scratch: Path,
+    search: SearchBudget,
+    *,
+    offline: bool,
 ) -> WorktreeReport:
     begun = real_seconds()
     stage = CellStage.below(scratch)
@@ -96,7 +108,7 @@ def _run(
         # Plain git first: its row is measured in every run.
         rows = (PLAIN_GIT,) if tool == PLAIN_GIT else (PLAIN_GIT, tool)
         work: list[Work] = [(who, one, case) for who in rows for one in standing for case in one.cases]
-        played = _played(pool, stage, work, progress)
+        played = _played(pool, replace(stage, search=share(search, work)), work, progress)
     each = len(work) // len(rows)
     return WorktreeReport(
         tool.title,
@@ -107,6 +119,12 @@ def _run(
         offline,
         f"{SystemClock().now():%Y-%m-%d}",
     )
+
+
+def share(search: SearchBudget, work: Sequence[Work]) -> SearchBudget:
+    """The seconds of one cell, if all cells that search share alike."""
+    cells = Counter(one.searches for _, one, _ in work)
+    return SearchBudget(search.crash / max(cells["crash"], 1), search.race / max(cells["race"], 1))
 
 
 def _fails(one: WorktreeClause, controls: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
 from pytest_gittrix.conformance.worktrees.clauses import finish, merged, remove
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome
+from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 from pytest_gittrix.visible import printable
 
 _LOST: Final = re.compile(r"^LOST: ", re.MULTILINE)
@@ -55,11 +56,13 @@ class CellStage:
         template: the world that the others are copies of.
         scratch: the directory that they are made in.
         replays: whether the script of each finding is run once more.
+        search: for how long a cell searches for a crash or a race, beyond the moments that it always tries.
     """
 
     template: Path
     scratch: Path
     replays: bool = True
+    search: SearchBudget = NO_SEARCH
 
     @classmethod
     def below(cls, scratch: Path, *, replays: bool = True) -> CellStage:
@@ -84,6 +87,7 @@ class CellStage:
     def _judged(self, tool: WorktreeTool, one: WorktreeClause, case: str) -> CellOutcome:
         try:
             with opened_world(tool, self.template, self.scratch, remote=one.remote) as world:
+                world.search = self.search
                 try:
                     one.judge(world, case)
                 except PromiseBroken as broken:

@@ -12,6 +12,7 @@ from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_claus
 from pytest_gittrix.conformance.worktrees.findings import WorktreeReport
 from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
 from pytest_gittrix.conformance.worktrees.text import finding_text
+from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 
 _CODES = tuple(one.code for one in worktree_clauses())
 
@@ -32,12 +33,14 @@ class WorktreeToolSuite:
     """The description: a TOML file, or the model itself."""
     clauses: ClassVar[tuple[str, ...]] = ()
     """The codes or families to run; all by default."""
+    search: ClassVar[SearchBudget] = NO_SEARCH
+    """For how long all cases together search for crashes and races, beyond the moments that they always try."""
 
     @pytest.fixture(scope="class")
     def worktree_report(self) -> WorktreeReport:
         """The report of the run; a test of the project's own may ask for it, too."""
         tool = self.tool if isinstance(self.tool, WorktreeTool) else read_tool(self.tool)
-        return run_worktree_profile(tool, select_worktree_clauses(self.clauses))
+        return run_worktree_profile(tool, select_worktree_clauses(self.clauses), search=self.search)
 
     @pytest.mark.parametrize("code", _CODES)
     def test_clause(self, worktree_report: WorktreeReport, code: str) -> None:

@@ -205,6 +205,10 @@ class SearchBudget:
     race: float = 0.0
 
 
+NO_SEARCH: Final = SearchBudget()
+"""A few moments only."""
+
+
 class Stage:
     """A place with a system in it. Made by ``Stage.open``; a context manager that closes both.
 

@@ -13,8 +13,10 @@ import pytest
 from pytest_gittrix.conformance import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES
 from pytest_gittrix.conformance.worktrees.catalogue import page, worktree_clauses
+from pytest_gittrix.conformance.worktrees.profile import share
 from pytest_gittrix.conformance.worktrees.stage import CONTROLS, CellStage
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.testing.systems.driver import SearchBudget
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 BEGINNING, *SCRIPTS = re.findall(r"```sh\n(.*?)```", (DOCS / "explanation/how-git-loses-work.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -29,6 +31,19 @@ def test_there_are_eighty_seven_clauses_with_a_code_each() -> None:
 
 def test_each_clause_needs_commands_that_have_a_control() -> None:
     assert {command for one in worktree_clauses() for command in one.needs} == {*CONTROLS}
+
+
+def test_cells_that_search_share_the_seconds_alike() -> None:
+    work = [(WorktreeTool(create="true"), one, case) for one in worktree_clauses() for case in one.cases]
+
+    assert {one.code: one.searches for one in worktree_clauses() if one.searches} == {
+        "WSRV-01": "crash",
+        "WSRV-02": "crash",
+        "WSRV-03": "race",
+        "WSRV-04": "race",
+    }
+    assert share(SearchBudget(60, 70), work) == SearchBudget(10, 10)
+    assert share(SearchBudget(60, 70), []) == SearchBudget(60, 70)
 
 
 POOL = WorktreeTool(

@@ -21,6 +21,7 @@ FAMILY_TITLES: Final[Mapping[str, str]] = {
 
 Verdict: TypeAlias = Literal["kept", "broken", "as git", "documented", "not claimed", "no verdict"]
 Judge: TypeAlias = Callable[[ToolWorld, str], None]
+Search: TypeAlias = Literal["", "crash", "race"]
 Applies: TypeAlias = Callable[[WorktreeTool], bool]
 
 
@@ -38,6 +39,7 @@ class WorktreeClause:
         cases: the names of the cases; one without a name by default.
         remote: whether the world needs a remote.
         applies: whether a tool that has the commands claims the promise.
+        searches: what each case searches for as long as the user's seconds last: a ``crash``, a ``race``, or nothing.
     """
 
     code: str
@@ -49,6 +51,7 @@ class WorktreeClause:
     cases: tuple[str, ...] = ("",)
     remote: bool = False
     applies: Applies = lambda _tool: True
+    searches: Search = ""
 
     @property
     def family(self) -> str:
@@ -69,6 +72,7 @@ def clause(
     remote: bool = False,
     applies: Applies = lambda _tool: True,
     controls: tuple[str, ...] | None = None,
+    searches: Search = "",
 ) -> Callable[[Judge], WorktreeClause]:
     """Make a clause of the function that judges it.
 
@@ -78,7 +82,7 @@ def clause(
     needed = ("create", *needs)
 
     def make(judge: Judge) -> WorktreeClause:
-        return WorktreeClause(code, promise, why, needed, needed if controls is None else controls, judge, cases, remote, applies)
+        return WorktreeClause(code, promise, why, needed, needed if controls is None else controls, judge, cases, remote, applies, searches)
 
     return make
 

@@ -22,6 +22,7 @@ from pytest_gittrix.conformance.base.shell_lines import MARK, RanLine, run_line,
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 from pytest_gittrix.visible import printable
 
 _SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
@@ -84,6 +85,7 @@ class ToolWorld:
         place: the main checkout, below the root.
         lines: what was run, as lines of a script.
         note: what a report says of a promise that is kept, such as how much of it was tried.
+        search: for how long a case searches for a crash or a race, beyond the moments that it always tries.
     """
 
     tool: WorktreeTool
@@ -91,6 +93,7 @@ class ToolWorld:
     place: str = "app"
     lines: list[str] = field(default_factory=list)
     note: str = ""
+    search: SearchBudget = NO_SEARCH
     _outputs: list[str] = field(default_factory=list)
     _paths: dict[str, Path] = field(default_factory=dict)
     _last: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,12 +19,12 @@ from pytest_gittrix.testing.schedules.blackbox import Command, OrderSearch, Proc
 STRUCK: Final = ("create", "delete", "finish")
 """The commands that are killed."""
 MOST_POINTS: Final = 32
-"""The number of calls that one case tries at most; those that tell most come first."""
-BUDGET: Final = 60.0
-"""Seconds after which a case of a slow command tries no further call. The report says how many it tried."""
+"""The number of calls that one case always tries; those that tell most come first."""
 
 MOST_ORDERS: Final = 16
-"""The number of orders that one case of two commands tries at most; those that tell most come first."""
+"""The number of orders that one case of two commands always tries; those that tell most come first."""
+BUDGET: Final = 60.0
+"""Seconds after which a case of slow commands tries no further call or order. The report says how many it tried."""
 MOST_SWITCHES: Final = 2
 """How often the commands of an order may take turns before one of them ends or waits."""
 
@@ -32,13 +33,20 @@ _DAMAGED: Final = "git worktree prune; { git fsck --connectivity-only --no-dangl
 """Says something where git cannot read the repository. Before that, git drops what it keeps about worktrees that are gone."""
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Some of the calls from 1 to ``count``: the last and the middle first, then the middles of what is left between them."""
-    order, step = [count], count
-    while step > 1 and len(order) < most:
+def spread(count: int) -> list[int]:
+    """The calls from 1 to ``count``: the last and the middle first, then the middles of what is left between them."""
+    order = dict.fromkeys([count] if count else [])
+    step = count
+    while step > 1:
         step = (step + 1) // 2
-        order += [at for at in range(step, count, step) if at not in order]
-    return order[:most] if count else []
+        order |= dict.fromkeys(range(step, count, step))
+    return [*order]
+
+
+def _goes_on(begun: float, tried: int, most: int, seconds: float) -> bool:
+    """Whether a case tries one more: it always tries some, if the commands are not slow, and more as long as the user's seconds last."""
+    spent = real_seconds() - begun
+    return spent < seconds or (tried < most and spent < BUDGET)
 
 
 def _tried(world: ToolWorld, reached: int, calls: int, line: str) -> None:
@@ -78,8 +86,8 @@ def _killed(world: ToolWorld, case: str) -> Iterator[tuple[str, str]]:
         begun = real_seconds()
         argv, env = ["sh", "-c", line], world.environment()
         clean = supervise(argv, within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
-        for at in spread(len(clean.calls), MOST_POINTS):
-            if real_seconds() - begun > BUDGET and reached:
+        for at in spread(len(clean.calls)):
+            if reached and not _goes_on(begun, reached, MOST_POINTS, world.search.crash):
                 break
             restore()
             run = supervise(argv, fault=Kill(at), within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
@@ -96,6 +104,7 @@ def _killed(world: ToolWorld, case: str) -> Iterator[tuple[str, str]]:
     "delete",
     "finish",
     cases=STRUCK,
+    searches="crash",
 )
 def killed_anywhere(world: ToolWorld, case: str) -> None:
     """After each kill the work can be found, and git reads the repository, once it has dropped worktrees that are gone."""
@@ -121,6 +130,7 @@ def _is_done(world: ToolWorld, case: str, text: str) -> bool:
     "delete",
     "finish",
     cases=STRUCK,
+    searches="crash",
 )
 def again_after_a_kill(world: ToolWorld, case: str) -> None:
     """After each kill the command is run once more, and what it is for is there."""
@@ -140,6 +150,7 @@ PAIRS: Final[Mapping[str, tuple[Job, Job]]] = {
     "create and finish": (("create", "gamma"), ("finish", "beta")),
     "delete and finish": (("delete", "alpha"), ("finish", "beta")),
     "delete and finish of one": (("delete", "beta"), ("finish", "beta")),
+    "delete and delete of one": (("delete", "alpha"), ("delete", "alpha")),
 }
 """The commands that run at once. The work of alpha is finished, that of beta is not, and the others are not there yet."""
 
@@ -182,18 +193,20 @@ def _race(world: ToolWorld, jobs: Sequence[Job], works: Mapping[str, str]) -> No
             restored,
             lambda _world: actors,
             bound=MOST_SWITCHES,
-            limit=MOST_ORDERS,
-            seconds=BUDGET,
+            limit=sys.maxsize,
             within=lambda _world: world.root,
             timeout=world.tool.timeout,
         )
+        begun = real_seconds()
         with closing(search.orders()) as orders:
-            for _, order in orders:
+            for tried, (_, order) in enumerate(orders, 1):
                 where = _turns_of(world, jobs, order)
                 if order.finding is not None:
                     raise PromiseBroken(f"{order.finding}: {where}")
                 done = [job for job, ended in zip(jobs, order.ended, strict=True) if ended.code is None]
                 _check_jobs(world, done, works, before, where)
+                if not _goes_on(begun, tried, MOST_ORDERS, world.search.race):
+                    break
     explored = search.explored()
     rest = f"; {explored.left} more are known" if explored.left else ", which are all"
     world.note = f"tried {explored.executions} orders with at most {MOST_SWITCHES} switches{rest}"
@@ -239,6 +252,7 @@ def _unfinished(world: ToolWorld, name: str) -> str:
     "the second finish takes back what the first one landed",
     "finish",
     applies=named,
+    searches="race",
 )
 def two_finishes(world: ToolWorld, _case: str) -> None:
     """Two branches without a conflict between them."""
@@ -248,12 +262,13 @@ def two_finishes(world: ToolWorld, _case: str) -> None:
 
 @clause(
     "WSRV-04",
-    "of two different commands at once, or two creations, each does its job or is refused, and no work is lost",
+    "of two different commands at once, or two creations or removals, each does its job or is refused, and no work is lost",
     "one agent's start is another one's end",
     "delete",
     "finish",
     cases=tuple(PAIRS),
     applies=lambda tool: named(tool) and not tool.pool,
+    searches="race",
 )
 def two_commands(world: ToolWorld, case: str) -> None:
     """One worktree's work is finished, and another one's is not."""

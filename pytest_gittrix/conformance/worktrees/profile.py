@@ -1,4 +1,4 @@
-"""Runs the worktree profile: every clause in every case, in parallel, with plain git's own commands as the first row."""
+"""Runs the worktree profile: every clause in every case, in parallel, and plain git in each case that the tool breaks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ LONGEST_RUN: Final = 3600.0
 """Seconds after which a run is ended, beside those that it searches for."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-Work: TypeAlias = tuple[WorktreeTool, WorktreeClause, str]
+Work: TypeAlias = tuple[WorktreeClause, str]
+Played: TypeAlias = tuple[CellOutcome, bool]
+"""What a tool did in a case, and whether plain git breaks the clause there, too."""
 
 
 def run_worktree_profile(
@@ -49,7 +51,7 @@ def run_worktree_profile(
         clauses: the clauses to run; all by default.
         workers: how many cells run at a time; by default one more than there are processors.
         progress: called with the number of cells that are done, and their number in all.
-        search: for how long all cases together, plain git's too, search for crashes and races beyond the moments that they always try.
+        search: for how long all cases together search for crashes and races, beyond the moments that they always try.
 
     Raises:
         GittrixError: the run did not end.
@@ -105,17 +107,16 @@ def _run(
         commands = [*dict.fromkeys(command for one in claimed for command in one.controls)]
         controls = dict(zip(commands, pool.map(partial(stage.control, tool), commands), strict=True))
         standing = [one for one in claimed if not _fails(one, controls)]
-        # Plain git first: its row is measured in every run.
-        rows = (PLAIN_GIT,) if tool == PLAIN_GIT else (PLAIN_GIT, tool)
-        work: list[Work] = [(who, one, case) for who in rows for one in standing for case in one.cases]
-        played = _played(pool, replace(stage, search=share(search, work)), work, progress)
-    each = len(work) // len(rows)
+        work = [(one, case) for one in standing for case in one.cases]
+        # The longest come first, so that no processor waits for another one at the end.
+        work.sort(key=lambda item: not item[0].searches)
+        played = _played(pool, replace(stage, search=share(search, work)), tool, work, progress)
     return WorktreeReport(
         tool.title,
         _first_line(stage.output(tool, tool.version, must_succeed=True)),
         _first_line(stage.output(PLAIN_GIT, PLAIN_GIT.version)),
         real_seconds() - begun,
-        tuple(_finding(stage, one, tool, controls, played[-each:], played[:each]) for one in chosen),
+        tuple(_finding(stage, one, tool, controls, played) for one in chosen),
         offline,
         f"{SystemClock().now():%Y-%m-%d}",
     )
@@ -123,7 +124,7 @@ def _run(
 
 def share(search: SearchBudget, work: Sequence[Work]) -> SearchBudget:
     """The seconds of one cell, if all cells that search share alike."""
-    cells = Counter(one.searches for _, one, _ in work)
+    cells = Counter(one.searches for one, _ in work)
     return SearchBudget(search.crash / max(cells["crash"], 1), search.race / max(cells["race"], 1))
 
 
@@ -132,16 +133,19 @@ def _fails(one: WorktreeClause, controls: Mapping[str, str]) -> str:
     return next((controls[command] for command in one.controls if controls[command]), "")
 
 
-def _played(pool: ThreadPoolExecutor, stage: CellStage, work: Sequence[Work], progress: Progress | None) -> list[CellOutcome]:
+def _played(
+    pool: ThreadPoolExecutor, stage: CellStage, tool: WorktreeTool, work: Sequence[Work], progress: Progress | None
+) -> list[Played]:
     done = 0
 
-    def play(item: Work) -> CellOutcome:
+    def play(item: Work) -> Played:
         nonlocal done
-        cell = stage.cell(*item)
+        cell = stage.cell(tool, *item)
+        as_git = cell.verdict == "broken" and (tool == PLAIN_GIT or stage.cell(PLAIN_GIT, *item).verdict == "broken")
         done += 1
         if progress is not None:
             progress(done, len(work))
-        return cell
+        return cell, as_git
 
     return [*pool.map(play, work)]
 
@@ -151,15 +155,14 @@ def _finding(
     one: WorktreeClause,
     tool: WorktreeTool,
     controls: Mapping[str, str],
-    ours: Sequence[CellOutcome],
-    gits: Sequence[CellOutcome],
+    played: Sequence[Played],
 ) -> ClauseFinding:
     if not one.claimed_by(tool):
         return ClauseFinding(one.code, "not claimed")
     if reason := _fails(one, controls):
         return ClauseFinding(one.code, "no verdict", reason)
-    as_git = frozenset(cell.case for cell in gits if cell.code == one.code and cell.verdict == "broken")
-    found = combined(one.code, [cell for cell in ours if cell.code == one.code], as_git)
+    as_git = frozenset(cell.case for cell, same in played if cell.code == one.code and same)
+    found = combined(one.code, [cell for cell, _ in played if cell.code == one.code], as_git)
     waiver = tool.waive.get(one.code)
     if found.verdict == "broken" and waiver is not None:
         return _waived(found, waiver, stage.output(tool, waiver.help))

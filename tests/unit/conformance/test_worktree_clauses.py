@@ -34,7 +34,7 @@ def test_each_clause_needs_commands_that_have_a_control() -> None:
 
 
 def test_cells_that_search_share_the_seconds_alike() -> None:
-    work = [(WorktreeTool(create="true"), one, case) for one in worktree_clauses() for case in one.cases]
+    work = [(one, case) for one in worktree_clauses() for case in one.cases]
 
     assert {one.code: one.searches for one in worktree_clauses() if one.searches} == {
         "WSRV-01": "crash",

@@ -1,4 +1,4 @@
-"""Plain git as a manager of worktrees: the row that every run begins with, since what git itself loses is not a tool's fault."""
+"""Plain git as a manager of worktrees: what it loses in the case that a tool breaks is not the tool's fault."""
 
 from __future__ import annotations
 

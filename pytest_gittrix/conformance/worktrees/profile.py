@@ -51,14 +51,15 @@ def run_worktree_profile(
         clauses: the clauses to run; all by default.
         workers: how many cells run at a time; by default one more than there are processors.
         progress: called with the number of cells that are done, and their number in all.
-        search: for how long all cases together search for crashes and races, beyond the moments that they always try.
+        search: for how long all cases together search for crashes and races, beyond the moments that they always try. In cases that the
+            tool breaks, plain git has the same seconds.
 
     Raises:
         GittrixError: the run did not end.
     """
     chosen = tuple(clauses) or worktree_clauses()
     most = workers or (os.cpu_count() or 1) + 1
-    longest = LONGEST_RUN + search.crash + search.race
+    longest = LONGEST_RUN + 2 * (search.crash + search.race)
 
     # This process removes it, since the other one may be killed.
     with tempfile.TemporaryDirectory(prefix="gittrix-worktrees-", ignore_cleanup_errors=True) as scratch:

@@ -21,6 +21,11 @@ def test_each_tool_has_a_row_that_counts_every_clause_that_was_run() -> None:
     assert max(int(row[3]) for row in ROWS) <= len(worktree_clauses())  # a clause may be younger than the page
 
 
+def test_each_tool_did_run() -> None:
+    assert [row[0] for row in ROWS if not any(map(int, row[4 : 4 + field.COLUMNS.index("no verdict")]))] == []
+    assert not field.judged({"systems": [{"clauses": [{"status": "no verdict"}, {"status": "not claimed"}]}]})
+
+
 def test_enough_tools_are_asked_and_some_have_no_finding() -> None:
     found = [int(row[4 + field.COLUMNS.index("broken")]) for row in ROWS]
 

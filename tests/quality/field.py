@@ -45,7 +45,9 @@ def packages(description: Path) -> list[str]:
 
 
 def run(description: Path) -> dict[str, Any]:
-    """Install a tool, put it to the clauses, and give the report."""
+    """Install a tool, put it to the clauses, and give the report. A run that judged nothing ends the program: a tool that does not run is
+    not one without a finding.
+    """
     place = ENVIRONMENTS / description.stem
     if not (place / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
@@ -57,7 +59,16 @@ def run(description: Path) -> dict[str, Any]:
         env = os.environ | {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "TMPDIR": scratch}
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=False)
     report: dict[str, Any] = json.loads(done.stdout)["data"]
+    if not judged(report):
+        reason = next(one["reason"] for one in report["systems"][0]["clauses"] if one["status"] == "no verdict")
+        raise SystemExit(f"{description.name}: no clause could be judged: {reason}")
     return report
+
+
+def judged(report: Mapping[str, Any]) -> bool:
+    """Whether there is a verdict about any clause."""
+    (system,) = report["systems"]
+    return any(one["status"] not in ("no verdict", "not claimed") for one in system["clauses"])
 
 
 def report_of(description: Path, *, again: bool) -> dict[str, Any]:

@@ -393,10 +393,11 @@ class EventLog:
         if start.offset and self._size() < start.offset:
             raise LogDamaged(f"{self._file} lost events: it is shorter than the {start.offset} bytes that were read before.")
         try:
-            found = scan(read(), self.stream, start)
-            if found.damaged or (strict and found.torn):
-                # A reader that does not hold the lease can meet a repair half way and see a mixture; damage is there twice.
-                found = scan(read(), self.stream, start)
+            raw = read()
+            found = scan(raw, self.stream, start)
+            # A reader that does not hold the lease can meet a repair half way and see a mixture; damage is there twice.
+            if (found.damaged or (strict and found.torn)) and (again := read()) != raw:
+                found = scan(again, self.stream, start)
         except MetadataVersionUnsupported as problem:
             raise MetadataVersionUnsupported(f"{self._file} cannot be read. {problem.fact}", why=problem.why, fix=problem.fix) from None
         torn = (Damage(found.end.seq + 1, found.end.offset, "It is cut short."),) if strict and found.torn else ()

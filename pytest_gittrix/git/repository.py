@@ -442,8 +442,8 @@ class Repository:
 
             self.references.compare_and_swap(ref, built.id, expected=expected, prepare=write_objects, wait=wait, sync=sync, settle=settle)
             points.reached("land:moved")
-            self._remember(built)
             self._append_reflog(ref, expected, built.id, signature, note, checkouts)
+        self._remember(built)
 
     def _remember(self, built: BuiltCommit) -> None:
         """Keep what a landed commit has brought, so that nobody reads it back from the disk."""

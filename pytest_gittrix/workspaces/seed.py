@@ -277,8 +277,9 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     if os.path.exists(directory):
         return _cached(directory, commit, repository.format, history, sync)
     commits, edge = _history_of(repository, commit, history)
-    if repository.landed is not None and repository.landed.id == commit:
-        for id_, (kind, data) in repository.landed.objects.items():
+    landed = repository.landed
+    if landed is not None and landed.id == commit:
+        for id_, (kind, data) in landed.objects.items():
             if kind == "blob":
                 _blobs.put(id_, data, directory)
     read = partial(_read_and_remember, repository.objects, directory)

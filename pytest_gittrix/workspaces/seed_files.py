@@ -220,7 +220,7 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
 def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
     """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since.
 
-    Only where something came back that an earlier baseline had, that is in a pack which the ancestor has too.
+    The packs that the ancestor has too come last. They are needed only for what an earlier baseline had and the ancestor's has not.
     """
     own = _packs_in(os.path.join(directory, "objects", "pack"))
     for name in line:

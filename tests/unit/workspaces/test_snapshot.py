@@ -8,7 +8,6 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -303,10 +302,10 @@ def test_pipes_and_sockets_are_passed_over_without_waiting(workspace: Workspace,
 def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:
     edit(Path(workspace.path))
     # A stamp from the future is what a clock that was set back looks like: every change seems older than the workspace.
-    deceived = replace(workspace.created, stamp=workspace.created.stamp + 10**12)
+    deceived = workspace.created._replace(stamp=workspace.created.stamp + 10**12)
 
     assert take_snapshot(workspace.path, workspace.seed, deceived).changes == {}
-    stepped = replace(deceived, boot=deceived.boot + 10**12)
+    stepped = deceived._replace(boot=deceived.boot + 10**12)
     assert list(take_snapshot(workspace.path, workspace.seed, stepped).changes) == ["app.py"]
 
 

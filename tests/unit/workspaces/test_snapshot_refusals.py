@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def test_names_that_could_be_a_git_directory_are_refused_with_the_reason(workspa
 def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "durable", {"git~1": "1\n", "git~2/x": "2\n"}, bare=True)
     workspace = make_workspace(repo, tmp_path)
-    suspicious = replace(workspace.created, boot=0)
+    suspicious = workspace.created._replace(boot=0)
 
     assert [take_snapshot(workspace.path, workspace.seed, origin).refused for origin in (workspace.created, suspicious)] == [{}, {}]
     assert take_snapshot(workspace.path, workspace.seed, suspicious).changes == {}

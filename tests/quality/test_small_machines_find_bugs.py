@@ -215,7 +215,7 @@ def _with_rule(type_: str, apply: Callable[[SessionState, Event], object]) -> Ab
 def begins_a_line_with_each_handoff() -> AbstractContextManager[object]:
     """A child is the first of a line of its own."""
     exact = handoff.after
-    return patch.object(handoff, "after", lambda parent, relation: replace(exact(parent, relation), chain=parent.id))
+    return patch.object(handoff, "after", lambda parent, relation: exact(parent, relation)._replace(chain=parent.id))
 
 
 def lets_two_succeed() -> AbstractContextManager[object]:
@@ -263,7 +263,7 @@ def writes_to_the_parent_of_a_fork() -> AbstractContextManager[object]:
 def forks_from_no_further_back() -> AbstractContextManager[object]:
     """The root of a fork is its parent."""
     exact = Fork.lineage
-    return patch.object(Fork, "lineage", lambda self, id_: replace(exact(self, id_), root=self.parent.id))
+    return patch.object(Fork, "lineage", lambda self, id_: exact(self, id_)._replace(root=self.parent.id))
 
 
 def forks_all_that_was_said() -> AbstractContextManager[object]:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ def zygote_of(pid: int) -> Process:
     """The one zygote of a process; two of the same are equal."""
     found = [process(one) for one in children(pid) if b"confine.zygote" in Path(f"/proc/{one}/cmdline").read_bytes()]
     (only,) = [one for one in found if one is not None and one.alive]
-    return replace(only, state="S")
+    return only._replace(state="S")
 
 
 def descriptors(pid: int) -> list[str]:

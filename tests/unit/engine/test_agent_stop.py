@@ -274,7 +274,7 @@ def test_a_process_that_got_its_number_is_left_alone(tmp_path: Path, bystander: 
 
     assert AgentProcess(directory).stop(grace=0).idle
     assert untouched(bystander)
-    assert not signal_process(replace(bystander, start_time=bystander.start_time - 1), signal.SIGKILL)
+    assert not signal_process(bystander._replace(start_time=bystander.start_time - 1), signal.SIGKILL)
 
 
 def test_a_session_of_a_number_used_again_is_left_alone(bystander: Process) -> None:

@@ -9,11 +9,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -26,6 +25,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PathNotFound, SessionExpired
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.oracle import Judge
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, Executable, History, Step
 from pytest_gittrix.testing.repos.templates import shared_templates
 
@@ -88,14 +88,10 @@ class Scene:
 
     def git(self, *arguments: str, fails: bool = False, **env: str) -> str:
         """Run the person's git in the repository; its output, without the final newline."""
-        return os.fsdecode(self._git(arguments, env, fails=fails)).rstrip("\n")
-
-    def _git(self, arguments: tuple[str, ...], env: dict[str, str], *, stdin: bytes = b"", fails: bool = False) -> bytes:
-        done = subprocess.run(
-            ["git", *arguments], cwd=self.durable, env=person(self.root / "person") | env, input=stdin, capture_output=True, timeout=60
-        )
+        environment = person(self.root / "person") | env
+        done = subprocess.run(["git", *arguments], cwd=self.durable, env=environment, capture_output=True, timeout=60, check=False)
         assert fails or done.returncode == 0, (arguments, os.fsdecode(done.stderr + done.stdout))
-        return done.stdout
+        return os.fsdecode(done.stdout).rstrip("\n")
 
     @contextmanager
     def engine(self, *, init: bool = True, budget: timedelta | None = None, spares: int = 0) -> Iterator[GitTrix]:
@@ -126,18 +122,8 @@ class Scene:
 
     def promoted(self) -> int:
         """Return how many commits of promotions the branch has."""
-        return len(self.git("log", "--format=%H", "--grep=^gittrix: ", f"{self.baseline}..main").split())
-
-    def committed(self, paths: Iterable[str]) -> dict[str, bytes | None]:
-        """Return what the branch has at each path; None where it has nothing. One process of git reads them all."""
-        asked = "".join(f"main:{path}\n" for path in paths).encode()
-        answers = BytesIO(self._git(("cat-file", "--batch"), {}, stdin=asked))
-
-        def content() -> bytes | None:
-            header = answers.readline().split()
-            return None if header[-1] == b"missing" else answers.read(int(header[-1]) + 1)[:-1]
-
-        return {path: content() for path in paths}
+        with Judge(self.durable) as judge:
+            return _promotions(judge)
 
     def leftovers(self) -> list[str]:
         """List locks, ``.keep`` files and files of the engine in the person's directories; a recovered engine leaves none."""
@@ -164,24 +150,32 @@ class Scene:
         Returns:
             The state the session was found in.
         """
-        before = self.promoted()
-        with self.engine() as engine:
-            state = engine.info(session).state
-            if state == "active":
-                assert did(engine.get_session(session)) == work
-                result = engine.get_session(session).promote(files=[*work])
-                assert self.git("rev-parse", "main") == result.sha
-                assert result.warnings == ()
-            else:
-                assert state == "promoted"
-                with pytest.raises(SessionExpired, match="was promoted"):
-                    engine.get_session(session)
-            assert not (engine.store.directory(session) / "workspace").exists()
-            assert engine.recover().problems == []
-        assert self.promoted() == before + (state == "active")
-        assert self.committed(work) == work
+        # One process of git reads the repository before and after.
+        with Judge(self.durable) as judge:
+            before = _promotions(judge)
+            with self.engine() as engine:
+                state = engine.info(session).state
+                if state == "active":
+                    assert did(engine.get_session(session)) == work
+                    result = engine.get_session(session).promote(files=[*work])
+                    assert judge.head() == result.sha
+                    assert result.warnings == ()
+                else:
+                    assert state == "promoted"
+                    with pytest.raises(SessionExpired, match="was promoted"):
+                        engine.get_session(session)
+                assert not (engine.store.directory(session) / "workspace").exists()
+                assert engine.recover().problems == []
+            assert _promotions(judge) == before + (state == "active")
+            committed = judge.tree(judge.head())
+            assert {path: committed.get(path) for path in work} == work
         self.judge_repository()
         return state
+
+
+def _promotions(judge: Judge) -> int:
+    """Return how many commits of promotions the branch of a judge's repository has."""
+    return sum(judge.commit(id_).message.startswith("gittrix: ") for id_ in judge.history(judge.head()))
 
 
 def person(home: Path) -> dict[str, str]:

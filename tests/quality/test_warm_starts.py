@@ -41,7 +41,7 @@ SESSIONS: Final = int(os.environ.get("PYTEST_GITTRIX_SESSIONS", "12"))
 DRAW: Final = os.environ.get("PYTEST_GITTRIX_DRAW", "0")
 KINDS: Final[tuple[WorkspaceKind, ...]] = ("clone", "clone", "copy", "lazy", "overlay")
 LONGEST_LIFE: Final = 0.06
-"""Seconds after which the last of the makers that are to be killed are."""
+"""The most seconds that a maker works before it is killed."""
 FILES: Final = {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}
 EVERY_OBJECT: Final = ("cat-file", "--batch-all-objects", "--batch-check")
 
@@ -99,9 +99,13 @@ class Store:
                 found.add(path.stat().st_ino)
         return found
 
-    def forget(self) -> None:
-        """Be another process, which knows of earlier seeds and spares only what is on the disk."""
+    def close(self) -> None:
+        """Close the engine."""
         self.engine.close()
+
+    def forget(self) -> None:
+        """Have an engine as another process has it, which knows of earlier seeds and spares only what is on the disk."""
+        self.close()
         seeds_module._recent.clear()
         self.engine = self.another()
 
@@ -138,7 +142,7 @@ def test_a_session_of_a_used_store_is_the_one_of_a_new_store(tmp_path: Path) -> 
     repo = GitRepo.make(tmp_path / "durable", dict(FILES), bare=True)
     kinds = [kind for kind in KINDS if kind != "overlay" or not missing_layers(str(tmp_path))]
     used = Store(tmp_path / "used", repo, spares=1)
-    with closing(used.engine):
+    with closing(used):
         for number in range(SESSIONS):
             kind = draw.choice(kinds)
             if draw.random() < 0.25:
@@ -150,7 +154,7 @@ def test_a_session_of_a_used_store_is_the_one_of_a_new_store(tmp_path: Path) -> 
             if draw.random() < 0.05:
                 used.prune()
             new = Store(tmp_path / f"new{number}", repo)
-            with closing(new.engine):
+            with closing(new):
                 spares = used.spare_inodes()
                 warm, cold = used.start(f"session-{number}", kind), new.start(f"session-{number}", kind)
                 there, wanted = used.found(warm), new.found(cold)
@@ -174,4 +178,5 @@ def test_a_session_of_a_used_store_is_the_one_of_a_new_store(tmp_path: Path) -> 
                 used.engine.services.resources.spares.wait()
             shutil.rmtree(new.root)
     sys.stdout.write(f"{dict(counts)}\n")
-    assert min(counts["derived"], counts["spare"]) > SESSIONS // 6
+    assert counts["derived"] > SESSIONS // 4
+    assert counts["spare"]

@@ -27,21 +27,21 @@ def confine(*, quick: bool = False) -> list[Measurement]:
         workspace, home = Path(root, "workspace"), Path(root, "home")
         workspace.mkdir()
         home.mkdir()
-        place, told = Place(workspace, home), {"PATH": os.defpath}
-        variants: dict[str, Variant] = {PLAIN: _plain(workspace, told)}
+        place, environment = Place(workspace, home), {"PATH": os.defpath}
+        variants: dict[str, Variant] = {PLAIN: _plain(workspace, environment)}
         for means in MEANS:
             if not missing(means.by):
-                variants[str(means)] = _confined(place, means, told)
+                variants[str(means)] = _confined(place, means, environment)
         return summarise("confine", interleave(variants, rounds=20 if quick else 200, seconds=5 if quick else 40, warm=2))
 
 
-def _plain(workspace: Path, told: dict[str, str]) -> Variant:
-    return _timed(lambda: subprocess.run(["true"], cwd=workspace, env=told, capture_output=True, check=True))
+def _plain(workspace: Path, environment: dict[str, str]) -> Variant:
+    return _timed(lambda: subprocess.run(["true"], cwd=workspace, env=environment, capture_output=True, check=True))
 
 
-def _confined(place: Place, means: Confinement, told: dict[str, str]) -> Variant:
+def _confined(place: Place, means: Confinement, variables: dict[str, str]) -> Variant:
     def job() -> None:
-        if run(["true"], place, means, environment=told).code != 0:
+        if run(["true"], place, means, environment=variables).code != 0:
             raise RuntimeError(f"{means} does not work")
 
     return _timed(job)

@@ -146,20 +146,20 @@ def _engine(root: Path, durability: Durability) -> Iterator[GitTrix]:
 
 
 def _promote(root: Path, durability: Durability, who: str, times: int, ready: Callable[[], object]) -> None:
-    with _engine(root, durability) as engine, open(root / f"promoted-{who}", "a") as told:
+    with _engine(root, durability) as engine, open(root / f"promoted-{who}", "a") as promoted:
         ready()
         for number in range(times):
             session = engine.start_session("promote")
             session.write(f"{who}/{number % _NAMES}", f"{who} {number}\n")
-            told.write(f"{session.promote().sha}\n")
+            promoted.write(f"{session.promote().sha}\n")
 
 
 def _commit_under_a_lock(root: Path, durability: Durability, who: str, times: int, ready: Callable[[], object]) -> None:
-    with open(root / "lock", "w") as lock, open(root / f"promoted-{who}", "a") as told:
+    with open(root / "lock", "w") as lock, open(root / f"promoted-{who}", "a") as promoted:
         ready()
         for number in range(times):
             fcntl.flock(lock, fcntl.LOCK_EX)
-            told.write(f"{_commit(root, durability, who, number)}\n")
+            promoted.write(f"{_commit(root, durability, who, number)}\n")
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
@@ -181,8 +181,8 @@ def _be_the_rival(root: Path, _durability: Durability, who: str, _times: int, re
     for number in count():
         change = f"M 100644 inline {who}/{number % _NAMES}\ndata <<end\n{number}\nend\n\nget-mark :1\n"
         commit = f"commit {BRANCH}\nmark :1\ncommitter {who} <bench@example.com> now\ndata 0\nfrom {BRANCH}^0\n{change}"
-        with suppress(subprocess.CalledProcessError), path.open("a") as told, _turn(root):
-            told.write(f"{_git(root, 'fast-import', '--quiet', '--date-format=now', data=commit)}\n")
+        with suppress(subprocess.CalledProcessError), path.open("a") as promoted, _turn(root):
+            promoted.write(f"{_git(root, 'fast-import', '--quiet', '--date-format=now', data=commit)}\n")
         time.sleep(_RIVALS_PAUSE)
 
 
@@ -231,9 +231,9 @@ def _count_losses(times: int, durability: str) -> int:
             _wait_for(workers[:PROCESSES], timeout=_TIMEOUT + PROCESSES * times)
             took = time.perf_counter() - began
         _git(root, "fsck", "--strict", "--connectivity-only")
-        told, commits = _promoted(root), _commits(root)
+        reported, commits = _promoted(root), _commits(root)
         rivals = len((root / "promoted-rival").read_text().split())
-        lost = len(told - commits) + PROCESSES * times + rivals - len(told)
+        lost = len(reported - commits) + PROCESSES * times + rivals - len(reported)
         print(f"{PROCESSES * times:,} promotions, {rivals:,} commits of a rival, {took:.0f} s: {lost} lost")
         return bool(lost)
 

@@ -59,18 +59,18 @@ def verbs(root: argparse.ArgumentParser, prefix: str = "gittrix") -> Iterator[tu
 
 
 def test_every_event_is_in_the_reference_with_its_keys() -> None:
-    told = {}
+    documented = {}
     for name, _, keys in (row for row in rows(page("reference/store.md"), "## Events") if len(row) == 3):
         optional = re.findall(r"\[`(\w+)`\]", keys)
-        told[names(name)[0]] = (set(names(keys)) - set(optional), set(optional))
+        documented[names(name)[0]] = (set(names(keys)) - set(optional), set(optional))
 
-    assert told == {name: (set(kind.required), set(kind.optional)) for name, kind in (VOCABULARY | LIVE).items()}
+    assert documented == {name: (set(kind.required), set(kind.optional)) for name, kind in (VOCABULARY | LIVE).items()}
 
 
 def test_the_names_that_listeners_may_use_are_in_the_reference() -> None:
-    told = [(*names(row[0]), *names(row[1])) for row in rows(page("reference/store.md"), "## Events") if len(row) == 2]
+    documented = [(*names(row[0]), *names(row[1])) for row in rows(page("reference/store.md"), "## Events") if len(row) == 2]
 
-    assert told == [(public, stored) for stored, public in PUBLIC_NAMES.items()]
+    assert documented == [(public, stored) for stored, public in PUBLIC_NAMES.items()]
 
 
 def test_every_point_of_the_engine_is_in_the_reference() -> None:
@@ -82,28 +82,28 @@ def test_every_point_of_the_engine_is_in_the_reference() -> None:
 
 
 def test_every_argument_of_the_marker_is_in_the_reference() -> None:
-    told = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## The marker")]
+    documented = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## The marker")]
 
-    assert sorted(told) == sorted(inspect.signature(config.gittrix).parameters)
+    assert sorted(documented) == sorted(inspect.signature(config.gittrix).parameters)
 
 
 def test_every_argument_of_the_marker_for_evals_is_in_the_reference() -> None:
-    told = [names(row[0])[0] for row in rows(page("reference/fixtures-evals.md"), "## The marker")]
+    documented = [names(row[0])[0] for row in rows(page("reference/fixtures-evals.md"), "## The marker")]
 
-    assert told == [*ARGUMENTS]
+    assert documented == [*ARGUMENTS]
 
 
 def test_every_part_of_a_sample_of_evals_is_in_the_reference() -> None:
-    told = {name.removesuffix("()") for row in rows(page("reference/fixtures-evals.md"), "## The sample") for name in names(row[0])}
+    documented = {name.removesuffix("()") for row in rows(page("reference/fixtures-evals.md"), "## The sample") for name in names(row[0])}
     parts = {name for name in vars(EvalSample) if not name.startswith("_")}
 
-    assert told == parts | {"id", "epoch", "key", "run"}
+    assert documented == parts | {"id", "epoch", "key", "run"}
 
 
 def test_every_option_is_in_the_reference_and_its_other_names_follow_from_the_first() -> None:
-    told = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## Options")]
+    documented = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## Options")]
 
-    assert told == [one.flag for one in config.OPTIONS] + ["--gittrix-show-config"]
+    assert documented == [one.flag for one in config.OPTIONS] + ["--gittrix-show-config"]
     for one in config.OPTIONS:
         ini = one.flag.removeprefix("--").replace("-", "_")
         assert (one.variable, one.ini) == (f"PYTEST_{ini.upper()}", ini)
@@ -168,12 +168,12 @@ def test_what_the_first_page_runs_evals_on_is_there() -> None:
 
 
 def test_every_command_and_flag_is_in_the_reference() -> None:
-    told = page("reference/cli.md")
+    page_text = page("reference/cli.md")
     commands = dict(verbs(command_line()))
     flags = {flag for command in commands.values() for action in command._actions for flag in action.option_strings} - {"-h", "--help"}
 
-    assert [name for name in commands if f"| `{name}" not in told] == []
-    assert [flag for flag in flags if not re.search(rf"`{flag}[ `]", told)] == []
+    assert [name for name in commands if f"| `{name}" not in page_text] == []
+    assert [flag for flag in flags if not re.search(rf"`{flag}[ `]", page_text)] == []
 
 
 def test_the_table_of_compatibility_has_a_run_of_each_combination() -> None:

@@ -33,10 +33,10 @@ def test_junit_has_what_is_true_of_each_sample_and_of_the_run(half: EvalTests) -
 
     whole, cases = properties(half.root / "junit.xml")
     record = half.store().sample("a")
-    told = cases["test_case[a]"]
-    assert (told["gittrix_eval_key"], told["gittrix_eval_promoted"]) == (record.key, record.promoted)
-    assert (told["gittrix_eval_outcome"], told["gittrix_eval_run"], told["gittrix_eval_origin"]) == ("pass", "runs/suite", "run")
-    assert float(told["gittrix_eval_seconds"]) > 0
+    values = cases["test_case[a]"]
+    assert (values["gittrix_eval_key"], values["gittrix_eval_promoted"]) == (record.key, record.promoted)
+    assert (values["gittrix_eval_outcome"], values["gittrix_eval_run"], values["gittrix_eval_origin"]) == ("pass", "runs/suite", "run")
+    assert float(values["gittrix_eval_seconds"]) > 0
     assert cases["test_case[b]"]["gittrix_eval_reason"] == half.store().sample("b").reason
     assert {name.removeprefix("gittrix_eval.suite."): value for name, value in whole.items() if len(value) < 40} == {
         "directory": "runs/suite",

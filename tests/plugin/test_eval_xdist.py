@@ -23,8 +23,8 @@ def by_command(evals: EvalTests, agent: str, out: str, *more: str) -> dict[str, 
         [sys.executable, "-m", "pytest_gittrix.cli", *words], cwd=evals.root, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told: dict[str, str] = json.loads(done.stdout)["data"]
-    return told
+    data: dict[str, str] = json.loads(done.stdout)["data"]
+    return data
 
 
 def dying(evals: EvalTests) -> tuple[str, Path]:
@@ -70,7 +70,7 @@ def test_the_controller_writes_what_is_true_of_the_whole_run(evals: EvalTests) -
         "4",
         "0.0",
     )
-    assert {name: told["gittrix_eval_outcome"] for name, told in cases.items()} == {f"test_case[{id_}]": "fail" for id_ in IDS}
+    assert {name: recorded["gittrix_eval_outcome"] for name, recorded in cases.items()} == {f"test_case[{id_}]": "fail" for id_ in IDS}
     result.stdout.fnmatch_lines(["*gittrix eval: suite*", "4 samples: 4 fail", "pass rate 0.0%*less than the 10% that must pass"])
     assert evals.runs() == ["suite"]
     assert (evals.root / "runs" / "suite" / "report.html").is_file()
@@ -119,12 +119,12 @@ def test_a_run_that_was_killed_is_gone_on_with_by_the_command_line(evals: EvalTe
 
     killed = evals.run_apart()
     done = len(evals.outcomes())
-    told = by_command(evals, agent, "runs/suite", "--resume")
+    data = by_command(evals, agent, "runs/suite", "--resume")
 
     assert killed.ret == -signal.SIGKILL
     assert 0 < done < len(IDS)
     assert len(calls.read_text().splitlines()) == len(IDS) + 1
-    assert told["digest"] == by_command(evals, agent, "runs/command")["digest"]
+    assert data["digest"] == by_command(evals, agent, "runs/command")["digest"]
     assert evals.left() == []
 
 

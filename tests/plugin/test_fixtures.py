@@ -167,8 +167,8 @@ def test_another_programs_git_is_raced_through_the_environment(run: Run) -> None
             before = gittrix_durable.head()
             gittrix_race.before("rev-parse", lambda: gittrix_rival.commit({"a": "rival"}, message="in between"))
             read = ["git", "rev-parse", "main"]
-            told = subprocess.run(read, cwd=gittrix_durable.path, env=gittrix_race.env, check=True, capture_output=True, text=True)
-            assert told.stdout.strip() == gittrix_durable.head() != before
+            done = subprocess.run(read, cwd=gittrix_durable.path, env=gittrix_race.env, check=True, capture_output=True, text=True)
+            assert done.stdout.strip() == gittrix_durable.head() != before
     """
     run(source).assert_outcomes(passed=1)
 

@@ -248,8 +248,8 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     table = installed.pytest("--gittrix-show-config", *arguments, where=project, **variables)
     done = installed.pytest(*arguments, "check_options.py", where=project, **variables, GIVEN=json.dumps(given))
 
-    told = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
-    assert {name: value for name, value in told.items() if name not in EVALS} == given, table.stderr
+    versions = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
+    assert {name: value for name, value in versions.items() if name not in EVALS} == given, table.stderr
     assert summary(done) == {"passed": 8, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout

@@ -62,12 +62,12 @@ def birth(draw: random.Random, id_: str, known: list[SessionState]) -> Happening
 
 def identity(draw: random.Random) -> dict[str, str]:
     """Who works in a session, and on what."""
-    told = {
+    facts = {
         "agent": draw.choice(["Toast", "Fig", "é"]),
         "rig": draw.choice(["gastown", "beads"]),
         "work_unit": draw.choice(["gt-1", "gt-2", "gt-3"]),
     }
-    return {name: value for name, value in told.items() if draw.random() < 0.6}
+    return {name: value for name, value in facts.items() if draw.random() < 0.6}
 
 
 MAY_HAPPEN: Final[list[tuple[int, Callable[[random.Random, SessionState], Happening]]]] = [
@@ -204,8 +204,8 @@ class History:
 
 def facts_of(now: SessionState) -> dict[str, str | None]:
     """What a session can be found by."""
-    told = {name: now.identity.get(name) for name in ("agent", "rig", "work_unit")}
-    return {**told, "chain": now.chain, "outcome": now.ending, "parent": now.lineage.parent if now.lineage else None}
+    names = {name: now.identity.get(name) for name in ("agent", "rig", "work_unit")}
+    return {**names, "chain": now.chain, "outcome": now.ending, "parent": now.lineage.parent if now.lineage else None}
 
 
 def expected(store: Store, now: SessionState) -> Row:

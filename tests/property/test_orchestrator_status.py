@@ -94,12 +94,12 @@ def test_the_same_evidence_never_makes_a_status_come_back(
         session.decided(0, start, "task_in_progress")
     if report is not None:
         session.tell(0, "report.submitted", report=report, accepted=True)
-    now, told = 0.0, []
+    now, shown = 0.0, []
     for gap in gaps:
         now += gap
         session.look(now, runtime, activity, pr)
-        told.append(session.observations.session.state)
-    visited = [state for state, _ in groupby(told)]
+        shown.append(session.observations.session.state)
+    visited = [state for state, _ in groupby(shown)]
 
     assert len(visited) == len(set(visited))
     assert not session.decisions[-1].changed or now < 25 or session.observations.memory is not None
@@ -177,8 +177,8 @@ def test_any_bytes_are_a_file(raw: bytes) -> None:
         values = read(path)
         assert (values is None) == (not raw.decode("utf-8", "surrogateescape").strip())
         if values is not None:
-            told = session_of("app-1", values, modified_ns=NOW)
-            assert told["status"] == raw_status(values.get("status")) in STATUSES
+            imported = session_of("app-1", values, modified_ns=NOW)
+            assert imported["status"] == raw_status(values.get("status")) in STATUSES
             assert update(path, {"note": "x"}) == {**values, "note": "x"} == read(path)
 
 
@@ -188,8 +188,8 @@ def test_the_file_of_a_session_tells_what_its_record_tells(happened: list[tuple[
     for minute, (type, data) in enumerate(happened, 1):
         if type != "session.ended":
             session.tell(minute, type, **data)
-    told = record(session.events)
+    row = record(session.events)
     # Not kept: what the agent does just now, and a pull request of which no address is known.
-    told |= {"activity": None, "pr": None}
+    row |= {"activity": None, "pr": None}
 
-    assert session_of("app-1", parse(render(values_of(session.events))), modified_ns=0) == told
+    assert session_of("app-1", parse(render(values_of(session.events))), modified_ns=0) == row

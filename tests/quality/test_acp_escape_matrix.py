@@ -16,7 +16,7 @@ from support.git import GitRepo
 
 TRIES = """
 import subprocess
-there = {**told, "fifo": cwd + "/.git/lives"}
+there = {**place, "fifo": cwd + "/.git/lives"}
 printed = {}
 json.dump(there, open(cwd + "/told.json", "w"))
 for escape in escapes:
@@ -79,7 +79,7 @@ def test_an_agent_at_the_default_level_gets_out_in_no_way(editor: Editor, durabl
         )
         target.other.write_text("text of another session")
         with open_host(tmp_path, target) as host:
-            given = f"told, escapes, program = {host.there!r}, {[*EXPECTED]!r}, {escapes.AGENT!r}\n"
+            given = f"place, escapes, program = {host.there!r}, {[*EXPECTED]!r}, {escapes.AGENT!r}\n"
             await editor.prompt(session, given + TRIES)
             printed = json.loads(editor.said())
             await editor.connection.close_session(session_id=session)

@@ -139,10 +139,10 @@ def test_every_promotion_and_every_commit_is_there_once(scene: Scene) -> None:
             scene.git(*command, fails=True)
 
     with beside(commit_by_plumbing, commit_and_push, tidy) as done:
-        told = all_at_once(scene, PROMOTER, EACH)
+        printed = all_at_once(scene, PROMOTER, EACH)
 
     history = scene.git("rev-list", "main").split()
-    promoted = [sha for shas in told for sha in shas]
+    promoted = [sha for shas in printed for sha in shas]
     subjects = Counter(scene.git("log", "--format=%s", "main").splitlines())
     wanted = {f"gittrix: p{process} {number}": 1 for process in range(PROCESSES) for number in range(EACH)}
     print(
@@ -184,8 +184,8 @@ WINNER = """
 
 
 def test_one_file_that_everybody_wants_goes_to_exactly_one(scene: Scene) -> None:
-    told = all_at_once(scene, WINNER)
-    assert sorted(told) == [["conflict app.py"]] * (PROCESSES - 1) + [[f"promoted {scene.git('rev-parse', 'main')}"]]
+    printed = all_at_once(scene, WINNER)
+    assert sorted(printed) == [["conflict app.py"]] * (PROCESSES - 1) + [[f"promoted {scene.git('rev-parse', 'main')}"]]
     scene.judge_repository()
 
 
@@ -232,7 +232,7 @@ def test_everything_that_is_recorded_at_once_is_there_once_and_in_its_place(scen
     with scene.engine() as engine:
         ids = [engine.start_session("talk").id for _ in range(sessions)]
 
-    told = all_at_once(scene, RECORDER, each, *ids)
+    printed = all_at_once(scene, RECORDER, each, *ids)
 
     with scene.engine() as engine:
         logs = [engine.store.log(id).read("strict") for id in ids]
@@ -243,5 +243,5 @@ def test_everything_that_is_recorded_at_once_is_there_once_and_in_its_place(scen
     assert sum(map(len, said)) == each * PROCESSES
     for process in range(PROCESSES):
         mine = [(seq, text) for seq, text in said[process % sessions] if text.split()[0] == str(process)]
-        assert mine == [(int(seq), f"{process} {number}") for number, seq in enumerate(told[process])]
+        assert mine == [(int(seq), f"{process} {number}") for number, seq in enumerate(printed[process])]
         assert len(mine) == each

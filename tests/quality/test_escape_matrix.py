@@ -147,10 +147,10 @@ def test_an_ordinary_user_has_the_same_levels(tmp_path: Path) -> None:
         os.chown(place, NOBODY, NOBODY)
         Path(root).chmod(0o755)
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-        told = {"PATH": os.environ["PATH"], "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(place)}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(place)}
         done = subprocess.run(
             [*user, OTHER_PYTHON, str(source / "escapes.py"), str(place)],
-            env=told,
+            env=environment,
             cwd=place,
             capture_output=True,
             timeout=200,
@@ -168,10 +168,10 @@ def test_an_ordinary_user_has_the_same_levels(tmp_path: Path) -> None:
 def test_the_table_of_the_reference_is_the_one_that_is_tested() -> None:
     below = PAGE.read_text(encoding="utf-8").partition("\n## What gets out\n")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if re.match(r"\| \w", line)]
-    told = {row[0]: tuple(cell.startswith("**yes**") for cell in row[1:]) for row in cells}
+    documented = {row[0]: tuple(cell.startswith("**yes**") for cell in row[1:]) for row in cells}
 
-    assert told.pop("the agent can") == (False, False, False)
-    assert told == EXPECTED
+    assert documented.pop("the agent can") == (False, False, False)
+    assert documented == EXPECTED
 
 
 def test_the_launcher_is_the_python_that_runs_this() -> None:

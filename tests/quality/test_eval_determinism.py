@@ -117,8 +117,8 @@ def test_in_a_jail_even_the_paths_that_an_agent_sees_are_the_same(tmp_path: Path
     one, other = (ran(place, tmp_path, agent, out=tmp_path / name / "run", confine="jail") for name in ("one", "other"))
 
     same_bytes(one, other)
-    told = one.store.objects.file(one.records[0].final, "told.txt").decode()
-    assert told.startswith("/workspace /home/agent ")
+    seen_by_agent = one.store.objects.file(one.records[0].final, "told.txt").decode()
+    assert seen_by_agent.startswith("/workspace /home/agent ")
 
 
 def test_in_a_jail_the_whole_environment_of_an_agent_is_the_same(tmp_path: Path) -> None:

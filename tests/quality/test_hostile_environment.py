@@ -30,7 +30,7 @@ LIFE = """
     root, kind = Path(sys.argv[1]), sys.argv[2]
     clock, ids = FrozenClock(), (f"session-{number}" for number in range(99))
     durable = LocalDurable(root / "durable", author=("Promoter", "promoter@example.com"))
-    told = {}
+    account = {}
     with GitTrix(
         durable, LocalEphemeral(kind=kind), home=root / "home", clock=clock, eviction=EvictionPolicy(ttl_idle=timedelta(hours=4)),
         sweep_interval=timedelta(minutes=5), durability="fast", strategy="commit", ids=ids.__next__,
@@ -40,18 +40,18 @@ LIFE = """
         session.write("app.py", b"print(1)\\r\\n")
         session.write("new/\\u00e9.txt", "new\\n")
         session.delete("README.md")
-        told["diff"] = session.diff()
-        told["touched"] = session.touched_files()
+        account["diff"] = session.diff()
+        account["touched"] = session.touched_files()
         if kind == "clone":
-            told["commit"] = session.commit("work")
-            told["log"] = [(entry.sha, entry.author_name, str(entry.timestamp)) for entry in session.log()]
+            account["commit"] = session.commit("work")
+            account["log"] = [(entry.sha, entry.author_name, str(entry.timestamp)) for entry in session.log()]
         clock.advance(minutes=7)
-        told["promoted"] = session.promote().sha
+        account["promoted"] = session.promote().sha
         clock.advance(hours=5)
-        told["ended"] = [(record.id, record.state) for record in engine.list_sessions()]
+        account["ended"] = [(record.id, record.state) for record in engine.list_sessions()]
         events = [(engine.store.directory(id_) / "events.jsonl").read_text() for id_ in engine.store.ids()]
-        told["archive"] = (engine.store.directory("session-1") / "archive.patch").read_bytes().decode()
-        told["now"] = str(clock.now())
+        account["archive"] = (engine.store.directory("session-1") / "archive.patch").read_bytes().decode()
+        account["now"] = str(clock.now())
 
     def neutral(line):
         event = json.loads(line)
@@ -60,8 +60,8 @@ LIFE = """
             event["data"].pop(key, None)
         return event
 
-    told["events"] = [neutral(line) for text in events for line in text.splitlines()]
-    print(json.dumps(told, sort_keys=True, default=str))
+    account["events"] = [neutral(line) for text in events for line in text.splitlines()]
+    print(json.dumps(account, sort_keys=True, default=str))
 """
 
 
@@ -173,8 +173,8 @@ def lived(scene: Scene, surroundings: Surroundings, kind: str = "clone") -> dict
         [sys.executable, "-c", program, str(scene.root), kind], env=environment, cwd="/", capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.decode().replace(str(scene.root), "ROOT"))
-    return told
+    account: dict[str, Any] = json.loads(done.stdout.decode().replace(str(scene.root), "ROOT"))
+    return account
 
 
 _clean: dict[str, dict[str, Any]] = {}
@@ -192,10 +192,10 @@ def undisturbed(kind: str = "clone") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
 def test_the_surroundings_change_no_result(scene: Scene, name: str) -> None:
-    told = lived(scene, SURROUNDINGS[name])
-    assert told == undisturbed()
+    account = lived(scene, SURROUNDINGS[name])
+    assert account == undisturbed()
     assert not (scene.root / "mark").exists()
-    assert scene.git("rev-parse", "main") == told["promoted"]
+    assert scene.git("rev-parse", "main") == account["promoted"]
     scene.judge_repository()
     victim = scene.root / "victim"
     if victim.exists():
@@ -215,9 +215,9 @@ def test_other_workspaces_are_as_calm(scene: Scene, name: str, kind: str) -> Non
 
 
 def test_what_is_told_holds_what_could_differ() -> None:
-    told = undisturbed()
-    assert told["touched"] == ["README.md", "app.py", "new/\u00e9.txt"]
-    assert "+print(1)\r\n" in told["diff"]
-    assert told["ended"] == [["session-0", "promoted"], ["session-1", "expired"]]
-    assert [event["type"] for event in told["events"]].count("promote.done") == 1
-    assert "+one\r\n" in told["archive"]
+    account = undisturbed()
+    assert account["touched"] == ["README.md", "app.py", "new/\u00e9.txt"]
+    assert "+print(1)\r\n" in account["diff"]
+    assert account["ended"] == [["session-0", "promoted"], ["session-1", "expired"]]
+    assert [event["type"] for event in account["events"]].count("promote.done") == 1
+    assert "+one\r\n" in account["archive"]

@@ -186,7 +186,7 @@ def check_promotion(scene: Scene, session: str, tree: Path, git: Callable[..., s
     """Promote, and compare everything; gives what came of it."""
     refused = is_refused(git)
     on_branch = git("symbolic-ref", "-q", "HEAD", fails=True) == "refs/heads/main"
-    told = account(git)
+    listed = account(git)
     marker = install_hooks(scene)
     head = scene.git("rev-parse", "main")
     before, tree_before = everything_below(scene.durable), everything_below(tree)
@@ -211,7 +211,7 @@ def check_promotion(scene: Scene, session: str, tree: Path, git: Callable[..., s
     assert {path for path in inside if not path.startswith(known) and path != "logs"} == set()
     for name in HOOKS:
         (scene.git_dir / "hooks" / name).unlink()
-    assert account(git) == told
+    assert account(git) == listed
     return "landed, checkout brought forward" if on_branch else "landed"
 
 

@@ -154,9 +154,9 @@ def overdue(scene: Scene) -> None:
 
 
 def judge_promote(scene: Scene, run: SupervisedRun) -> str:
-    told = run.stdout.decode().split()
-    assert run.killed or told, run.stderr.decode()[-600:]
-    assert not told or (told[0] == "promoted") == (scene.promoted() == 1), f"told {told}, but {scene.promoted()} are in"
+    printed = run.stdout.decode().split()
+    assert run.killed or printed, run.stderr.decode()[-600:]
+    assert not printed or (printed[0] == "promoted") == (scene.promoted() == 1), f"told {printed}, but {scene.promoted()} are in"
     with scene.engine():
         pass
     scene.judge_repository()
@@ -252,8 +252,8 @@ def judge_ended(scene: Scene, session: str) -> None:
     assert not (directory / "workspace").exists()
     assert not (directory / "engine").exists()
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    told = [event["data"].get("patch") for event in events if event["type"] == "archive.written"]
-    assert sorted(told) == sorted(set(told)), "what was set aside is told once"
+    patches = [event["data"].get("patch") for event in events if event["type"] == "archive.written"]
+    assert sorted(patches) == sorted(set(patches)), "what was set aside is told once"
     whole = directory / "archive.workspace"  # what could not be archived as a change is kept as it was
     if whole.exists():
         assert all((whole / path).read_bytes() == data if data is not None else not (whole / path).exists() for path, data in WORK.items())

@@ -76,15 +76,15 @@ def hand_on(scene: Scene) -> None:
             raise
 
 
-def judge_handoff(scene: Scene, told: list[str]) -> str:
+def judge_handoff(scene: Scene, printed: list[str]) -> str:
     states = states_of(scene)
     live = [state for state in states.values() if not state.ended]
     assert len(live) == 1, [(state.id, state.state) for state in states.values()]
     heir = live[0]
     assert (
-        not told
-        or told[0] in (heir.id, "refused None None" if heir.id == FIRST else f"refused unknown {heir.id}")
-        or (heir.id == FIRST and told[0].startswith("refused unknown"))
+        not printed
+        or printed[0] in (heir.id, "refused None None" if heir.id == FIRST else f"refused unknown {heir.id}")
+        or (heir.id == FIRST and printed[0].startswith("refused unknown"))
     )
     inherited = [event.data["path"] for event in log_of(scene, heir.id) if event.type == "session.write"]
     assert inherited == [*WORK]
@@ -134,12 +134,12 @@ def succeed(scene: Scene) -> None:
         do(successor)
 
 
-def judge_succession(scene: Scene, told: list[str]) -> str:
+def judge_succession(scene: Scene, printed: list[str]) -> str:
     states = states_of(scene)
     live = [state.id for state in states.values() if not state.ended]
     successor = states[FIRST].successor
     assert live == ([] if successor is None else [successor])
-    assert not told or told == live
+    assert not printed or printed == live
     with scene.engine() as engine:
         if successor is None:
             word = "none yet"
@@ -184,11 +184,11 @@ def fork(session: UserSession) -> UserSession:
     return session.fork(answer.seq, summary=True)
 
 
-def judge_fork(scene: Scene, told: list[str]) -> str:
+def judge_fork(scene: Scene, printed: list[str]) -> str:
     assert differing(kept(scene), scene.home / "sessions" / FIRST) <= {".lock"}
     states = states_of(scene)
     live = [state.id for state in states.values() if not state.ended and state.id != FIRST]
-    assert not told or told == live
+    assert not printed or printed == live
     assert len(live) <= 1
     for state in states.values():
         if state.ended:

@@ -66,12 +66,12 @@ def record(scene: Scene) -> None:
         session.record("assistant_message", {"text": "I see"})
 
 
-def judge_record(scene: Scene, told: list[str]) -> str:
+def judge_record(scene: Scene, printed: list[str]) -> str:
     with scene.engine() as engine:
         session = engine.get_session(FIRST)
         said = session.history(["user_message", "tool_call", "tool_result", "assistant_message"])
         names = [name for event in said for name in event.data.get("resources", ())]
-        for name in [*names, *(line.removeprefix("attached ") for line in told)]:
+        for name in [*names, *(line.removeprefix("attached ") for line in printed)]:
             assert session.attached(name) == PICTURE
         name = session.attach(PICTURE)
         session.record("user_message", {"text": "again", "resources": [name]})
@@ -106,9 +106,9 @@ def checkpoint(scene: Scene) -> None:
         print(engine.get_session(FIRST).checkpoint())
 
 
-def judge_checkpoint(scene: Scene, told: list[str]) -> str:
+def judge_checkpoint(scene: Scene, printed: list[str]) -> str:
     kept = [event for event in log_of(scene, FIRST) if event.type == "workspace.kept"]
-    assert not told or told == [event.data["tree"] for event in kept]
+    assert not printed or printed == [event.data["tree"] for event in kept]
     with scene.engine() as engine:
         session = engine.get_session(FIRST)
         session.write("app.py", "later\n")
@@ -147,9 +147,9 @@ def _talk(context: TurnContext) -> None:
     context.record("tool_call", {**CALL, "call_id": "2"})
 
 
-def judge_turn(scene: Scene, told: list[str]) -> str:
+def judge_turn(scene: Scene, printed: list[str]) -> str:
     ended = [event.data["status"] for event in log_of(scene, FIRST) if event.type == "turn.ended"]
-    assert told != ["done"] or ended == ["lost", "done"] or ended == ["lost"]
+    assert printed != ["done"] or ended == ["lost", "done"] or ended == ["lost"]
     with scene.engine() as engine:
         session = engine.get_session(FIRST)
         turn = session.start_turn(lambda context: context.record("assistant_message", {"text": "I see"}), runs="thread")
@@ -239,17 +239,17 @@ def rebuild(scene: Scene) -> None:
         index.close()
 
 
-def judge_look(scene: Scene, told: list[str]) -> str:
+def judge_look(scene: Scene, printed: list[str]) -> str:
     with scene.engine() as engine:
         ids = engine.store.ids()
         answers = {f"listed {' '.join(sorted(ids))}", f"found {' '.join(sorted(ids))}", f"live {FIRST}"}
-        assert set(told) <= answers
+        assert set(printed) <= answers
         assert sorted(one.id for one in engine.list_sessions()) == sorted(ids)
         assert [one.id for one in engine.query(work_unit="nobody's")] == []
         engine.get_session(FIRST).identify(work_unit="gt-1")
         assert [one.id for one in engine.query(work_unit="gt-1")] == [FIRST]
         check_index(engine)
-    return "answered" if told else "not answered"
+    return "answered" if printed else "not answered"
 
 
 OPERATIONS: Final = {
@@ -349,10 +349,10 @@ def peer(scene: Scene, what: str) -> Iterator[Callable[[int], None]]:
             process.stdin.flush()
 
         yield ask
-        told, error = process.communicate(timeout=60)
+        printed, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
     texts = {event.seq: event.data["text"] for event in log_of(scene, FIRST) if event.type == "user_message"}
-    assert [texts[int(seq)] for seq in told.split()] == [f"peer {number}" for number in range(asked)]
+    assert [texts[int(seq)] for seq in printed.split()] == [f"peer {number}" for number in range(asked)]
 
 
 def say_much(scene: Scene) -> None:
@@ -381,10 +381,10 @@ def test_who_is_killed_beside_another_keeps_it_from_nothing(place: Path, what: s
             ask(3)
             struck = supervise_function(lambda: act(scene), fault=Kill(at), within=scene.root)
             assert struck.killed
-            told = [line.split() for line in struck.stdout.decode().splitlines()]
+            printed = [line.split() for line in struck.stdout.decode().splitlines()]
             ask(1)
             log = log_so_far(scene)
-            assert [log[int(seq)] for _, _, seq, _ in told] == [type_ for _, _, _, type_ in told]
+            assert [log[int(seq)] for _, _, seq, _ in printed] == [type_ for _, _, _, type_ in printed]
             killed += 1
     print(f"{what} beside another: killed {killed}, the other went on {killed} times")
     check_store(scene)

@@ -138,12 +138,12 @@ def judge_promoted(scene: Scene, engine: GitTrix) -> None:
 def judge(scene: Scene, run: SupervisedRun) -> str:
     """What must hold after a strike; gives a word for what was found."""
     assert scene.server is not None
-    told = run.stdout.decode().split()
-    assert run.killed or told, run.stderr.decode()[-2000:]
+    printed = run.stdout.decode().split()
+    assert run.killed or printed, run.stderr.decode()[-2000:]
     with scene.engine() as engine:  # which recovers
         state = engine.info(scene.session).state
         assert engine.recover().problems == []
-        assert not told or (told[0] == "promoted") <= (state == "promoted"), f"told {told}, and it is {state}"
+        assert not printed or (printed[0] == "promoted") <= (state == "promoted"), f"told {printed}, and it is {state}"
         if state == "active":
             assert scene.git.branches() == ["main"]
             assert scene.server.state.pulls == {}

@@ -74,8 +74,8 @@ def spawn(scene: Scene) -> None:
         agent_of(engine, id).stop(grace=0)
 
 
-def judge(scene: Scene, told: list[str]) -> str:
-    known = {*states_of(scene), *told}
+def judge(scene: Scene, printed: list[str]) -> str:
+    known = {*states_of(scene), *printed}
     with scene.engine() as engine:
         lead = lead_of(scene, engine)
         before = contents(engine)
@@ -92,7 +92,7 @@ def judge(scene: Scene, told: list[str]) -> str:
             assert [one.status for one in lead.poll("app-3")] == ["errored"]  # its agent went with the machine
             assert lead.restore("app-3").status == "working"
             lead.kill("app-3")
-        assert not told or shown
+        assert not printed or shown
         again = lead.spawn(CONFIG)
         assert again.id not in known
         assert again.status == "working"

@@ -65,8 +65,8 @@ def report(scene: Scene, *names: str) -> None:
             print(json.dumps([name, answer]))
 
 
-def judge(scene: Scene, told: list[str]) -> str:
-    reported = dict(json.loads(line) for line in told)
+def judge(scene: Scene, printed: list[str]) -> str:
+    reported = dict(json.loads(line) for line in printed)
     with scene.engine() as engine:
         session = engine.get_session(FIRST)
         commits = {reported[name] for name in ("commit", "commit again") if name in reported}

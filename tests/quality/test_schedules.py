@@ -426,13 +426,13 @@ def test_a_seeded_defect_is_found_by_trying_every_order(name: str, tmp_path: Pat
 
 def test_the_page_shows_what_its_test_prints(pytester: pytest.Pytester) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    program, told = (re.search(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) for language in ("python", "text"))
+    program, output = (re.search(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) for language in ("python", "text"))
     assert program
-    assert told
+    assert output
     pytester.makepyfile(test_promote=program[1])
 
     result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=120)
 
     result.assert_outcomes(failed=1)
     shown = [line.removeprefix("E       ").removeprefix("AssertionError: ").rstrip() for line in result.outlines if line.startswith("E ")]
-    assert [line for line in shown if line] == [line for line in told[1].splitlines() if line]
+    assert [line for line in shown if line] == [line for line in output[1].splitlines() if line]

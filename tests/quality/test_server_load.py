@@ -41,16 +41,16 @@ class Client:
     def request(self, method: str, path: str, body: object = None) -> Any:
         self._connection.request(method, path, None if body is None else json.dumps(body), self._key)
         response = self._connection.getresponse()
-        told = json.loads(response.read())
-        assert response.status == 200, told
-        return told
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        return answer
 
     def round(self, number: int) -> None:
         """Say one more thing, ask for an item that all ask for, and look."""
         text = json.dumps({"text": f"{self.number}:{number}"}).encode()
         argv = ["session", "record", self.talk, "user_message", "--json"]
-        told = self.request("POST", "/api/command", {"argv": argv, "cwd": "/", "stdin_base64": base64.b64encode(text).decode()})
-        assert told["status"] == 0, told
+        answer = self.request("POST", "/api/command", {"argv": argv, "cwd": "/", "stdin_base64": base64.b64encode(text).decode()})
+        assert answer["status"] == 0, answer
         self.said += 1
         item = f"round-{number}"
         locked = self.request("POST", f"/api/sessions/{self.chat}/locks", {"work_item_id": item})

@@ -57,11 +57,11 @@ def test_every_request_is_answered_as_the_description_says(tmp_path: Path) -> No
 
 def test_the_description_tells_of_every_request_and_its_refusals(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "home") as daemon:
-        told = daemon.request("GET", "/openapi.json").json
+        schema = daemon.request("GET", "/openapi.json").json
 
-    paths = {f"{method.upper()} {path}" for path, methods in told["paths"].items() for method in methods}
+    paths = {f"{method.upper()} {path}" for path, methods in schema["paths"].items() for method in methods}
     assert {"GET /health", "GET /api/events", "POST /api/command", "POST /api/sessions/start", "GET /api/orchestrator/sessions"} <= paths
-    for methods in told["paths"].values():
+    for methods in schema["paths"].values():
         for operation in methods.values():
             assert "422" not in operation["responses"]
             assert "4XX" in operation["responses"]

@@ -427,11 +427,11 @@ class TestRule13Reproducible:
                 sha = session.commit("mine")
                 shell(session, "echo n > new")
                 result = session.promote(files=["app.py"])
-                told = [session.id, sha, result.sha, site.durable.git("rev-list", "main")]
+                ids = [session.id, sha, result.sha, site.durable.git("rev-list", "main")]
                 for event in site.events(session.id):
                     data = {key: value for key, value in event.data.items() if key != "owner"}
-                    told.append(f"{event.seq} {event.ts} {event.type} {event.actor} {data}".replace(str(place), ""))
-                (place / "told").write_text("\n".join(told))
+                    ids.append(f"{event.seq} {event.ts} {event.type} {event.actor} {data}".replace(str(place), ""))
+                (place / "told").write_text("\n".join(ids))
 
         for name in ("one", "two"):
             assert in_child(lambda name=name: run(name)) == 0

@@ -80,8 +80,8 @@ class TestCommands:
     def test_bm_session_inspect_is_session_inspect(self, cli: Cli, staff: Staff) -> None:
         id_ = started(cli, "ada", "--kind", "interactive")
         (staff.workspace(id_) / "new.txt").write_text("new\n")
-        told = cli.data("session", "inspect", id_)
-        assert (told["session"]["session_id"], told["git_state"]["repos"][0]["uncommitted_files"]) == (id_, ["new.txt"])
+        inspected = cli.data("session", "inspect", id_)
+        assert (inspected["session"]["session_id"], inspected["git_state"]["repos"][0]["uncommitted_files"]) == (id_, ["new.txt"])
 
     def test_bm_session_finalize_is_session_finalize(self, cli: Cli, staff: Staff) -> None:
         id_ = started(cli, "ada", "--kind", "interactive")

@@ -80,9 +80,9 @@ class TestSessions:
         assert cli.start(*OF_TOAST).startswith("sess_")
 
     def test_start_takes_terminal_molecule_step_and_directory(self, cli: Cli) -> None:
-        told = {"tmux_session": "gt-gastown-Toast", "molecule_id": "mol-1", "step_ref": "build", "cwd": "/town/toast"}
-        id_ = cli.start(*(word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", value)))
-        assert cli.data("session", "show", id_, "--as", "gastown").items() >= told.items()
+        facts = {"tmux_session": "gt-gastown-Toast", "molecule_id": "mol-1", "step_ref": "build", "cwd": "/town/toast"}
+        id_ = cli.start(*(word for name, value in facts.items() for word in (f"--{name.replace('_', '-')}", value)))
+        assert cli.data("session", "show", id_, "--as", "gastown").items() >= facts.items()
 
     def test_handoff_takes_an_id_and_who_was_handed_on_names_its_successor(self, cli: Cli) -> None:
         first = cli.start(*OF_TOAST)

@@ -83,9 +83,9 @@ class TestTheSessionObject:
     """Data Model, Session Object."""
 
     def test_id_is_the_runtime_s_uuid_where_it_has_one(self, site: Site) -> None:
-        told = str(uuid4())
-        session = site.start(id=resolve({"CLAUDE_SESSION_ID": told}).id)
-        assert session.view("gastown")["id"] == session.id == told
+        given = str(uuid4())
+        session = site.start(id=resolve({"CLAUDE_SESSION_ID": given}).id)
+        assert session.view("gastown")["id"] == session.id == given
 
     def test_id_is_made_up_where_nobody_tells_one(self, site: Site) -> None:
         """Ours begin with ``sess_``; whoever wants UUIDs has them made by ``resolve``, or gives the engine ``ids=``."""

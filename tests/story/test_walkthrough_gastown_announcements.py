@@ -70,8 +70,8 @@ class TestIntegrationPoints:
     """Integration Points."""
 
     def test_1_spawn_registers_with_terminal_agent_rig_role_work_and_directory(self, site: Site) -> None:
-        told = {**TOAST, "work_unit": "gt-xyz", "cwd": "/town/toast"}
-        assert site.start(**told).view("gastown").items() >= told.items()
+        facts = {**TOAST, "work_unit": "gt-xyz", "cwd": "/town/toast"}
+        assert site.start(**facts).view("gastown").items() >= facts.items()
 
     def test_1_spawn_sets_the_session_s_id_in_the_agent_s_environment(self, site: Site) -> None:
         session = site.start(**TOAST)
@@ -205,9 +205,9 @@ class TestMigrationPath:
             pass
         with pytest.raises(RuntimeError), session.step("test"):
             raise RuntimeError("red")
-        told = [(line["type"], line["payload"].get("outcome")) for line in told_by_town(site)[1:]]
+        lines = [(line["type"], line["payload"].get("outcome")) for line in told_by_town(site)[1:]]
         started, completed = "session_step_started", "session_step_completed"
-        assert told == [(started, None), (completed, "done"), (started, None), (completed, "failed")]
+        assert lines == [(started, None), (completed, "done"), (started, None), (completed, "failed")]
 
     def test_phase_2_the_history_of_steps_is_in_the_session_s_file(self, site: Site) -> None:
         session = site.start(**TOAST)
@@ -234,28 +234,28 @@ class TestMigrationPath:
 
     def test_phase_3_events_are_told_on_a_unix_socket(self, site: Site) -> None:
         with site.engine.stream(site.root / "town.sock"):
-            told = follow(site.root / "town.sock")
+            lines = follow(site.root / "town.sock")
             session = site.start(**TOAST)
-            line = next(told)
+            line = next(lines)
         assert (line["session"], line["type"], line["seq"]) == (session.id, "session.created", 0)
 
     def test_phase_3_a_dashboard_subscribes_to_what_it_shows(self, site: Site) -> None:
         shown, other = site.start(**TOAST), site.start(**NUX)
         with site.engine.stream(site.root / "town.sock"):
-            told = follow(site.root / "town.sock", session=shown.id, types=["status", "session.ended"])
+            lines = follow(site.root / "town.sock", session=shown.id, types=["status", "session.ended"])
             other.emit("status", {"status": "thinking"})
             shown.emit("status", {"status": "done"})
             shown.discard()
-        assert [line["type"] for line in told] == ["status", "session.ended"]
+        assert [line["type"] for line in lines] == ["status", "session.ended"]
 
     def test_phase_3_a_witness_reacts_without_polling(self, site: Site) -> None:
         crashed = site.start(**TOAST)
         respawned: list[str] = []
         with site.engine.stream(site.root / "town.sock"):
-            told = follow(site.root / "town.sock", types=["workspace.removed"])
+            lines = follow(site.root / "town.sock", types=["workspace.removed"])
 
             def witness() -> None:
-                respawned.append(site.start(parent=next(told)["session"]).id)
+                respawned.append(site.start(parent=next(lines)["session"]).id)
 
             thread = threading.Thread(target=witness)
             thread.start()

@@ -130,10 +130,10 @@ class TestProperties:
         assert (handle.runtime_name, handle.id) == ("process", str(owner.pid))
 
     def test_agent_info_is_what_is_known_of_its_conversation(self, led: Led) -> None:
-        silent, told = led.spawn(), led.spawn(prompt="Fix the authentication bug")
+        silent, prompted = led.spawn(), led.spawn(prompt="Fix the authentication bug")
         assert silent.agent_info is None
-        assert told.agent_info is not None
-        assert (told.agent_info.summary, told.agent_info.summary_is_fallback) == ("Fix the authentication bug", True)
+        assert prompted.agent_info is not None
+        assert (prompted.agent_info.summary, prompted.agent_info.summary_is_fallback) == ("Fix the authentication bug", True)
 
     def test_created_at_is_the_clock_s(self, led: Led) -> None:
         assert led.spawn().created_at == led.site.clock.now()
@@ -376,8 +376,8 @@ class TestUsage:
         session = led.spawn()
         led.does(session, "waiting_input")
         led.lead.poll()
-        told = [event for event in led.notifications if event["type"] == "session.needs_input"]
-        assert [(event["sessionId"], event["priority"]) for event in told] == [(session.id, "urgent")]
+        asked = [event for event in led.notifications if event["type"] == "session.needs_input"]
+        assert [(event["sessionId"], event["priority"]) for event in asked] == [(session.id, "urgent")]
 
 
 class TestNotes:

@@ -394,8 +394,8 @@ class TestStartTurn:
 
         session.start_turn(forget, runs=runs).wait(LONG)
         session.start_turn(lambda _context: None, runs=runs).wait(LONG)
-        told = [event.type for event in session.history(["turn.started", "tool_call", "tool_result"])]
-        assert told == ["turn.started", "tool_call", "tool_result", "turn.started"]
+        types = [event.type for event in session.history(["turn.started", "tool_call", "tool_result"])]
+        assert types == ["turn.started", "tool_call", "tool_result", "turn.started"]
         assert session.history("tool_result")[0].data["error"]["details"]["reason"] == "before_start_turn"
 
     @everywhere

@@ -25,7 +25,7 @@ class Editor:
         store: of the sessions.
         connection: to ``gittrix acp``.
         runner: the event loop of both.
-        told: the updates, as JSON.
+        updates: what it is told, as JSON.
         asked: the titles of what it was asked permission for.
         calls: the ids of these tool calls.
         answer: the kind of option that its user takes; ``None`` answers that the turn was cancelled.
@@ -36,7 +36,7 @@ class Editor:
         self.store = store
         self.connection: Any = None
         self.runner: asyncio.Runner | None = None
-        self.told: list[dict[str, Any]] = []
+        self.updates: list[dict[str, Any]] = []
         self.asked: list[str] = []
         self.calls: list[str] = []
         self.answer: str | None = "allow_once"
@@ -49,14 +49,14 @@ class Editor:
 
     def anew(self) -> Editor:
         """The same editor, as it begins."""
-        self.told.clear()
+        self.updates.clear()
         self.asked.clear()
         self.calls.clear()
         self.answer, self.while_asked = "allow_once", lambda: None
         return self
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
-        self.told.append(update.model_dump(mode="json", by_alias=True, exclude_none=True))
+        self.updates.append(update.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
         self.asked.append(str(tool_call.title))
@@ -78,11 +78,11 @@ class Editor:
     def said(self) -> str:
         """What the agent's side said since the last time."""
         text = "".join(one["content"].get("text", "") for one in self.of("agent_message_chunk"))
-        self.told.clear()
+        self.updates.clear()
         return text
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        return [one for one in self.told if one["sessionUpdate"] == kind]
+        return [one for one in self.updates if one["sessionUpdate"] == kind]
 
 
 @contextmanager

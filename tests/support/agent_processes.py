@@ -60,8 +60,8 @@ def owner(agent: AgentProcess) -> Owner:
 
 def record(agent: AgentProcess) -> dict[str, Any]:
     """What its directory tells of it."""
-    told: dict[str, Any] = json.loads((agent.directory / "agent.json").read_bytes())
-    return told
+    stored: dict[str, Any] = json.loads((agent.directory / "agent.json").read_bytes())
+    return stored
 
 
 def keeper_of(agent: AgentProcess) -> Owner:

@@ -60,8 +60,8 @@ class Confined:
 
     def run(self, *argv: str, place: Place | None = None, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
         """Run a program there."""
-        told = {"PATH": PATH, **(environment or {})}
-        return run(argv, place or self.place(), self.confinement, environment=told, **{"timeout": LONG} | options)
+        variables = {"PATH": PATH, **(environment or {})}
+        return run(argv, place or self.place(), self.confinement, environment=variables, **{"timeout": LONG} | options)
 
     def shell(self, script: str, **options: Any) -> Finished:
         """Run a shell script there."""
@@ -71,7 +71,7 @@ class Confined:
         """Run Python there."""
         return self.run(sys.executable, "-I", "-S", "-c", code, *arguments, **options)
 
-    def told(self, script: str, **options: Any) -> str:
+    def output(self, script: str, **options: Any) -> str:
         """What a shell script writes; it has to end well."""
         ended = self.shell(script, **options)
         assert ended.code == 0, ended

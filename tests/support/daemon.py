@@ -245,7 +245,7 @@ def descriptors() -> int:
 def impostor(home: Path, port: int, **changes: Any) -> None:
     """Publish a daemon's file that leads to a port."""
     owner = Owner.current()
-    told = daemon_file.DaemonFile(
+    published = daemon_file.DaemonFile(
         "team",
         "127.0.0.1",
         port,
@@ -258,7 +258,7 @@ def impostor(home: Path, port: int, **changes: Any) -> None:
         "key",
         owner.to_json(),
     )
-    daemon_file.publish(home, replace(told, **changes))
+    daemon_file.publish(home, replace(published, **changes))
 
 
 @contextmanager

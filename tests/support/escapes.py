@@ -69,14 +69,14 @@ def show(path):
     print(open(path).read())
 
 def daemon():
-    ready, told = os.pipe()
-    os.set_inheritable(told, True)
+    ready, reporting = os.pipe()
+    os.set_inheritable(reporting, True)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             code = "import os, select, sys; f = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK); os.write(int(sys.argv[2]), b'x');"
             code += "[os.close(n) for n in (0, 1, 2, int(sys.argv[2]))]; p = select.poll(); p.register(f); p.poll()"
-            os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, there["fifo"], str(told)], {})
+            os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, there["fifo"], str(reporting)], {})
         os._exit(0)
     os.wait()
     os.read(ready, 1)
@@ -269,13 +269,13 @@ class Host:
         """Whether the agent gets out that way; it may be started as one that stays is."""
         with tempfile.TemporaryDirectory(prefix="gx-home-") as apart:
             home = Path(apart, "home")
-            told = hermetic_env(home, base={"PATH": os.environ["PATH"]})
+            variables = hermetic_env(home, base={"PATH": os.environ["PATH"]})
             place = Place(self.target.workspace, home, toolchain())
             argv = [sys.executable, "-I", "-c", AGENT, escape]
             if stays:
-                launch = wrapped(argv, place, confinement, environment=told)
-                argv, confinement, told = launch.argv, CONFINEMENTS["off"], launch.environment
-            ended = run(argv, place, confinement, environment=told, stdin=json.dumps(self.there).encode(), timeout=60)
+                launch = wrapped(argv, place, confinement, environment=variables)
+                argv, confinement, variables = launch.argv, CONFINEMENTS["off"], launch.environment
+            ended = run(argv, place, confinement, environment=variables, stdin=json.dumps(self.there).encode(), timeout=60)
         assert not ended.timed_out, ended
         assert ended.code in (0, 1), ended
         return self.judge(escape, ended.stdout)

@@ -168,9 +168,9 @@ def test_junit_shows_each_sample_as_a_test(run: Run, tmp_path: Path, kind: str, 
     }
     by_name = {case.get("name"): {child.tag for child in case} for case in suite.iter("testcase")}
     assert by_name == {"case-1[1]": {"properties"}, "case-2[1]": {"properties", "failure"}, "case-3[1]": {"properties", "error"}}
-    told = {one.get("name"): one.get("value") for one in suite.iter("property")}
-    assert told["score.promotion"] in ("C", "I")
-    assert "sha" in told
+    properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert properties["score.promotion"] in ("C", "I")
+    assert "sha" in properties
 
 
 def test_junit_of_what_is_no_log_or_has_no_such_score_is_refused(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,11 +126,11 @@ async def test_paths_that_leave_the_workspace_are_refused_by_code_and_nothing_is
     (session.workspace_path / "link").symlink_to(outside)
 
     async with Client(server(tools)) as client:
-        told = [await refused(client, "read_file", path=path), await refused(client, "write_file", path=path, contents="x")]
+        refusals = [await refused(client, "read_file", path=path), await refused(client, "write_file", path=path, contents="x")]
         if path:
-            told.append(await refused(client, "delete_file", path=path))
+            refusals.append(await refused(client, "delete_file", path=path))
 
-    assert all("WRITE_REJECTED" in words or "PATH_NOT_FOUND" in words for words in told), told
+    assert all("WRITE_REJECTED" in words or "PATH_NOT_FOUND" in words for words in refusals), refusals
     assert [*outside.iterdir()] == []
     assert not (tmp_path / "out").exists()
 
@@ -219,7 +219,7 @@ async def test_after_the_session_has_ended_every_tool_says_so(tools: SessionTool
     session.discard()
 
     async with Client(server(tools)) as client:
-        told = [
+        refusals = [
             await refused(client, "read_file", path="app.py"),
             await refused(client, "write_file", path="app.py", contents="x"),
             await refused(client, "diff"),
@@ -228,7 +228,7 @@ async def test_after_the_session_has_ended_every_tool_says_so(tools: SessionTool
             await refused(client, "request_promotion", message="x"),
         ]
 
-    assert all("SESSION_EXPIRED" in words for words in told), told
+    assert all("SESSION_EXPIRED" in words for words in refusals), refusals
 
 
 # Over standard input and output ------------------------------------------------------------------------------------------------------

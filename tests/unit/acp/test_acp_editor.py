@@ -110,7 +110,7 @@ def test_conversations_are_cancelled_forked_listed_closed_and_loaded(editor: Edi
         assert turns_of(editor, first) == [("task", "interrupted"), ("task", "done")]
 
         fork = (await editor.connection.fork_session(session_id=first, cwd=str(durable.path))).session_id
-        editor.told.clear()
+        editor.updates.clear()
         await editor.prompt(fork, "say(open(cwd + '/new.py').read())")
         await editor.prompt(other, "say(str(os.path.exists(cwd + '/new.py')))")
         assert editor.said() == "# new\nFalse"
@@ -120,12 +120,12 @@ def test_conversations_are_cancelled_forked_listed_closed_and_loaded(editor: Edi
         await editor.connection.close_session(session_id=first)
         with pytest.raises(acp.RequestError, match="Invalid params"):
             await editor.prompt(first, "say('gone')")
-        editor.told.clear()
+        editor.updates.clear()
         await editor.connection.load_session(session_id=first, cwd=str(durable.path))
-        kinds = [one["sessionUpdate"] for one in editor.told if one["sessionUpdate"] != "available_commands_update"]
+        kinds = [one["sessionUpdate"] for one in editor.updates if one["sessionUpdate"] != "available_commands_update"]
         assert kinds[:2] == ["user_message_chunk", "agent_message_chunk"]
         assert kinds[-3:] == ["tool_call", "tool_call_update", "agent_message_chunk"]
-        editor.told.clear()
+        editor.updates.clear()
         assert await editor.prompt(first, "say(open(cwd + '/new.py').read())") == "end_turn"
         assert editor.said() == "# new\n"
 
@@ -256,7 +256,7 @@ threading.Thread(target=noise, daemon=True).start()
         await editor.prompt(session, WRITES)
         workspace = Path(editor.of("tool_call")[0]["locations"][0]["path"]).parent
         await editor.prompt(session, noise)
-        editor.told.clear()
+        editor.updates.clear()
         beside: list[str] = []
 
         async def while_asked() -> None:
@@ -264,12 +264,12 @@ threading.Thread(target=noise, daemon=True).start()
             while not (workspace / "gone").exists():
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.05)
-            beside.extend(one["sessionUpdate"] for one in editor.told)
+            beside.extend(one["sessionUpdate"] for one in editor.updates)
 
         editor.while_asked = while_asked
         await editor.prompt(session, "/promote")
         assert beside == ["tool_call"]
-        while "noise" not in str(editor.told):
+        while "noise" not in str(editor.updates):
             await asyncio.sleep(0.005)
         assert editor.asked == ["Promote 1 file"], "the agent asks within its turn, or nobody answers"
 
@@ -343,13 +343,13 @@ def test_a_load_of_an_open_conversation_gives_its_servers_to_an_agent_that_is_st
         await load()
         assert "cannot start the MCP server words" in await refusal(missing)
         assert "at work with the MCP servers that it began with" in await refusal(server("third"))
-        editor.told.clear()
+        editor.updates.clear()
         await editor.prompt(session, USES_MCP)
         assert editor.said() == "second in here"
 
         await editor.connection.close_session(session_id=session)
         await load(server("third"))
-        editor.told.clear()
+        editor.updates.clear()
         await editor.prompt(session, USES_MCP)
         assert editor.said() == "third in here"
 

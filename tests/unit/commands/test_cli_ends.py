@@ -74,10 +74,10 @@ def test_a_conflict_names_the_paths_and_leaves_the_session_as_it_was(cli: Cli) -
         cli.ok("session", "write", id_, path, stdin="ours\n")
     head = cli.commit({"app.py": "theirs\n"})
 
-    told = cli.refused("promote", id_)
+    refusal = cli.refused("promote", id_)
 
-    assert "'app.py'" in told
-    assert "README.md" not in told
+    assert "'app.py'" in refusal
+    assert "README.md" not in refusal
     assert cli.git("rev-parse", "HEAD").strip() == head
     assert cli.ok("session", "touched", id_).lines == ["README.md", "app.py"]
     cli.ok("promote", id_, "README.md")
@@ -92,8 +92,8 @@ def test_secrets_are_told_of_or_refused(cli: Cli) -> None:
     assert (refused["code"], refused["secrets"]) == ("SECRETS_FOUND", {"app.py": ["line 2: GitHub token"]})
     assert "app.py: line 2: GitHub token" in cli.refused("promote", id_, "--refuse-secrets")
     assert cli.git("rev-parse", "HEAD") == head
-    told = cli("promote", id_)
-    assert (told.status, "app.py: line 2: GitHub token" in told.err) == (0, True)
+    done = cli("promote", id_)
+    assert (done.status, "app.py: line 2: GitHub token" in done.err) == (0, True)
     assert cli.git("rev-parse", "HEAD") != head
 
 

@@ -106,12 +106,12 @@ def test_info_tells_what_happened_when_asked(cli: Cli, id_: str) -> None:
     cli.ok("session", "write", id_, "app.py", stdin="x\n")
     cli.ok("session", "discard", id_)
 
-    plain, told = cli.data("session", "info", id_), cli.data("session", "info", id_, "--events")
+    plain, with_events = cli.data("session", "info", id_), cli.data("session", "info", id_, "--events")
 
-    assert plain == {name: value for name, value in told.items() if name != "events"}
-    assert [event["seq"] for event in told["events"]] == list(range(len(told["events"])))
-    assert {"session.created", "session.write", "session.ended"} <= {event["type"] for event in told["events"]}
-    write = next(event for event in told["events"] if event["type"] == "session.write")
+    assert plain == {name: value for name, value in with_events.items() if name != "events"}
+    assert [event["seq"] for event in with_events["events"]] == list(range(len(with_events["events"])))
+    assert {"session.created", "session.write", "session.ended"} <= {event["type"] for event in with_events["events"]}
+    write = next(event for event in with_events["events"] if event["type"] == "session.write")
     assert (write["actor"], write["data"]) == ("human", {"path": "app.py", "op": "write"})
     assert "session.write" in cli.ok("session", "info", id_, "--events").text
 
@@ -233,9 +233,9 @@ def test_ends_say_where_the_work_is(cli: Cli) -> None:
         assert [Path(path).name for path in paths] == ["archive.patch", "archive.git"]
         assert "+work" in Path(paths[0]).read_text()
         assert Path(paths[0]).parent.name == id_
-    told = cli.start()
-    cli.ok("session", "write", told, "new.txt", stdin=b"work\n")
-    assert f"{told}/archive.patch" in cli("session", "discard", told).err
+    started = cli.start()
+    cli.ok("session", "write", started, "new.txt", stdin=b"work\n")
+    assert f"{started}/archive.patch" in cli("session", "discard", started).err
 
 
 def test_extend_gives_the_session_with_its_new_deadline(cli: Cli) -> None:

@@ -100,10 +100,10 @@ class TestShow:
         for name in ("twin-d", "twin-b", "twin-c", "twin-a"):
             cli.start("--id", name)
 
-        told = cli.refused("session", "show", "twin")
+        refusal = cli.refused("session", "show", "twin")
 
-        assert "twin-a, twin-b, twin-c and more" in told
-        assert "twin-d" not in told
+        assert "twin-a, twin-b, twin-c and more" in refusal
+        assert "twin-d" not in refusal
         assert cli.data("session", "show", "twin-d")["id"] == "twin-d"
 
     def test_without_an_id_shows_the_session_that_the_environment_tells(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +139,10 @@ class TestShow:
     def test_names_who_told_of_a_session_that_is_not_there(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CLAUDE_SESSION_ID", "nobody")
 
-        told = cli.refused("session", "show")
+        refusal = cli.refused("session", "show")
 
-        assert "'nobody'" in told
-        assert "CLAUDE_SESSION_ID" in told
+        assert "'nobody'" in refusal
+        assert "CLAUDE_SESSION_ID" in refusal
 
     def test_an_id_in_the_environment_that_is_none_is_refused(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITTRIX_SESSION_ID", "../x")
@@ -191,8 +191,8 @@ class TestFork:
 
         assert (forked["task"], forked["parent"], forked["relation"], forked["forkRoot"]) == ("another way", first, "fork", first)
         assert cli.ok("session", "read", forked["id"], "app.py").text == "one"
-        told = cli.data("session", "history", forked["id"], "--types", "user_message,branch_summary")
-        assert [event["data"].get("text") for event in told] == ["one", None]
+        events = cli.data("session", "history", forked["id"], "--types", "user_message,branch_summary")
+        assert [event["data"].get("text") for event in events] == ["one", None]
         assert cli.ok("session", "read", first, "app.py").text == "two"
 
     def test_begins_with_the_files_that_were_asked_for(self, cli: Cli) -> None:

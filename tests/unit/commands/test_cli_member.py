@@ -135,10 +135,10 @@ def test_inspect_shows_the_record_and_what_is_not_saved(cli: Cli, staff: Staff) 
     id_ = chat(cli)
     (staff.workspace(id_) / "new.txt").write_text("new\n")
 
-    told = cli.data("session", "inspect", id_)
+    inspected = cli.data("session", "inspect", id_)
 
-    assert told["session"]["session_id"] == id_
-    assert told["git_state"]["repos"][0]["uncommitted_files"] == ["new.txt"]
+    assert inspected["session"]["session_id"] == id_
+    assert inspected["git_state"]["repos"][0]["uncommitted_files"] == ["new.txt"]
     assert "not committed: new.txt" in cli.ok("session", "inspect", id_).text
 
 
@@ -147,11 +147,11 @@ def test_what_is_held_back_goes_through_by_what_a_person_is_told_to_type(cli: Cl
     workspace = Path(cli.data("session", "inspect", id_)["session"]["workspace_path"])
     (workspace / "projects/app/example.env").write_text("token = 'ghp_" + "a1B2" * 9 + "'\n")
 
-    told = cli("member", "stop", id_)
+    stopped = cli("member", "stop", id_)
 
-    typed = next(line for line in told.err.splitlines() if "through: " in line).partition("through: gittrix ")[2].split()
-    assert "app: example.env" in told.err
-    assert "kept in the session's archive.held/app.git" in told.err
+    typed = next(line for line in stopped.err.splitlines() if "through: " in line).partition("through: gittrix ")[2].split()
+    assert "app: example.env" in stopped.err
+    assert "kept in the session's archive.held/app.git" in stopped.err
     assert (cli.home / "sessions" / id_ / "archive.held/app.git/HEAD").exists()
     assert typed[:3] == ["session", "finalize", id_]
     again = cli(*typed)

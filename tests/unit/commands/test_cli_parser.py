@@ -188,7 +188,7 @@ def test_two_dashes_after_two_dashes_are_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("session extend -- ID -2h", "'-2h' is not a duration"),
         ("session list -- -a", "invalid choice: '-a'"),
@@ -196,11 +196,11 @@ def test_two_dashes_after_two_dashes_are_a_name() -> None:
         ("promote --message -- ID", "--message needs a value."),
     ],
 )
-def test_misuse_after_two_dashes_is_told_as_it_was_typed(line: str, told: str) -> None:
+def test_misuse_after_two_dashes_is_told_as_it_was_typed(line: str, message: str) -> None:
     with pytest.raises(Misuse) as caught:
         parsed(line)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\0" not in str(caught.value)
 
 
@@ -257,7 +257,7 @@ def test_what_follows_two_dashes_is_a_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("session --no-daemon", "VERB is missing."),
         (
@@ -307,13 +307,13 @@ def test_what_follows_two_dashes_is_a_path() -> None:
         ("sweep now", "now is one argument too many."),
     ],
 )
-def test_what_is_no_command_line_is_misuse(line: str, told: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_what_is_no_command_line_is_misuse(line: str, message: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     status = main(shlex.split(line))
 
     out, err = capsysbinary.readouterr()
     assert (status, out) == (2, b"")
     first, *_, usage, help_ = err.decode().splitlines()
-    assert told in err.decode()
+    assert message in err.decode()
     assert first.startswith("gittrix: ")
     assert usage.startswith("  usage: gittrix ")
     assert help_.endswith(" --help` shows all of it.")

@@ -35,7 +35,7 @@ def server(site: Site) -> Iterator[ForgeServer]:
 
 
 @pytest.fixture
-def told(server: ForgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def named_forge(server: ForgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("REPO", "acme/app"), ("URL", server.url), ("TOKEN", TOKEN)):
         monkeypatch.setenv(f"GITTRIX_FORGE_{name}", value)
 
@@ -46,7 +46,7 @@ def begun(cli: Cli, site: Site) -> str:
     return id_
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("named_forge")
 def test_the_command_opens_one_as_it_is_told(cli: Cli, site: Site, server: ForgeServer) -> None:
     data = cli.data("promote", begun(cli, site), "--strategy", "pr", "--title", "Fix", "--body", "See.", "--draft", "--base", "main")
 
@@ -61,7 +61,7 @@ def test_the_command_opens_one_as_it_is_told(cli: Cli, site: Site, server: Forge
     }
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("named_forge")
 def test_people_are_shown_where_it_is(cli: Cli, site: Site, server: ForgeServer) -> None:
     assert cli.ok("promote", begun(cli, site), "--strategy", "pr").lines[1] == f"{server.web}/acme/app/pull/1"
 
@@ -86,7 +86,7 @@ def test_the_command_without_a_forge_says_so(cli: Cli, site: Site) -> None:
 # Remotes by address --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("named_forge")
 def test_a_private_remote_is_worked_on_with_the_token_of_its_forge(cli: Cli, site: Site, server: ForgeServer) -> None:
     id_ = cli.start("--durable", f"{server.git_url}#main")
     cli.ok("session", "write", id_, "app.py", stdin="print('v2')\n")
@@ -123,7 +123,7 @@ def test_a_branch_that_is_named_twice_must_be_the_same(cli: Cli, site: Site) -> 
     assert "Two branches" in cli.error(*asked)["message"]
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("named_forge")
 def test_after_a_kill_the_next_command_opens_what_was_not_opened(cli: Cli, site: Site, server: ForgeServer) -> None:
     id_ = begun(cli, site)
     kill_at("pr:opening", lambda: cli("promote", id_, "--strategy", "pr"))

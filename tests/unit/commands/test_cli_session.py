@@ -302,15 +302,15 @@ def test_the_beginning_of_an_id_is_enough(cli: Cli) -> None:
 def test_the_beginning_of_several_ids_names_them(cli: Cli) -> None:
     ids = sorted([cli.start(), cli.start()])
 
-    told = cli.refused("session", "read", "sess_", "app.py")
+    refusal = cli.refused("session", "read", "sess_", "app.py")
 
-    assert ", ".join(ids) in told
+    assert ", ".join(ids) in refusal
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("sess_nobody", "no session 'sess_nobody'"), ("../x", "'../x' is not a session id"), ("", "''")]
+    ("text", "message"), [("sess_nobody", "no session 'sess_nobody'"), ("../x", "'../x' is not a session id"), ("", "''")]
 )
-def test_an_id_of_nobody_is_named(cli: Cli, text: str, told: str) -> None:
+def test_an_id_of_nobody_is_named(cli: Cli, text: str, message: str) -> None:
     cli.start()
 
-    assert told in cli.refused("session", "info", text)
+    assert message in cli.refused("session", "info", text)

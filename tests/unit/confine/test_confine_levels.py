@@ -36,24 +36,24 @@ from pytest_gittrix.confine.choose import Confinement, Place, confinement, run
 os.environ["PATH"] = sys.argv[2]
 gain_nothing_by_exec()
 install(failing({name: errno.EPERM if name == "unshare" else errno.ENOSYS for name in sys.argv[3:]}))
-told = {}
+answers = {}
 for level in ("auto", "off", "guard", "jail"):
     try:
         found = confinement(level)
-        told[level] = [found.level, found.by, found.why]
+        answers[level] = [found.level, found.by, found.why]
     except GittrixError as problem:
-        told[level] = [problem.code, str(problem)]
+        answers[level] = [problem.code, str(problem)]
 for level, by in (("guard", "landlock"), ("jail", "namespaces")):
     try:
         ended = run(["touch", by], Place(Path(sys.argv[1])), Confinement(level, by), environment={"PATH": os.defpath})
-        told[by] = [ended.code]
+        answers[by] = [ended.code]
     except GittrixError as problem:
-        told[by] = [problem.code, str(problem)]
-print(json.dumps(told))
+        answers[by] = [problem.code, str(problem)]
+print(json.dumps(answers))
 """
 
 
-def told_without(directory: Path, *calls: str) -> dict[str, list[Any]]:
+def answers_without(directory: Path, *calls: str) -> dict[str, list[Any]]:
     """What a process says whose kernel refuses some calls, and that finds no bubblewrap."""
     nothing, work = directory / "nothing", directory / "work"
     nothing.mkdir()
@@ -61,8 +61,8 @@ def told_without(directory: Path, *calls: str) -> dict[str, list[Any]]:
     argv = [sys.executable, "-c", PROGRAM, str(work), str(nothing), *calls]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=LONG, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    told: dict[str, list[Any]] = json.loads(done.stdout)
-    return told
+    answers: dict[str, list[Any]] = json.loads(done.stdout)
+    return answers
 
 
 def test_auto_takes_the_strongest_there_is_and_says_why_it_is_not_stronger() -> None:
@@ -97,34 +97,34 @@ def test_the_levels_are_those_of_the_contract() -> None:
 
 def test_without_namespaces_auto_is_weaker_and_says_why_and_a_jail_is_an_error(tmp_path: Path) -> None:
     available("guard by landlock")
-    told = told_without(tmp_path, "unshare")
+    answers = answers_without(tmp_path, "unshare")
 
-    assert told["auto"][:2] == ["guard", "landlock"]
-    assert "no jail by bubblewrap: it is not installed; none by namespaces: unshare: Operation not permitted" in told["auto"][2]
-    code, message = told["jail"]
+    assert answers["auto"][:2] == ["guard", "landlock"]
+    assert "no jail by bubblewrap: it is not installed; none by namespaces: unshare: Operation not permitted" in answers["auto"][2]
+    code, message = answers["jail"]
     assert code == "CAPABILITY_MISSING"
     assert "Operation not permitted" in message
     assert "confine='auto'" in message
-    assert told["guard"][:2] == ["guard", "landlock"]
-    assert told["off"][:2] == ["off", "none"]
+    assert answers["guard"][:2] == ["guard", "landlock"]
+    assert answers["off"][:2] == ["off", "none"]
 
 
 def test_what_cannot_be_confined_is_an_error_and_is_not_run(tmp_path: Path) -> None:
-    told = told_without(tmp_path, "unshare", "landlock_create_ruleset")
+    answers = answers_without(tmp_path, "unshare", "landlock_create_ruleset")
 
-    assert [told["landlock"][0], told["namespaces"][0]] == ["ADAPTER_UNAVAILABLE", "ADAPTER_UNAVAILABLE"]
-    assert "could not be confined: landlock_create_ruleset: Function not implemented" in told["landlock"][1]
+    assert [answers["landlock"][0], answers["namespaces"][0]] == ["ADAPTER_UNAVAILABLE", "ADAPTER_UNAVAILABLE"]
+    assert "could not be confined: landlock_create_ruleset: Function not implemented" in answers["landlock"][1]
     assert [path.name for path in (tmp_path / "work").iterdir()] == []
 
 
 def test_without_anything_auto_is_off_and_says_why_and_every_other_level_is_an_error(tmp_path: Path) -> None:
-    told = told_without(tmp_path, "unshare", "landlock_create_ruleset")
+    answers = answers_without(tmp_path, "unshare", "landlock_create_ruleset")
 
-    assert told["auto"][:2] == ["off", "none"]
-    assert "no jail by bubblewrap" in told["auto"][2]
-    assert "no guard by Landlock: this kernel has no Landlock, or refuses it: " in told["auto"][2]
-    assert [told[level][0] for level in ("guard", "jail")] == ["CAPABILITY_MISSING", "CAPABILITY_MISSING"]
-    assert told["off"] == ["off", "none", "off was asked for"]
+    assert answers["auto"][:2] == ["off", "none"]
+    assert "no jail by bubblewrap" in answers["auto"][2]
+    assert "no guard by Landlock: this kernel has no Landlock, or refuses it: " in answers["auto"][2]
+    assert [answers[level][0] for level in ("guard", "jail")] == ["CAPABILITY_MISSING", "CAPABILITY_MISSING"]
+    assert answers["off"] == ["off", "none", "off was asked for"]
 
 
 # Sessions ----------------------------------------------------------------------------------------------------------------------

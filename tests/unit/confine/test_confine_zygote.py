@@ -102,38 +102,38 @@ def staying(confined: Confined, script: str = STAYS, more: str = "go()") -> Iter
 
 
 def test_all_commands_of_a_process_have_one_zygote(confined: Confined) -> None:
-    confined.told("true")
+    confined.output("true")
     before = zygote_of(os.getpid())
 
     with ThreadPoolExecutor(8) as pool:
-        told = [*pool.map(lambda number: confined.told(f"echo {number}; exit 0"), range(24))]
+        outputs = [*pool.map(lambda number: confined.output(f"echo {number}; exit 0"), range(24))]
 
-    assert told == [f"{number}\n" for number in range(24)]
+    assert outputs == [f"{number}\n" for number in range(24)]
     assert zygote_of(os.getpid()) == before
 
 
 def test_a_fork_has_a_zygote_of_its_own_and_takes_it_along(confined: Confined) -> None:
-    confined.told("true")
+    confined.output("true")
     parents = zygote_of(os.getpid())
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            told = confined.told("echo by a fork")
+            output = confined.output("echo by a fork")
             own = zygote_of(os.getpid())
-            os.write(writing, f"{own.pid} {own.start_time} {told}".encode())
+            os.write(writing, f"{own.pid} {own.start_time} {output}".encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as lines:
-        pid, start_time, told = lines.read().split(" ", 2)
+        pid, start_time, output = lines.read().split(" ", 2)
     os.waitpid(child, 0)
 
-    assert told == "by a fork\n"
+    assert output == "by a fork\n"
     assert int(pid) != parents.pid
     own = Process(int(pid), int(start_time), 0, 0, 0, "R")
     wait_until(lambda: gone(own))
-    assert confined.told("echo on") == "on\n"
+    assert confined.output("echo on") == "on\n"
     assert zygote_of(os.getpid()) == parents
 
 
@@ -176,7 +176,7 @@ def test_it_and_all_it_started_are_gone_when_its_process_was_killed(confined: Co
 
 
 def test_commands_leave_no_descriptor_open_and_no_process(confined: Confined) -> None:
-    confined.told("true")
+    confined.output("true")
     zygote = zygote_of(os.getpid())
     before = [descriptors(pid) for pid in (os.getpid(), zygote.pid)]
 
@@ -221,7 +221,7 @@ def test_it_has_nothing_of_its_process_s_environment_nor_of_its_files(confined: 
 def test_a_command_cannot_kill_who_started_it(guarded: Confined, whom: str) -> None:
     if lets_signals_out():
         pytest.skip("this kernel's Landlock lets signals out")
-    guarded.told("true")
+    guarded.output("true")
     before = zygote_of(os.getpid())
 
     # By number 0 it kills its own group: that is its right.
@@ -229,7 +229,7 @@ def test_a_command_cannot_kill_who_started_it(guarded: Confined, whom: str) -> N
 
     assert (ended.code, ended.signal) in ((5, None), (None, signal.SIGKILL))
     assert ended.code == 5 or whom in ("0", "-- -1")
-    assert guarded.told("echo on") == "on\n"
+    assert guarded.output("echo on") == "on\n"
     assert zygote_of(os.getpid()) == before
 
 
@@ -242,7 +242,7 @@ def test_one_that_was_killed_is_replaced_and_what_runs_goes_on(confined: Confine
         killed = zygote_of(os.getpid())
         os.kill(killed.pid, signal.SIGKILL)
 
-        assert confined.told("echo by another") == "by another\n"
+        assert confined.output("echo by another") == "by another\n"
         (confined.workspace / "stay").write_text("said\n")
         ended = running.result()
 
@@ -271,10 +271,10 @@ def test_a_process_that_has_other_limits_by_now_passes_them_on(confined: Confine
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     mask = os.umask(0o022)
     try:
-        first = confined.told(script)
+        first = confined.output(script)
         os.umask(0o077)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-        second = confined.told(script)
+        second = confined.output(script)
     finally:
         os.umask(mask)
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
@@ -287,7 +287,7 @@ def test_a_thread_that_may_do_less_cannot_do_more_through_the_zygote(confined: C
     from pytest_gittrix.os_level.linux import gain_nothing_by_exec
     from pytest_gittrix.os_level.seccomp import failing, install
 
-    confined.told("true")
+    confined.output("true")
     raised: list[Exception] = []
 
     def restricted() -> None:
@@ -304,4 +304,4 @@ def test_a_thread_that_may_do_less_cannot_do_more_through_the_zygote(confined: C
 
     assert "could not be confined" in str(raised)
     assert not (confined.workspace / "made").exists()
-    assert confined.told("echo on") == "on\n"
+    assert confined.output("echo on") == "on\n"

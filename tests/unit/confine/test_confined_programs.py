@@ -181,7 +181,7 @@ def test_whoever_waits_for_it_takes_it_along(stronger: Confined, number: int) ->
 
 def test_many_run_at_once(confined: Confined) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(lambda number: confined.told(f"echo {number}"), range(8))]
+        found = [*pool.map(lambda number: confined.output(f"echo {number}"), range(8))]
 
     assert found == [f"{number}\n" for number in range(8)]
 
@@ -209,31 +209,31 @@ def test_what_the_loader_is_told_reaches_the_program_and_not_whoever_confines_it
 
 
 def test_home_and_temporary_directory_are_its_own_and_stay_while_the_place_does(confined: Confined) -> None:
-    confined.told("echo kept > ~/file; echo kept > $TMPDIR/file")
+    confined.output("echo kept > ~/file; echo kept > $TMPDIR/file")
 
-    assert confined.told("cat ~/file $TMPDIR/file") == "kept\nkept\n"
+    assert confined.output("cat ~/file $TMPDIR/file") == "kept\nkept\n"
     assert (confined.root / "h/file").read_text() == "kept\n"
 
 
 def test_a_home_that_nobody_gave_is_gone_afterwards(confined: Confined) -> None:
     place = confined.place(home=None)
-    home = confined.told("echo x > ~/file; echo $HOME", place=place).strip()
+    home = confined.output("echo x > ~/file; echo $HOME", place=place).strip()
 
-    assert confined.told("ls ~", place=place) == ""
+    assert confined.output("ls ~", place=place) == ""
     assert not Path(home).exists() or confined.confinement.level == "jail"
 
 
 def test_a_jail_shows_the_workspace_at_a_fixed_place_and_tells_paths_so(jailed: Confined) -> None:
     place = jailed.place(at="/workspace")
     (jailed.workspace / "sub").mkdir()
-    told = {"FILE": str(jailed.workspace / "sub/x"), "LIST": f"{jailed.workspace}:/usr", "OTHER": f"{jailed.workspace}er"}
+    variables = {"FILE": str(jailed.workspace / "sub/x"), "LIST": f"{jailed.workspace}:/usr", "OTHER": f"{jailed.workspace}er"}
 
-    shown = jailed.told("pwd; echo $FILE $LIST $OTHER $HOME $TMPDIR; echo new > made", place=place, environment=told, cwd="sub")
+    shown = jailed.output("pwd; echo $FILE $LIST $OTHER $HOME $TMPDIR; echo new > made", place=place, environment=variables, cwd="sub")
 
-    assert shown == f"/workspace/sub\n/workspace/sub/x /workspace:/usr {told['OTHER']} /home/agent /tmp\n"
+    assert shown == f"/workspace/sub\n/workspace/sub/x /workspace:/usr {variables['OTHER']} /home/agent /tmp\n"
     assert (jailed.workspace / "sub/made").read_text() == "new\n"
     above_it = {jailed.root.parts[1]} - {"dev"}  # which every jail has
-    assert sorted(jailed.told("ls /", place=place).split()) == sorted({*jailed.told("ls /").split(), "workspace"} - above_it | {"tmp"})
+    assert sorted(jailed.output("ls /", place=place).split()) == sorted({*jailed.output("ls /").split(), "workspace"} - above_it | {"tmp"})
 
 
 def test_what_is_readable_is_shown_and_cannot_be_changed(stronger: Confined) -> None:
@@ -243,7 +243,7 @@ def test_what_is_readable_is_shown_and_cannot_be_changed(stronger: Confined) -> 
     (tools / "say").chmod(0o755)
     place = stronger.place(readable=(tools,))
 
-    assert stronger.told(f"{tools}/say", place=place) == "said\n"
+    assert stronger.output(f"{tools}/say", place=place) == "said\n"
     assert stronger.shell(f"echo changed > {tools}/say", place=place).code != 0
     assert stronger.shell(f"echo new > {tools}/new", place=place).code != 0
     assert stronger.shell(f"{tools}/say").code in (126, 127)
@@ -262,7 +262,7 @@ def test_nothing_of_the_system_can_be_changed(stronger: Confined, path: str) -> 
 
 
 def test_it_has_no_capability_and_gains_none(stronger: Confined) -> None:
-    status = dict(line.split(":\t") for line in stronger.told("cat /proc/self/status").splitlines() if ":\t" in line)
+    status = dict(line.split(":\t") for line in stronger.output("cat /proc/self/status").splitlines() if ":\t" in line)
 
     assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {0}
     assert status["NoNewPrivs"] == "1"
@@ -285,7 +285,7 @@ def test_a_jail_has_the_files_that_programs_expect(jailed: Confined) -> None:
         "echo x > /dev/null; head -c 4 /dev/urandom | wc -c; echo /dev/fd/1; : > /dev/shm/x; hostname || uname -n; id -u; ls /proc/self/exe"
     )
 
-    assert jailed.told(script).split()[:4] == ["4", "/dev/fd/1", "gittrix", str(os.geteuid())]
+    assert jailed.output(script).split()[:4] == ["4", "/dev/fd/1", "gittrix", str(os.geteuid())]
 
 
 # A program that stays ----------------------------------------------------------------------------------------------------------
@@ -363,11 +363,11 @@ def test_what_is_beside_a_home_is_a_directory_of_this_user(tmp_path: Path) -> No
     confined = Confined.make(tmp_path, CONFINEMENTS["off"])
     confined.root.joinpath("h", ".tmp").mkdir()  # as earlier versions made it
     confined.root.joinpath("h", ".tmp", "old").touch()
-    assert confined.told("ls $TMPDIR") == "old\n"
+    assert confined.output("ls $TMPDIR") == "old\n"
 
     shutil.rmtree(confined.root / "h.tmp")
     (confined.root / "h" / ".tmp").symlink_to(tmp_path)
-    assert confined.told("ls $TMPDIR") == ""
+    assert confined.output("ls $TMPDIR") == ""
     (confined.root / "h.tmp").rmdir()
     (confined.root / "h.tmp").symlink_to(tmp_path)
     with pytest.raises(InvalidInput, match="no directory of this user"):
@@ -377,7 +377,7 @@ def test_what_is_beside_a_home_is_a_directory_of_this_user(tmp_path: Path) -> No
 def test_a_link_above_a_directory_that_is_shown_makes_nothing_outside(jailed: Confined) -> None:
     (extra := jailed.root / "extra").mkdir()
     (victim := jailed.root / "victim").mkdir()
-    jailed.told(f"ln -s /old{victim} /tmp/deep")
+    jailed.output(f"ln -s /old{victim} /tmp/deep")
 
     with pytest.raises(AdapterUnavailable):
         jailed.run("true", place=jailed.place(beside=((extra, "/tmp/deep/er"),)))

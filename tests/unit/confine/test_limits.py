@@ -142,7 +142,7 @@ def test_what_passed_a_limit_leaves_nothing_behind(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", JAILS)
 def test_the_files_in_memory_of_a_jail_hold_no_more_than_the_limit_of_memory(name: str, tmp_path: Path) -> None:
     confined = limited(name, tmp_path, memory=64 * MB)
-    assert 62 * MB < int(confined.told("df -B1 --output=size /dev/shm | tail -1")) < 66 * MB
+    assert 62 * MB < int(confined.output("df -B1 --output=size /dev/shm | tail -1")) < 66 * MB
 
     ended = confined.python('kept = b"x" * 40_000_000\nopen("/dev/shm/f", "wb").write(kept)' + WAITS, "5")
     assert ended.limit == "memory", ended
@@ -153,7 +153,7 @@ def test_the_kernel_itself_keeps_a_jail_to_300_processes_more_than_its_limit(tmp
     machines = Path("/proc/sys/kernel/pid_max").read_text()
     confined = limited(OWN_JAIL, tmp_path, processes=32)
 
-    assert confined.told("cat /proc/sys/kernel/pid_max") == "333\n"
+    assert confined.output("cat /proc/sys/kernel/pid_max") == "333\n"
     assert Path("/proc/sys/kernel/pid_max").read_text() == machines
     assert confined.shell("echo 9999 > /proc/sys/kernel/pid_max").code != 0
     assert confined.python(BOMB).limit == "processes"
@@ -231,10 +231,10 @@ def test_limits_are_given_as_values_as_a_mapping_or_as_texts() -> None:
 
 def test_they_are_told_with_the_level_and_read_from_there() -> None:
     limits = ResourceLimits(processes=1_000_000, memory=2 * 10**9, disk=1234567, cpu_seconds=0.5)
-    told = str(Confinement("jail", "bwrap", network="all", limits=limits))
+    text = str(Confinement("jail", "bwrap", network="all", limits=limits))
 
-    assert told == "jail(bwrap, network all, limits processes=1000000 memory=2GB disk=1234567B cpu_seconds=0.5)"
-    assert limits_of(told) == limits
+    assert text == "jail(bwrap, network all, limits processes=1000000 memory=2GB disk=1234567B cpu_seconds=0.5)"
+    assert limits_of(text) == limits
     assert limits_of("jail(bwrap, network all)") is None
     assert limits_of(None) is None
 

@@ -309,4 +309,4 @@ def test_java_works_and_reaches_the_gateway(name: str, tmp_path: Path) -> None:
     place = Confined.make(tmp_path, replace(available(name), network=check_network(["api.example.org:443"])))
     (place.workspace / "Reach.java").write_text(JAVA)
 
-    assert place.told("java Reach.java") == "2030 HTTP/1.1 403\n"
+    assert place.output("java Reach.java") == "2030 HTTP/1.1 403\n"

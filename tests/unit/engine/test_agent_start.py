@@ -98,20 +98,20 @@ def test_an_agent_has_no_open_file_and_no_signal_setting_of_its_starter(place: P
 
 
 def test_who_it_is_is_told_before_it_does_anything(agents: AgentKit, place: Path) -> None:
-    told: list[Owner] = []
+    owners: list[Owner] = []
     command = agents.script().write("done", "").command
 
     def confirm(who: Owner) -> None:
         assert who.alive()
         assert AgentProcess(place.parent / "agent").observe().state == "alive"
         assert not (place / "done").exists()
-        told.append(who)
+        owners.append(who)
 
     agent = start_agent(command, directory=place.parent / "agent", workspace=place, environment=ENVIRONMENT, confirm=confirm)
 
     assert agent.wait(LONG).code == 0
-    assert told == [agent.owner]
-    assert Owner.from_json(json.loads(json.dumps(told[0].to_json()))) == agent.owner
+    assert owners == [agent.owner]
+    assert Owner.from_json(json.loads(json.dumps(owners[0].to_json()))) == agent.owner
     assert (place / "done").exists()
 
 
@@ -194,34 +194,34 @@ def test_files_that_cannot_be_made_are_an_error(place: Path) -> None:
 
 def test_an_agent_that_nobody_wants_to_know_of_does_not_start(agents: AgentKit, place: Path) -> None:
     command = agents.script().write("done", "").command
-    told: list[Owner] = []
+    owners: list[Owner] = []
 
     def refuse(who: Owner) -> None:
-        told.append(who)
+        owners.append(who)
         raise ValueError("the log is full")
 
     with pytest.raises(ValueError, match="the log is full"):
         start_agent(command, directory=place.parent / "agent", workspace=place, environment=ENVIRONMENT, confirm=refuse)
 
-    assert told[0].alive() is False
+    assert owners[0].alive() is False
     assert not (place.parent / "agent").exists()
     assert os.listdir(place) == []
     assert agents.processes() == []
-    assert AgentProcess(place.parent / "agent", told[0]).observe().state == "missing"
+    assert AgentProcess(place.parent / "agent", owners[0]).observe().state == "missing"
 
 
 def test_a_keeper_that_is_killed_at_the_start_is_an_error(agents: AgentKit, place: Path) -> None:
     command = agents.script().write("done", "").command
-    told: list[Owner] = []
+    owners: list[Owner] = []
 
     def kill(who: Owner) -> None:
-        told.append(who)
+        owners.append(who)
         hit(keeper_of(AgentProcess(place.parent / "agent")), signal.SIGKILL)
 
     with pytest.raises(AdapterUnavailable, match="its keeper ended early"):
         start_agent(command, directory=place.parent / "agent", workspace=place, environment=ENVIRONMENT, confirm=kill)
 
-    assert told[0].alive() is False
+    assert owners[0].alive() is False
     assert not (place.parent / "agent").exists()
     assert os.listdir(place) == []
 

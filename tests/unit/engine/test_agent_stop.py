@@ -55,8 +55,8 @@ def other(agent: AgentProcess, *what: str) -> subprocess.Popen[str]:
 def answer(asked: subprocess.Popen[str]) -> list[Any]:
     said, _ = asked.communicate(timeout=LONG)
     assert asked.returncode == 0
-    told: list[Any] = json.loads(said)
-    return told
+    answers: list[Any] = json.loads(said)
+    return answers
 
 
 def assert_nothing_left(agents: AgentKit, agent: AgentProcess, *, mark: str) -> None:
@@ -269,8 +269,8 @@ def test_a_process_that_got_its_number_is_left_alone(tmp_path: Path, bystander: 
     former = replace(here, pid=bystander.pid, start_time=bystander.start_time - 1)
     directory = tmp_path / "agent"
     directory.mkdir()
-    told = {"owner": former.to_json(), "keeper": replace(former, start_time=bystander.start_time - 2).to_json(), "mark": "0" * 16}
-    (directory / "agent.json").write_text(json.dumps(told))
+    record = {"owner": former.to_json(), "keeper": replace(former, start_time=bystander.start_time - 2).to_json(), "mark": "0" * 16}
+    (directory / "agent.json").write_text(json.dumps(record))
 
     assert AgentProcess(directory).stop(grace=0).idle
     assert untouched(bystander)
@@ -333,8 +333,8 @@ def test_many_who_stop_at_once_all_find_it_ended(agents: AgentKit) -> None:
 
     answers = [answer(one) for one in [other(agent, "stop", "0") for _ in range(4)]]
 
-    assert {tuple(told[:3]) for told in answers} == {("exited", None, signal.SIGKILL)}
-    assert {tuple(told[5]) for told in answers} == {()}
+    assert {tuple(ended[:3]) for ended in answers} == {("exited", None, signal.SIGKILL)}
+    assert {tuple(ended[5]) for ended in answers} == {()}
     assert agents.alive() == []
 
 

@@ -190,10 +190,10 @@ def test_the_branch_that_a_session_was_told_of_is_used_if_it_is_free(shop: Shop)
     assert len(shop.pulls()) == 3
 
 
-@pytest.mark.parametrize("told", ["main/x", "gittrix", "a..b", "-x", "", "HEAD", "refs/heads/main"])
-def test_a_name_that_cannot_be_made_a_branch_is_passed_over(told: str) -> None:
+@pytest.mark.parametrize("wanted", ["main/x", "gittrix", "a..b", "-x", "", "HEAD", "refs/heads/main"])
+def test_a_name_that_cannot_be_made_a_branch_is_passed_over(wanted: str) -> None:
     known = ["refs/heads/main", "refs/heads/gittrix/fix"]
-    assert next(branch_names("fix", known, preferred=told)) == "gittrix/fix-2"
+    assert next(branch_names("fix", known, preferred=wanted)) == "gittrix/fix-2"
 
 
 @pytest.mark.parametrize("who", ["session", "engine"])

@@ -186,10 +186,10 @@ class TestAnEvictionThatIsInterrupted:
         kill_at(step, session.discard)
         site.clock.advance(minutes=5)
         with site.another() as engine:
-            told = engine.history(session.id, ["archive.written"])
-        assert len(told) == 2  # one before the end, and one after it
+            archives = engine.history(session.id, ["archive.written"])
+        assert len(archives) == 2  # one before the end, and one after it
         repository = DurableGit(site.directory(session) / "archive.git", bare=True)
-        assert told[-1].data["commit"] == repository.git("rev-parse", told[-1].data["ref"])
+        assert archives[-1].data["commit"] == repository.git("rev-parse", archives[-1].data["ref"])
 
     def test_stores_that_a_workspace_was_kept_whole_though_killed_right_after(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         session = site.start()

@@ -141,10 +141,10 @@ def test_a_summary_of_what_is_left_out_comes_last(session: UserSession) -> None:
     child = session.fork(seq_of(session, "first"), summary=True)
     other = session.fork(seq_of(session, "first"), summary="it went wrong")
 
-    (counted,), (told,) = (one.history(["branch_summary"]) for one in (child, other))
+    (counted,), (uncounted,) = (one.history(["branch_summary"]) for one in (child, other))
     assert counted.data["summary"] == "Left out: 1 tool call, 1 user message. Tools called: shell (1)."
-    assert told.data["summary"] == "it went wrong"
-    assert told.data["parent_session_id"] == session.id
+    assert uncounted.data["summary"] == "it went wrong"
+    assert uncounted.data["parent_session_id"] == session.id
     assert not child.fork().history(["branch_summary"])
 
 

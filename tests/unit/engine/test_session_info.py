@@ -54,9 +54,9 @@ class TestInfo:
     def test_says_what_the_workspace_can_do(self, site: Site, kind: str, capabilities: set[str]) -> None:
         if kind == "overlay" and (why := missing_layers(str(site.root))):
             pytest.skip(why)
-        told = site.start(workspace=kind).info().capabilities
-        assert {name for name in ("git", "shell", "isolated") if told[name]} == capabilities
-        assert {name: told[name] for name in ("filesystem", "apiReadWrite", "patchImport", "promote")} == {
+        can = site.start(workspace=kind).info().capabilities
+        assert {name for name in ("git", "shell", "isolated") if can[name]} == capabilities
+        assert {name: can[name] for name in ("filesystem", "apiReadWrite", "patchImport", "promote")} == {
             "filesystem": True,
             "apiReadWrite": True,
             "patchImport": False,

@@ -335,9 +335,9 @@ class TestALogThatIsFull:
         refuse_events(monkeypatch, type_)
         result = session.promote()
         assert site.durable.head() == result.sha
-        (told,) = result.warnings
-        assert told.startswith(warning)
-        assert "No space left on device" in told
+        (warned,) = result.warnings
+        assert warned.startswith(warning)
+        assert "No space left on device" in warned
         monkeypatch.undo()
         site.another().init()
         assert site.state(session.id).state == "promoted"

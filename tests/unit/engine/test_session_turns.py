@@ -256,9 +256,9 @@ def test_a_turn_that_died_with_its_engine_is_found_lost_and_its_calls_are_answer
 
     assert session.start_turn(lambda _context: "again").wait(LONG)
 
-    told = session.history(["turn.started", "turn.ended", "tool_result"])
-    assert [event.data.get("status") for event in told if event.type == "turn.ended"] == ["lost", "done"]
-    assert told[2].data["error"]["details"]["reason"] == "before_start_turn"
+    events = session.history(["turn.started", "turn.ended", "tool_result"])
+    assert [event.data.get("status") for event in events if event.type == "turn.ended"] == ["lost", "done"]
+    assert events[2].data["error"]["details"]["reason"] == "before_start_turn"
 
 
 def test_an_ended_session_has_no_turns(session: UserSession) -> None:
@@ -421,9 +421,9 @@ def test_the_end_of_a_session_or_an_engine_ends_the_turn_that_its_caller_runs(si
     with pytest.raises(AdapterUnavailable if end == "close" else SessionExpired):
         session.begin_turn()
     given_up = real_seconds() + LONG
-    while not (told := [event for event in site.events(session.id) if event.type == "turn.ended"]) and real_seconds() < given_up:
+    while not (ends := [event for event in site.events(session.id) if event.type == "turn.ended"]) and real_seconds() < given_up:
         time.sleep(0.01)
-    assert [event.data["status"] for event in told] == ["interrupted"]
+    assert [event.data["status"] for event in ends] == ["interrupted"]
 
 
 def test_a_turn_is_lost_with_the_caller_that_ran_it(session: UserSession) -> None:

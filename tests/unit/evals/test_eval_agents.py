@@ -21,9 +21,9 @@ from pytest_gittrix.evals.runs.run import Summary
 
 TELLS = """
 import json, os, sys
-told = {"stdin": sys.stdin.read(), "file": open(os.environ["GITTRIX_TASK_FILE"]).read(), "cwd": sorted(os.listdir(".")),
+given = {"stdin": sys.stdin.read(), "file": open(os.environ["GITTRIX_TASK_FILE"]).read(), "cwd": sorted(os.listdir(".")),
         "environment": dict(os.environ)}
-json.dump(told, open("told.json", "w"))
+json.dump(given, open("told.json", "w"))
 """
 
 
@@ -35,10 +35,10 @@ def told_by(place: Path, root: Path, **changed: object) -> dict[str, object]:
 
 
 def test_a_command_gets_the_task_twice_and_works_in_the_workspace(tmp_path: Path) -> None:
-    told = told_by(suite(tmp_path), tmp_path)
+    found = told_by(suite(tmp_path), tmp_path)
 
-    assert told["stdin"] == told["file"] == "Make the version 2."
-    assert set(told["cwd"]) >= {"README.md", "app.py", "tests"}  # type: ignore[call-overload]
+    assert found["stdin"] == found["file"] == "Make the version 2."
+    assert set(found["cwd"]) >= {"README.md", "app.py", "tests"}  # type: ignore[call-overload]
 
 
 def test_its_environment_is_hermetic_pinned_and_tells_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +46,8 @@ def test_its_environment_is_hermetic_pinned_and_tells_the_sample(tmp_path: Path,
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("PYTHONHASHSEED", "17")
 
-    told = told_by(suite(tmp_path), tmp_path, passed=("WANTED", "NOT_THERE"), seed=3)
-    environment = told["environment"]
+    found = told_by(suite(tmp_path), tmp_path, passed=("WANTED", "NOT_THERE"), seed=3)
+    environment = found["environment"]
     assert isinstance(environment, dict)
 
     assert "SECRET_TOKEN" not in environment
@@ -58,8 +58,8 @@ def test_its_environment_is_hermetic_pinned_and_tells_the_sample(tmp_path: Path,
     assert environment["GIT_AUTHOR_DATE"] == "1893456000 +0000"
     assert environment["GITTRIX_CASE"] == "one"
     assert environment["GITTRIX_EPOCH"] == "0"
-    assert environment["GITTRIX_SEED"] == told["record"].seed  # type: ignore[attr-defined]
-    assert environment["GITTRIX_SESSION_ID"] == told["record"].session  # type: ignore[attr-defined]
+    assert environment["GITTRIX_SEED"] == found["record"].seed  # type: ignore[attr-defined]
+    assert environment["GITTRIX_SESSION_ID"] == found["record"].session  # type: ignore[attr-defined]
     assert environment["HOME"] != os.environ.get("HOME")
 
 

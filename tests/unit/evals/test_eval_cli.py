@@ -31,13 +31,13 @@ def run(cli: Cli, place: Path, name: str = "a", *more: str, agent: str = SOLVES)
 def test_a_run_tells_its_outcomes_and_where_it_is(cli: Cli) -> None:
     place = suite(cli.root, "one", "two")
 
-    told = cli.ok(*run(cli, place, "a", "--epochs", "2")).text
+    output = cli.ok(*run(cli, place, "a", "--epochs", "2")).text
     data = cli.data(*run(cli, place, "b", "--epochs", "2"))
 
-    assert told.splitlines()[0].startswith("suite: 4 samples, manifest ")
-    assert "  pass             4" in told
-    assert "pass^2" in told
-    assert f"result {data['digest'].removeprefix('sha256:')[:8]} in {cli.root / 'a'}" in told
+    assert output.splitlines()[0].startswith("suite: 4 samples, manifest ")
+    assert "  pass             4" in output
+    assert "pass^2" in output
+    assert f"result {data['digest'].removeprefix('sha256:')[:8]} in {cli.root / 'a'}" in output
     assert (data["samples"], data["outcomes"]["pass"], data["confine"]) == (4, 4, "off")
 
 
@@ -48,9 +48,9 @@ def test_a_run_goes_where_the_suite_is_called_unless_told(cli: Cli) -> None:
 
 
 def test_samples_that_did_not_pass_are_told_with_their_reasons(cli: Cli) -> None:
-    told = cli.ok(*run(cli, suite(cli.root), agent="nop")).text
+    output = cli.ok(*run(cli, suite(cli.root), agent="nop")).text
 
-    assert "  fail        one #0  function: AssertionError: the version is not 2" in told
+    assert "  fail        one #0  function: AssertionError: the version is not 2" in output
 
 
 @pytest.mark.parametrize(("least", "status"), [("50", 0), ("51", 1)])
@@ -123,13 +123,13 @@ def test_a_filter_a_shard_and_a_resume_do_what_they_say(cli: Cli) -> None:
 def test_show_tells_a_run_and_a_sample(cli: Cli) -> None:
     cli.ok(*run(cli, suite(cli.root)))
     table = cli.ok("eval", "show", str(cli.root / "a")).lines
-    told = cli.ok("eval", "show", str(cli.root / "a"), "one").text
+    output = cli.ok("eval", "show", str(cli.root / "a"), "one").text
     data = cli.data("eval", "show", str(cli.root / "a"), "one")
 
     assert table[0].split() == ["CASE", "EPOCH", "OUTCOME", "FILES", "PROMOTED", "REASON"]
     assert table[1].split()[:4] == ["one", "0", "pass", "1"]
     for part in ("one #0: pass", "session.created", "promote.done", "ok  function", "+VERSION = 2", "again: gittrix eval replay"):
-        assert part in told
+        assert part in output
     assert data["outcome"] == "pass"
     assert [event["seq"] for event in data["events"]] == list(range(len(data["events"])))
     assert "+VERSION = 2" in data["patch"]
@@ -139,10 +139,10 @@ def test_show_tells_a_run_and_a_sample(cli: Cli) -> None:
 def test_show_tells_a_conflict(cli: Cli) -> None:
     cli.ok(*run(cli, suite(cli.root, more='[drift]\nfiles = "drift"\n', extra={"drift/app.py": "VERSION = 7\n"})))
 
-    told = cli.ok("eval", "show", str(cli.root / "a"), "one").text
+    output = cli.ok("eval", "show", str(cli.root / "a"), "one").text
 
-    assert "one #0: conflict" in told
-    assert told.split("conflict\n")[2].split()[1] == "app.py"
+    assert "one #0: conflict" in output
+    assert output.split("conflict\n")[2].split()[1] == "app.py"
 
 
 @pytest.mark.parametrize(("other", "status"), [("same", 0), ("flips", 1), ("tree", 2), ("seed", 3)])
@@ -172,9 +172,9 @@ def test_compare_ends_as_the_runs_compare(cli: Cli, other: str, status: int) -> 
 def test_a_replay_ends_with_zero_and_keeps_the_files(cli: Cli) -> None:
     cli.ok(*run(cli, suite(cli.root), "a", "--record"))
 
-    told = cli.ok("eval", "replay", str(cli.root / "a"), "one", "--keep", str(cli.root / "kept")).text
+    output = cli.ok("eval", "replay", str(cli.root / "a"), "one", "--keep", str(cli.root / "kept")).text
 
-    assert told == "one #0: the same, pass\n"
+    assert output == "one #0: the same, pass\n"
     assert (cli.root / "kept" / "app.py").read_text() == "VERSION = 2\n"
     again = cli.data(
         "eval", "run", str(cli.root / "suite"), "--replay", str(cli.root / "a"), "--out", str(cli.root / "b"), "--confine", "off"
@@ -260,7 +260,7 @@ def test_what_is_no_command_is_misuse(cli: Cli, arguments: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("run", "nowhere", "--agent", "nop"), "A suite is a directory with a suite.toml."),
         (("run", "siute", "--agent", "nop"), "Did you mean suite? Give the path of one."),
@@ -275,12 +275,12 @@ def test_what_is_no_command_is_misuse(cli: Cli, arguments: tuple[str, ...]) -> N
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_what_to_do(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], told: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     suite(cli.root)
     monkeypatch.chdir(cli.root)
 
-    assert told in cli.refused("eval", *arguments)
+    assert message in cli.refused("eval", *arguments)
 
 
 def test_on_a_terminal_a_live_table_shows_what_was_done_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,10 @@ def run(cli: Cli, name: str, *more: str) -> tuple[str, ...]:
 def test_a_run_ends_with_a_page_and_says_where_it_is(cli: Cli) -> None:
     page = cli.root / "a" / "report.html"
 
-    told = cli.ok(*run(cli, "a")).text
+    output = cli.ok(*run(cli, "a")).text
     data = cli.data(*run(cli, "b"))
 
-    assert told.splitlines()[-1] == f"report {page}"
+    assert output.splitlines()[-1] == f"report {page}"
     assert "1 of 1 samples passed." in page.read_text(encoding="utf-8")
     assert data["report"] == str(cli.root / "b" / "report.html")
 

@@ -59,16 +59,16 @@ def test_the_sample_of_a_killed_worker_is_done_again_and_counted_once(tmp_path: 
     agent = command_file(tmp_path, KILLS.format(here=str(here), scratch=str(tmp_path / "scratch")))
     whole = ran(place, tmp_path, agent, out=tmp_path / "whole")
     (tmp_path / "once").write_text("")
-    told: list[Progress] = []
+    progress: list[Progress] = []
 
     spread = run_suite(
-        Suite.load(place), options(tmp_path, agent, out=tmp_path / "spread", workers=2), factory=dask(cluster), watch=told.append
+        Suite.load(place), options(tmp_path, agent, out=tmp_path / "spread", workers=2), factory=dask(cluster), watch=progress.append
     )
 
     assert not (tmp_path / "once").exists()
     assert spread.digest == whole.digest
-    assert sorted(one.last.id for one in told if one.last) == CASES
-    assert told[-1].done == told[-1].total == len(CASES)
+    assert sorted(one.last.id for one in progress if one.last) == CASES
+    assert progress[-1].done == progress[-1].total == len(CASES)
     for owner, _ in owners(tmp_path / "scratch").values():
         assert owner.alive()
 

@@ -98,10 +98,10 @@ def test_the_same_history_gives_the_same_suite_and_stays_as_it_is(repository: Pa
 
 
 @pytest.mark.parametrize(
-    ("ref", "most", "told"), [("nowhere", 9, "cannot be read"), ("HEAD", 1, "None of 1 commits"), ("--all", 9, "cannot")]
+    ("ref", "most", "message"), [("nowhere", 9, "cannot be read"), ("HEAD", 1, "None of 1 commits"), ("--all", 9, "cannot")]
 )
-def test_what_makes_no_suite_is_refused_and_nothing_is_written(repository: Path, tmp_path: Path, ref: str, most: int, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_what_makes_no_suite_is_refused_and_nothing_is_written(repository: Path, tmp_path: Path, ref: str, most: int, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         make_history(repository, tmp_path / "suite", ref=ref, most=most)
     with pytest.raises(InvalidInput, match="there already"):
         make_history(repository, repository)

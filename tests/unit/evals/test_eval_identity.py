@@ -47,14 +47,14 @@ def test_what_has_no_one_form_is_refused(value: object) -> None:
 
 def test_a_digest_is_the_same_in_another_process_with_another_hash_seed() -> None:
     program = "from pytest_gittrix.evals.inputs.identity import digest_of; print(digest_of({'b': [1, 'ü'], 'a': None}))"
-    told = [
+    printed = [
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60, check=True
         )
         for seed in ("1", "2")
     ]
 
-    assert {done.stdout.strip() for done in told} == {digest_of({"a": None, "b": [1, "ü"]})}
+    assert {done.stdout.strip() for done in printed} == {digest_of({"a": None, "b": [1, "ü"]})}
 
 
 @pytest.mark.parametrize("id_", ["a", "fix-bug_2.1", "A" * 100])

@@ -111,10 +111,10 @@ def test_who_applies_exactly_what_is_told_meets_what_was_foreseen(tmp_path: Path
     suite = made(tmp_path)
 
     gold = ran(suite.suite.directory, tmp_path, "gold", out=tmp_path / "gold")
-    told = ran(suite.suite.directory, tmp_path, agent_file(tmp_path, APPLIES_WHAT_IT_IS_TOLD), out=tmp_path / "told")
+    summary = ran(suite.suite.directory, tmp_path, agent_file(tmp_path, APPLIES_WHAT_IT_IS_TOLD), out=tmp_path / "told")
 
     assert surprises(suite.expected, gold.records) == []
-    assert surprises(suite.expected, told.records) == []
+    assert surprises(suite.expected, summary.records) == []
     assert {record.id: record.outcome for record in gold.records} == {
         "sums-1.1-over": "conflict",
         "sums-1.1-apart": "pass",
@@ -286,7 +286,7 @@ def test_pins_are_read_as_they_are_written_and_some_can_be_taken(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('schema = 2\npackage = "a"', "schema"),
         ('schema = 1\npackage = "a"\nrelease = 3', "release"),
@@ -298,10 +298,10 @@ def test_pins_are_read_as_they_are_written_and_some_can_be_taken(tmp_path: Path)
         ('schema = 1\npackage = "a"\nurl = "x"', "url"),
     ],
 )
-def test_pins_that_are_none_are_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_pins_that_are_none_are_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "pins.toml").write_text(text)
 
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=message):
         Pins.read(tmp_path / "pins.toml")
 
 
@@ -310,10 +310,10 @@ def test_releases_are_fetched_by_pip_and_their_hashes_are_written_down(
 ) -> None:
     status = main(["eval", "make-releases", "sums", "--versions", "1.0,1.1,1.2", "--out", str(tmp_path / "suite")])
 
-    told = capsys.readouterr()
-    assert (status, told.out) == (0, f"{tmp_path}/suite\n")
-    assert "2 cases, 1 of them with a conflict" in told.err
-    assert "taken as they came" in told.err
+    captured = capsys.readouterr()
+    assert (status, captured.out) == (0, f"{tmp_path}/suite\n")
+    assert "2 cases, 1 of them with a conflict" in captured.err
+    assert "taken as they came" in captured.err
     pins = Pins.read(tmp_path / "suite" / "releases.toml")
     assert all(len(one.sha256) == 64 for one in pins.releases)
     assert sorted(expected_of(tmp_path / "suite")) == ["sums-1.1-apart", "sums-1.1-over"]

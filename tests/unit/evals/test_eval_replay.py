@@ -67,7 +67,7 @@ def test_a_step_that_comes_out_otherwise_stops_a_strict_replay_with_both_sides(t
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("toolbox.write('app.py', 'VERSION = 9')", "data is 'VERSION = 9', and 'VERSION = 2\\n' was recorded"),
         ("toolbox.write('other.py', '')", "path is 'other.py'"),
@@ -76,14 +76,14 @@ def test_a_step_that_comes_out_otherwise_stops_a_strict_replay_with_both_sides(t
         ("pass", "1 recorded steps were not done"),
     ],
 )
-def test_an_agent_is_held_against_what_was_recorded(tmp_path: Path, body: str, told: str) -> None:
+def test_an_agent_is_held_against_what_was_recorded(tmp_path: Path, body: str, message: str) -> None:
     agent = agent_file(tmp_path / "agent", "toolbox.write('app.py', 'VERSION = 2\\n')")
     assert ran(suite(tmp_path), tmp_path, agent, record=True).records[0].outcome == "pass"
 
     (record,) = replayed(tmp_path, agent_file(tmp_path / "agent", body)).records
 
     assert record.outcome == "agent_error"
-    assert told in record.reason
+    assert message in record.reason
 
 
 def test_an_agent_that_does_as_recorded_passes(tmp_path: Path) -> None:

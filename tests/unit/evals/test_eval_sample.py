@@ -282,9 +282,9 @@ def test_a_checks_output_is_kept_beside_the_record_and_not_in_the_log(tmp_path: 
 
     summary = ran(suite(tmp_path, more=more), tmp_path, SOLVES)
     record = only(summary)
-    told = [line for line in summary.store.lines("timing", record.key) if "check" in line]
+    timings = [line for line in summary.store.lines("timing", record.key) if "check" in line]
 
-    assert told[0]["stderr"] == "said\n"
+    assert timings[0]["stderr"] == "said\n"
     assert b"said" not in summary.store.part("events", record.key)
 
 

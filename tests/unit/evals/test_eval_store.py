@@ -63,12 +63,12 @@ def test_a_run_is_made_once_and_gone_on_with_only_when_asked(tmp_path: Path) -> 
     first = ran(place, tmp_path, SOLVES)
     with pytest.raises(InvalidInput, match="holds a run already"):
         ran(place, tmp_path, SOLVES)
-    told: list[Progress] = []
+    progress: list[Progress] = []
 
-    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
+    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=progress.append)
 
     assert (again.already, again.digest) == (2, first.digest)
-    assert [(one.done, one.total, one.last) for one in told] == [(2, 2, None)]
+    assert [(one.done, one.total, one.last) for one in progress] == [(2, 2, None)]
 
 
 def test_resuming_does_only_what_is_missing_damaged_or_was_nobodys_fault(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_resuming_does_only_what_is_missing_damaged_or_was_nobodys_fault(tmp_pat
     files["b"].write_bytes(files["b"].read_bytes()[:50])
     records = {record.id: record for record in first.records}
     files["c"].write_bytes(Record(**{**_fields(records["c"]), "outcome": "infra_error"}).encode())
-    told: list[Progress] = []
+    progress: list[Progress] = []
 
-    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
+    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=progress.append)
 
-    assert [one.last.id for one in told if one.last] == ["a", "b", "c"]
+    assert [one.last.id for one in progress if one.last] == ["a", "b", "c"]
     assert again.digest == first.digest
     assert files["b"].with_name(files["b"].name + ".aside").exists()
 
@@ -177,13 +177,13 @@ def test_a_disk_that_refuses_leaves_no_record(tmp_path: Path) -> None:
 
 
 def test_progress_counts_every_sample_once(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    progress: list[Progress] = []
     agent = agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
 
-    run_suite(Suite.load(suite(tmp_path, "a", "b")), options(tmp_path, agent, epochs=2), watch=told.append)
+    run_suite(Suite.load(suite(tmp_path, "a", "b")), options(tmp_path, agent, epochs=2), watch=progress.append)
 
-    assert [(one.done, one.total) for one in told] == [(n, 4) for n in range(5)]
-    assert [(one.last.id, one.last.epoch) for one in told if one.last] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert [(one.done, one.total) for one in progress] == [(n, 4) for n in range(5)]
+    assert [(one.last.id, one.last.epoch) for one in progress if one.last] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
 
 
 @pytest.mark.parametrize(

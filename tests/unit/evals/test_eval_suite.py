@@ -42,7 +42,7 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("schema = 2\n", "schema is 2"),
         ("", "schema is None"),
@@ -58,20 +58,20 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
         ('schema = 1\n[defaults]\nconfine = "airtight"\n', "defaults.confine is 'airtight'"),
     ],
 )
-def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:
     place = suite(tmp_path)
     write(place, {"suite.toml": text})
 
     with pytest.raises(InvalidInput) as refused:
         Suite.load(place)
 
-    assert told in refused.value.fact
+    assert message in refused.value.fact
     assert "suite.toml" in refused.value.fact
     assert refused.value.fix
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ("[check]\ncommand = []\n", "check.command is []"),
         ('[check]\ncommand = "make test"\n', "check.command is 'make test'"),
@@ -98,7 +98,7 @@ def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str,
         ('[check]\nfunction = "out.py:check"\n', "check.function is 'out.py:check'"),
     ],
 )
-def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told: str) -> None:
+def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, message: str) -> None:
     place = suite(tmp_path, more=more)
     for name, leads in {"loop": "loop", "out": tmp_path / "elsewhere", "out.py": tmp_path / "elsewhere", "out-there": tmp_path}.items():
         (place / "cases" / "one" / name).symlink_to(leads)
@@ -107,11 +107,11 @@ def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told:
     with pytest.raises(InvalidInput) as refused:
         Suite.load(place)
 
-    assert told in refused.value.fact
+    assert message in refused.value.fact
 
 
 @pytest.mark.parametrize(
-    ("durable", "told"),
+    ("durable", "message"),
     [
         ("", "no source"),
         ('files = "repo"\nbundle = "x"\n', "bundle is 'x'"),
@@ -125,7 +125,7 @@ def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told:
         ('bundle = "case.toml"\nref = 3\n', "durable.ref is 3"),
     ],
 )
-def test_a_durable_that_is_not_there_is_told(tmp_path: Path, durable: str, told: str) -> None:
+def test_a_durable_that_is_not_there_is_told(tmp_path: Path, durable: str, message: str) -> None:
     file = suite(tmp_path) / "cases" / "one" / "case.toml"
     file.write_text(file.read_text().replace('files = "repo"\n', durable))
     (file.parent / "loop").symlink_to("loop")
@@ -133,7 +133,7 @@ def test_a_durable_that_is_not_there_is_told(tmp_path: Path, durable: str, told:
     with pytest.raises(InvalidInput) as refused:
         Suite.load(tmp_path / "suite")
 
-    assert told in refused.value.fact
+    assert message in refused.value.fact
 
 
 def test_two_cases_cannot_have_ids_that_a_file_system_takes_for_one(tmp_path: Path) -> None:

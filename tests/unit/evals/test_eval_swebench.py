@@ -141,7 +141,7 @@ def test_a_repository_is_found_under_any_of_its_names(place: str, line: dict[str
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"instance_id": "../out"}, "Line 1|line 1"),
         ({"instance_id": None}, "instance_id"),
@@ -162,12 +162,12 @@ def test_a_repository_is_found_under_any_of_its_names(place: str, line: dict[str
     ],
 )
 def test_a_line_that_is_none_is_refused_and_nothing_is_written(
-    change: dict[str, Any], told: str, line: dict[str, Any], repositories: Path, tmp_path: Path
+    change: dict[str, Any], message: str, line: dict[str, Any], repositories: Path, tmp_path: Path
 ) -> None:
     file = written(tmp_path, {**line, **change})
     before = sorted(tmp_path.iterdir())
 
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=message):
         import_swebench(file, repositories, tmp_path / "suite")
 
     assert sorted(tmp_path.iterdir()) == before

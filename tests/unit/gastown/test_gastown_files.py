@@ -175,9 +175,9 @@ def test_sessions_of_the_engine_are_exported(site: Site, town: Path) -> None:
     child = session.handoff()
     site.clock.advance(minutes=5)
     child.promote()
-    told = export(site.engine.store, town)
+    exported = export(site.engine.store, town)
 
-    assert (told.sessions, told.problems) == (2, ())
+    assert (exported.sessions, exported.problems) == (2, ())
     assert [line["type"] for line in read_town_events(town / ".events.jsonl") if line["ts"] != "2030-01-01T00:05:00Z"] == [
         "session_start",
         "session_end",
@@ -191,9 +191,9 @@ def test_a_session_without_a_log_has_a_record_and_no_events(store: Store, town: 
     record = metadata_of(store.load("max")) | {"id": "old"}
     (store.root / "old").mkdir()
     (store.root / "old" / "metadata.json").write_text(json.dumps(record))
-    told = export(store, town)
+    exported = export(store, town)
 
-    assert (told.sessions, told.events, told.problems) == (4, 9, ())
+    assert (exported.sessions, exported.events, exported.problems) == (4, 9, ())
     assert detail(town / ".sessions" / "old.json") == {
         **gastown.record_of(store.load("old")),
         "steps": [],
@@ -214,9 +214,9 @@ def test_a_workspace_whose_name_is_not_utf8_is_written_and_read(store: Store, to
 
 def test_sessions_that_ended_before_go_to_the_archive(store: Store, town: Path) -> None:
     export(store, town)
-    told = export(store, town, archive_before=minute(20))
+    exported = export(store, town, archive_before=minute(20))
 
-    assert told.archived == 1
+    assert exported.archived == 1
     assert [name for name in files(town) if name.endswith(".json")] == [
         ".sessions/amy.json",
         ".sessions/archive/zoe.json",
@@ -285,11 +285,11 @@ def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(store: Store, 
     log.write_bytes(log.read_bytes().replace(b"workspace.ready", b"workspace.reedy"))
     (store.root / "bad").mkdir()
     (store.root / "bad" / "metadata.json").write_text("{")
-    told = export(store, town)
+    exported = export(store, town)
 
-    assert [problem.id for problem in told.problems] == ["amy", "bad"]
-    assert "line 2" in told.problems[0].message
-    assert (told.sessions, told.events) == (2, 7)
+    assert [problem.id for problem in exported.problems] == ["amy", "bad"]
+    assert "line 2" in exported.problems[0].message
+    assert (exported.sessions, exported.events) == (2, 7)
     assert [line["id"] for line in read_index(town / ".sessions" / "index.jsonl")] == ["zoe", "max"]
     assert (town / ".sessions" / "amy.json").read_bytes() == earlier
 

@@ -195,9 +195,9 @@ def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: P
 
 def test_a_workspace_that_is_gone_has_nothing_to_save(workspace: AgentWorkspace) -> None:
     Path(workspace.member.workspace.path).rename(workspace.member.root / "taken")
-    told: list[str] = []
-    assert workspace.finalize(on_event=lambda type_, _data: told.append(type_)).status == "Skipped"
-    assert told == ["finalize.started", "finalize.finished"]
+    types: list[str] = []
+    assert workspace.finalize(on_event=lambda type_, _data: types.append(type_)).status == "Skipped"
+    assert types == ["finalize.started", "finalize.finished"]
 
 
 def test_only_one_at_a_time_finalizes_a_workspace(workspace: AgentWorkspace) -> None:
@@ -302,15 +302,15 @@ def test_over_http_the_token_is_used_and_shown_nowhere(tmp_path: Path) -> None:
         git(place, "checkout", "-q", "-b", "work")
         (place / "a.txt").write_text("changed\n")
         far = replace(made, repositories=(replace(made.repositories[0], url=forge.git_url),))
-        told: list[str] = []
+        log: list[str] = []
 
-        refused = finalize(far, "s1", on_event=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", "wrong"))
+        refused = finalize(far, "s1", on_event=lambda type_, data: log.append(f"{type_} {data}"), credentials=lambda url: ("git", "wrong"))
         assert (refused.status, refused.unsaved) == ("Failed", True)
-        ended = finalize(far, "s1", on_event=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", TOKEN))
+        ended = finalize(far, "s1", on_event=lambda type_, data: log.append(f"{type_} {data}"), credentials=lambda url: ("git", TOKEN))
 
         assert ended.status == "Completed"
         assert remote.repo.read("a.txt", at="refs/heads/work") == b"changed\n"
-        assert TOKEN not in " ".join(told) + Path(f"{made.path}.finalize", "notes.json").read_text()
+        assert TOKEN not in " ".join(log) + Path(f"{made.path}.finalize", "notes.json").read_text()
 
 
 def test_repositories_with_sha256_are_saved_as_well(tmp_path: Path) -> None:

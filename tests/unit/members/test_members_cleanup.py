@@ -161,14 +161,14 @@ def test_the_clock_scans_every_interval_and_not_before(crew: Crew) -> None:
 
 def test_a_scan_by_the_clock_that_fails_is_told_and_the_next_one_goes_on(crew: Crew) -> None:
     life = ended(crew, "completed", "interactive")
-    told: list[Event] = []
-    crew.engine.on("engine.error", told.append)
+    events: list[Event] = []
+    crew.engine.on("engine.error", events.append)
     trash = crew.engine.store.root / ".trash"
     trash.write_text("in the way")
     crew.members.watch()
 
     crew.clock.advance(minutes=5)
-    assert [event.stream for event in told] == [life.id]
+    assert [event.stream for event in events] == [life.id]
     assert not gone(crew, life)
     trash.unlink()
     crew.clock.advance(minutes=5)
@@ -445,9 +445,9 @@ def test_of_a_removed_session_its_record_stays(crew: Crew) -> None:
     crew.members.cleanup(Selector(id=life.id))
 
     assert crew.events(life.id)[: len(events)] == events
-    told = crew.engine.view(life.id, "botminter")
-    assert (told["current_state"], told["workspace_path"]) == ("Removed", None)
-    assert told["finalization_result"]["exit_status"] == "Skipped"
+    fields = crew.engine.view(life.id, "botminter")
+    assert (fields["current_state"], fields["workspace_path"]) == ("Removed", None)
+    assert fields["finalization_result"]["exit_status"] == "Skipped"
     (row,) = crew.members.history()
     assert (row["session_id"], row["state"], row["exit_normal"]) == (life.id, "Removed", True)
     assert crew.members.get(life.id).task == "mend the login"

@@ -243,10 +243,10 @@ def test_killed_while_it_is_finalized_it_is_retained_and_the_finalization_gives_
 
 def test_killed_between_two_repositories_nothing_more_is_told(crew: Crew) -> None:
     life = crew.ended(crew.script().write("projects/app/left.txt", "left\n").write("team/specs/new.md", "new\n"))
-    told: list[str] = []
+    types: list[str] = []
 
     def kill(event: Any) -> None:
-        told.append(event.data["name"])
+        types.append(event.data["name"])
 
     crew.engine.on("finalize.repository", kill)
     arrived, go = threading.Event(), threading.Event()
@@ -263,7 +263,7 @@ def test_killed_between_two_repositories_nothing_more_is_told(crew: Crew) -> Non
         go.set()
         ended = finishing.result()
 
-    assert set(told) == {"app"}
+    assert set(types) == {"app"}
     assert crew.states(life.id) == ["active", "finalizing", "killed", "retained"]
     assert ended.state == "retained"
 

@@ -252,10 +252,10 @@ def test_what_a_person_is_told_of_a_workspace_its_engine_finds_too(crew: Crew) -
     crew.git(life.id, "add", "staged.txt")
     crew.git(life.id, "clone", "-q", ".", "vendor/inner")
 
-    told, seen = unfinished_work(crew.repo(life.id)), crew.members.inspect(life.id).repositories
+    work, seen = unfinished_work(crew.repo(life.id)), crew.members.inspect(life.id).repositories
 
-    assert (told.detached, told.nested) == ((commit[:12],), ("vendor/inner",))
-    assert {*told.modified, *told.staged, *told.untracked, *told.hidden} == {*seen[0].uncommitted}
+    assert (work.detached, work.nested) == ((commit[:12],), ("vendor/inner",))
+    assert {*work.modified, *work.staged, *work.untracked, *work.hidden} == {*seen[0].uncommitted}
     assert [label.partition("-")[0] for label in seen[0].unpushed] == ["HEAD", "stash"]
     assert [one.name for one in seen if one.holds_work] == ["app", "projects/app/vendor/inner"]
 
@@ -266,9 +266,9 @@ def test_an_agents_settings_lead_a_person_astray_and_not_its_engine(crew: Crew, 
     shutil.copytree(crew.repo(life.id) / "src", tmp_path / "elsewhere" / "src")
     crew.git(life.id, "config", "core.worktree", str(tmp_path / "elsewhere"))
 
-    told = unfinished_work(crew.repo(life.id))
+    work = unfinished_work(crew.repo(life.id))
 
-    assert told.path == str(tmp_path / "elsewhere")
+    assert work.path == str(tmp_path / "elsewhere")
     assert app(crew, life).uncommitted == ("a.txt",)
 
 

@@ -109,9 +109,9 @@ def test_an_agent_is_known_even_if_its_files_are_gone(crew: Crew) -> None:
 def test_an_agent_of_another_machine_is_neither_stopped_nor_given_up(crew: Crew) -> None:
     life = crew.start()
     file = crew.directory(life.id) / "agent" / "agent.json"
-    told = json.loads(file.read_text())
-    told["owner"]["host"] = "elsewhere"
-    file.write_text(json.dumps(told))
+    note = json.loads(file.read_text())
+    note["owner"]["host"] = "elsewhere"
+    file.write_text(json.dumps(note))
     with crew.restarted() as members:
         assert members.recover() == []
         with pytest.raises(InvalidInput, match="may run"):
@@ -183,7 +183,7 @@ def test_a_forced_stop_that_was_killed_is_gone_on_with(crew: Crew, point: str) -
 
 def test_one_that_cannot_be_finished_is_told_of_and_does_not_stop_the_others(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = crew.ended(), crew.ended()
-    told: list[Event] = []
+    events: list[Event] = []
     finish = crew.members.finish
 
     def refuse(id_: str) -> object:
@@ -191,10 +191,10 @@ def test_one_that_cannot_be_finished_is_told_of_and_does_not_stop_the_others(cre
             raise EvictionRace("Somebody is at it.")
         return finish(id_)
 
-    crew.engine.on("engine.error", told.append)
+    crew.engine.on("engine.error", events.append)
     monkeypatch.setattr(crew.members, "finish", refuse)
     assert [life.id for life in crew.members.observe()] == [second.id]
-    assert [(event.stream, event.data["code"]) for event in told] == [(first.id, "EVICTION_RACE")]
+    assert [(event.stream, event.data["code"]) for event in events] == [(first.id, "EVICTION_RACE")]
 
 
 def test_what_somebody_finishes_is_not_found_by_others(crew: Crew) -> None:
@@ -302,14 +302,14 @@ def test_sessions_are_listed_by_member_and_state_oldest_first_and_ordinary_ones_
 def test_lists_and_queries_tell_of_members_sessions_whose_they_are_and_how_far(crew: Crew) -> None:
     live, over = crew.chat(member="bob"), crew.ended()
     crew.members.finish(over.id)
-    told = {one.id: one.wire().get("life") for one in crew.engine.list_sessions()}
+    lives = {one.id: one.wire().get("life") for one in crew.engine.list_sessions()}
 
-    assert told == {
+    assert lives == {
         live.id: {"member": "bob", "kind": "interactive", "state": "active", "ended": None},
         over.id: {"member": "alice", "kind": "loop", "state": "retained", "ended": "completed"},
     }
     assert [one.id for one in crew.engine.query(outcome="done")] == [over.id]
-    assert crew.engine.query(agent="bob")[0].life == told[live.id]
+    assert crew.engine.query(agent="bob")[0].life == lives[live.id]
 
 
 def test_a_history_tells_of_what_ended_since_the_newest_first(crew: Crew) -> None:

@@ -64,13 +64,13 @@ def test_an_agent_is_told_its_session_and_sees_nothing_of_the_persons_own_config
     crew.wait_gone(life.id)
 
     facts = json.loads((crew.workspace(life.id) / "facts.json").read_text())
-    told = facts["environment"]
+    variables = facts["environment"]
     assert facts["directory"] == str(crew.workspace(life.id))
-    assert (told["BM_SESSION_ID"], told["BM_TEAM_NAME"], told["GITTRIX_SESSION_ID"]) == (life.id, "crew", life.id)
-    assert (told["COLOUR"], told["SHAPE"]) == ("red", "square")
-    assert told["HOME"] == str(crew.directory(life.id) / "home")
-    assert "GIT_AUTHOR_NAME" not in told
-    assert told["GIT_AUTHOR_DATE"].startswith("1893456000")
+    assert (variables["BM_SESSION_ID"], variables["BM_TEAM_NAME"], variables["GITTRIX_SESSION_ID"]) == (life.id, "crew", life.id)
+    assert (variables["COLOUR"], variables["SHAPE"]) == ("red", "square")
+    assert variables["HOME"] == str(crew.directory(life.id) / "home")
+    assert "GIT_AUTHOR_NAME" not in variables
+    assert variables["GIT_AUTHOR_DATE"].startswith("1893456000")
 
 
 def test_members_have_commands_of_their_own_and_others_the_common_one(crew: Crew) -> None:
@@ -162,7 +162,7 @@ def test_a_remote_that_wants_credentials_is_read_and_pushed_to_and_the_agent_is_
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"kind": "Loop"}, "loop, interactive, brain"),
         ({"kind": "loop", "command": None}, "Nothing says what alice runs"),
@@ -182,12 +182,12 @@ def test_a_remote_that_wants_credentials_is_read_and_pushed_to_and_the_agent_is_
         ({"repositories": [RepositorySpec("ap\ud800p", "/r")]}, "surrogate"),
     ],
 )
-def test_bad_input_is_refused_by_name_and_nothing_is_left(crew: Crew, options: dict[str, Any], told: str) -> None:
+def test_bad_input_is_refused_by_name_and_nothing_is_left(crew: Crew, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GittrixError) as refused:
         crew.members.start(**{"member": "alice", "command": ["true"], **options})
 
     assert type(refused.value).__name__ in ("InvalidInput", "WriteRejected")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert (crew.sessions(), crew.members.list(), crew.held()) == ([], [], {})
 
 

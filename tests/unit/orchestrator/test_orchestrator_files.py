@@ -161,11 +161,11 @@ def test_a_session_comes_back_from_its_file_as_far_as_it_goes(tmp_path: Path) ->
     session.tell(3, "history_compaction", range={"to_seq": 1}, summary="Mended\nthe login")
     session.tell(4, "session.restored")
     update(tmp_path / "app-1", values_of(session.events))
-    told = record(session.events)
+    row = record(session.events)
 
-    assert told["agentInfo"]["summary"] == "Mended\nthe login"
-    told["agentInfo"]["summary"] = "Mended the login"
-    assert session_of("app-1", read(tmp_path / "app-1") or {}, modified_ns=0) == told
+    assert row["agentInfo"]["summary"] == "Mended\nthe login"
+    row["agentInfo"]["summary"] = "Mended the login"
+    assert session_of("app-1", read(tmp_path / "app-1") or {}, modified_ns=0) == row
 
 
 def test_a_file_of_the_original_is_a_session() -> None:
@@ -202,11 +202,11 @@ def test_a_file_of_the_original_is_a_session() -> None:
 
 @pytest.mark.parametrize("handle", ["{", "[]", '{"id": 3}', "null", "[" * 5000])
 def test_a_handle_that_makes_no_sense_is_none(handle: str) -> None:
-    told = session_of("app-1", {"runtimeHandle": handle, "createdAt": "yesterday", "restoredAt": "soon"}, modified_ns=at(5))
+    imported = session_of("app-1", {"runtimeHandle": handle, "createdAt": "yesterday", "restoredAt": "soon"}, modified_ns=at(5))
 
-    assert told["runtimeHandle"] is None
-    assert told["createdAt"] == "2030-01-01T00:05:00.000Z"
-    assert "restoredAt" not in told
+    assert imported["runtimeHandle"] is None
+    assert imported["createdAt"] == "2030-01-01T00:05:00.000Z"
+    assert "restoredAt" not in imported
 
 
 # Ids ---------------------------------------------------------------------------------------------------------------------------
@@ -355,8 +355,8 @@ def _together(work: Any, count: int) -> None:
 def entry(number: int = 0, **other: Any) -> dict[str, Any]:
     """An entry as a file has it."""
     snapshot = {"legacyStatus": "working", "sessionState": "working", "sessionReason": "task_in_progress", "lastTransitionAt": None}
-    told = {"timestamp": format_instant(instant_at(at(number))), "actor": "agent", "source": "report", "reportState": "working"}
-    return {**told, "accepted": True, "before": snapshot, "after": snapshot, **other}
+    report = {"timestamp": format_instant(instant_at(at(number))), "actor": "agent", "source": "report", "reportState": "working"}
+    return {**report, "accepted": True, "before": snapshot, "after": snapshot, **other}
 
 
 def test_every_attempt_is_in_the_audit_with_what_was_then() -> None:

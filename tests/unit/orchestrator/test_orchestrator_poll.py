@@ -53,7 +53,7 @@ def test_a_day_of_a_session_is_seen_as_it_is(led: Led) -> None:
     led.does(session, "waiting_input")
     assert look(led, seconds=1).status == "needs_input"
     assert led.types() == ["session.working", "session.stuck", "session.working", "session.needs_input"]
-    assert [told["timestamp"][14:19] for told in led.notifications] == ["00:01", "10:01", "10:02", "10:03"]
+    assert [notification["timestamp"][14:19] for notification in led.notifications] == ["00:01", "10:01", "10:02", "10:03"]
 
 
 def test_a_look_passes_its_points_and_stores_only_what_is_news(led: Led) -> None:
@@ -217,9 +217,9 @@ def test_what_was_told_is_not_told_again_by_another_orchestrator(led: Led) -> No
 
     assert again == []
     other.restore(session.id)
-    assert [told["message"] for told in again] == ["app-1: killed -> working"]
-    assert [told["message"] for told in led.notifications] == ["app-1: spawning -> working", "app-1: working -> killed"]
-    assert len({told["id"] for told in led.notifications + again}) == 3
+    assert [notification["message"] for notification in again] == ["app-1: killed -> working"]
+    assert [notification["message"] for notification in led.notifications] == ["app-1: spawning -> working", "app-1: working -> killed"]
+    assert len({notification["id"] for notification in led.notifications + again}) == 3
 
 
 def test_what_happened_while_nobody_listened_is_told_in_order(led: Led) -> None:
@@ -230,15 +230,15 @@ def test_what_happened_while_nobody_listened_is_told_in_order(led: Led) -> None:
     led.lead.poll()
 
     assert led.types() == ["session.working", "session.killed"]
-    assert {told["projectId"] for told in led.notifications} == {"app"}
+    assert {notification["projectId"] for notification in led.notifications} == {"app"}
 
 
 def test_who_is_told_can_undo_nothing(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[Any] = []
     monkeypatch.setattr("threading.excepthook", lambda args: reported.append(args.exc_value))
 
-    def refuse(told: dict[str, Any]) -> None:
-        raise RuntimeError(told["type"])
+    def refuse(notification: dict[str, Any]) -> None:
+        raise RuntimeError(notification["type"])
 
     session = led.spawn(led.another(notify=refuse))
 

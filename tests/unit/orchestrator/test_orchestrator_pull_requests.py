@@ -212,11 +212,11 @@ def test_what_cannot_be_claimed_is_said(forged: Forged) -> None:
     forged.forge.close_pr(closed)
     led.lead.claim_pr(session.id, one)
 
-    for id, number, told in [
+    for id, number, message in [
         *((leader.id, two, "is an orchestrator"), (killed.id, two, "is over"), (session.id, two, f"has the pull request {one}")),
         *((led.spawn().id, closed, f"The pull request {closed} is closed"), (led.spawn().id, 99, "99")),
     ]:
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=message):
             led.lead.claim_pr(id, number)
     with pytest.raises(InvalidInput, match="has no forge"):
         led.another(led.project(forge=None)).claim_pr(led.spawn().id, two)

@@ -81,8 +81,8 @@ def test_its_agent_runs_in_the_workspace_and_knows_what_it_is_for(led: Led) -> N
 
     assert facts["directory"] == session.workspace_path
     assert facts["arguments"][-1] == "Mend the login"
-    told = {"AO_SESSION": "app-1", "AO_PROJECT_ID": "app", "AO_ISSUE_ID": "#42", "GITTRIX_SESSION_ID": "app-1", "MODEL": "x"}
-    assert told.items() <= facts["environment"].items()
+    expected = {"AO_SESSION": "app-1", "AO_PROJECT_ID": "app", "AO_ISSUE_ID": "#42", "GITTRIX_SESSION_ID": "app-1", "MODEL": "x"}
+    assert expected.items() <= facts["environment"].items()
 
 
 @pytest.mark.skipif(confinement("auto").level == "off", reason=confinement("auto").why)
@@ -247,7 +247,7 @@ def test_prefixes_follow_from_the_name_and_can_be_told(led: Led) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"project_id": "none"}, "The projects are: app"),
         ({"agent": "codex"}, "Use one of: agent"),
@@ -256,8 +256,8 @@ def test_prefixes_follow_from_the_name_and_can_be_told(led: Led) -> None:
         ({"issue_id": "\ud800"}, "lone surrogate"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(led: Led, config: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_what_cannot_be_is_refused_before_anything_is_made(led: Led, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         led.lead.spawn(SpawnConfig(**{"project_id": "app", **config}))
     assert led.left() == NOTHING
 

@@ -31,8 +31,8 @@ class Teller:
 
     name = "agent"
 
-    def __init__(self, runs: AgentPlugin, told: Any) -> None:
-        self.runs, self.notifications = runs, told
+    def __init__(self, runs: AgentPlugin, answer: Any) -> None:
+        self.runs, self.answer = runs, answer
 
     def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:
         return self.runs.command(prompt, workspace)
@@ -41,14 +41,14 @@ class Teller:
         return self.runs.environment(workspace)
 
     def activity(self, workspace: Path, now_ns: int) -> Any:
-        return self.notifications
+        return self.answer
 
 
 # Plugins -----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         "active",
         Activity("sleeping", "native"),
@@ -59,8 +59,8 @@ class Teller:
     ],
     ids=str,
 )
-def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stored(led: Led, told: Any) -> None:
-    lead = led.another(led.project(agents=(Teller(led.agent(), told),)))
+def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stored(led: Led, answer: Any) -> None:
+    lead = led.another(led.project(agents=(Teller(led.agent(), answer),)))
     session = led.spawn(lead)
 
     assert [one.id for one in lead.poll()] == [session.id]
@@ -71,8 +71,8 @@ def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stor
 
 
 def test_what_a_plugin_tells_more_of_is_cut_to_what_a_log_can_hold(led: Led) -> None:
-    told = Activity("blocked", "native", None, "half a character \ud800" + "x" * 10_000)
-    lead = led.another(led.project(agents=(Teller(led.agent(), told),)))
+    activity = Activity("blocked", "native", None, "half a character \ud800" + "x" * 10_000)
+    lead = led.another(led.project(agents=(Teller(led.agent(), activity),)))
     session = led.spawn(lead)
     lead.poll()
 
@@ -132,10 +132,10 @@ def test_a_restore_that_cannot_be_recorded_leaves_no_agent(led: Led, monkeypatch
     led.lead.kill(session.id)
     append = Board.append
 
-    def full(self: Board, id: str, *told: Any) -> None:
-        if told[0][0] == "session.restored":
+    def full(self: Board, id: str, *arguments: Any) -> None:
+        if arguments[0][0] == "session.restored":
             raise AdapterUnavailable("The disk is full.")
-        append(self, id, *told)
+        append(self, id, *arguments)
 
     monkeypatch.setattr(Board, "append", full)
     with pytest.raises(AdapterUnavailable, match="full"):

@@ -19,9 +19,9 @@ def test_an_agent_that_falls_silent_is_stuck_after_ten_minutes() -> None:
 def test_disagreement_is_looked_at_three_times_and_then_the_session_is_stuck() -> None:
     session = Watched()
     session.look(0, "alive", does("active", 0))
-    told = [(session.look(minute, "probe_failed"), session.status()) for minute in (1, 1.5, 2, 2.5, 3, 60)]
+    looks = [(session.look(minute, "probe_failed"), session.status()) for minute in (1, 1.5, 2, 2.5, 3, 60)]
 
-    assert told == [("detecting", "working")] * 3 + [("stuck", "stuck")] * 3
+    assert looks == [("detecting", "working")] * 3 + [("stuck", "stuck")] * 3
     assert [decision.attempts for decision in session.decisions[1:5]] == [1, 2, 3, None]
     assert not session.decisions[-1].changed
 
@@ -48,9 +48,9 @@ def test_other_evidence_is_counted_anew_but_not_timed_anew() -> None:
 def test_the_time_of_an_activity_is_no_other_evidence() -> None:
     session = Watched()
     session.look(0, "alive", does("active", 0))
-    told = [session.look(minute, "missing", does("active", minute)) for minute in (1, 1.5, 2, 2.5)]
+    looks = [session.look(minute, "missing", does("active", minute)) for minute in (1, 1.5, 2, 2.5)]
 
-    assert told == ["detecting"] * 3 + ["stuck"]
+    assert looks == ["detecting"] * 3 + ["stuck"]
 
 
 def test_a_session_that_is_found_alive_was_never_lost() -> None:
@@ -76,17 +76,17 @@ def test_a_session_that_is_lost_stays_lost_until_it_is_restored() -> None:
 def test_a_session_goes_from_its_issue_to_its_merge() -> None:
     session = Watched()
     pr = ObservedPullRequest("open", 7)
-    told = [
+    looks = [
         session.status(),
         session.look(1, "alive", does("active", 1)),
         session.look(5, pr=pr, activity=does("active", 5)),
     ]
     for facts in ({"ci": "failing"}, {"ci": "passing", "review": "pending"}, {"review": "approved"}, {"mergeable": True}):
         session.tell(6, "pr.observed", state="open", number=7, **facts)
-        told.append(session.look(6, activity=does("active", 6)))
+        looks.append(session.look(6, activity=does("active", 6)))
     session.tell(7, "pr.observed", state="merged", number=7)
 
-    assert [*told, session.look(7), session.look(8, "missing", does("exited"))] == [
+    assert [*looks, session.look(7), session.look(8, "missing", does("exited"))] == [
         *("spawning", "working", "pr_open", "ci_failed", "review_pending", "approved", "mergeable", "merged", "merged"),
     ]
     session.decided(9, "terminated", "pr_merged")

@@ -91,7 +91,7 @@ def test_an_agent_that_is_a_command_tells_by_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"argv": ()}, "has no command"),
         ({"argv": "sh"}, "has no command"),
@@ -100,13 +100,13 @@ def test_an_agent_that_is_a_command_tells_by_its_log(tmp_path: Path) -> None:
         ({"query": SqliteQuery("SELECT 1, 2")}, "one of database and query"),
     ],
 )
-def test_what_is_no_agent_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_what_is_no_agent_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         CommandAgent(**{"name": "x", "argv": ("sh",), **options})
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"id": "-app"}, "is not the id of a project"),
         ({"prefix": "a b"}, "is not the id of a session"),
@@ -115,8 +115,8 @@ def test_what_is_no_agent_is_refused(options: dict[str, Any], told: str) -> None
         ({"agents": (AGENT, AGENT)}, "has the agents sh, sh"),
     ],
 )
-def test_what_is_no_project_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_what_is_no_project_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         Project(**{"id": "app", "durable": "/repo", "agents": (AGENT,), **options})
 
 
@@ -128,10 +128,10 @@ def test_a_project_knows_the_ids_of_its_sessions(id: str, owned: bool) -> None:
     assert Project("app", "/repo", agents=(AGENT,)).owns(id) == owned
 
 
-@pytest.mark.parametrize("told", [{"branch": "../x"}, {"branch": "a b"}, {"project_id": 7}, {"agent": "a\0"}, {"prompt": b"bytes"}])
-def test_a_configuration_that_cannot_be_is_refused(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"branch": "../x"}, {"branch": "a b"}, {"project_id": 7}, {"agent": "a\0"}, {"prompt": b"bytes"}])
+def test_a_configuration_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        SpawnConfig(**{"project_id": "app", **told}).check()
+        SpawnConfig(**{"project_id": "app", **options}).check()
 
 
 def test_a_branch_is_called_by_the_first_who_says_so() -> None:

@@ -191,9 +191,9 @@ def test_of_many_that_break_one_stale_lease_exactly_one_wins(tmp_path: Path) -> 
         owner.send_signal(signal.SIGCONT)
         say(owner, "well?")
         assert hear(owner).split() == ["lost"] * len(paths)
-        told = [json.loads(file.read_bytes()) for file in (tmp_path / "releases").iterdir()]
-        assert sorted(one["lease"] for one in told) == sorted(map(str, paths))
-        assert {one["owner"]["pid"] for one in told} == {owner.pid}
+        releases = [json.loads(file.read_bytes()) for file in (tmp_path / "releases").iterdir()]
+        assert sorted(one["lease"] for one in releases) == sorted(map(str, paths))
+        assert {one["owner"]["pid"] for one in releases} == {owner.pid}
 
 
 def test_owners_that_go_silent_one_after_the_other_never_work_at_once(tmp_path: Path) -> None:

@@ -347,8 +347,8 @@ def test_an_ambiguous_lease_is_taken_away_with_what_stood_in_it(lease: Callable[
         fcntl.flock(file, fcntl.LOCK_EX)
         written = lease().force_release("nobody knows whose it is", evidence)
     assert written is not None
-    told = json.loads(written.read_bytes())
-    assert (told["state"], told["owner"], told["note"]) == ("ambiguous", None, "wrl_01 �")
+    stored = json.loads(written.read_bytes())
+    assert (stored["state"], stored["owner"], stored["note"]) == ("ambiguous", None, "wrl_01 �")
     with lease():
         pass
 

@@ -66,13 +66,13 @@ def test_an_empty_and_a_large_file_are_written_whole(guarded: SafeDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "after"),
+    ("before", "wanted", "after"),
     [(0o644, None, 0o644), (0o755, None, 0o755), (0o755, False, 0o644), (0o600, True, 0o700)],
 )
-def test_a_replaced_file_keeps_its_mode_unless_told(guarded: SafeDir, root: Path, before: int, told: bool | None, after: int) -> None:
+def test_a_replaced_file_keeps_its_mode_unless_told(guarded: SafeDir, root: Path, before: int, wanted: bool | None, after: int) -> None:
     (root / "f").write_bytes(b"old")
     (root / "f").chmod(before)
-    status = guarded.write("f", b"new", executable=told)
+    status = guarded.write("f", b"new", executable=wanted)
     assert stat.S_IMODE(status.st_mode) == stat.S_IMODE((root / "f").stat().st_mode) == after
 
 
@@ -82,8 +82,8 @@ def test_a_new_file_follows_the_umask() -> None:
         from pytest_gittrix.os_level.safe_dir import SafeDir
         os.umask(0o027)
         with tempfile.TemporaryDirectory() as root, SafeDir.open(root) as guarded:
-            for name, told in (("plain", None), ("no", False), ("yes", True)):
-                print(oct(stat.S_IMODE(guarded.write("d/" + name, b"", executable=told).st_mode)))
+            for name, wanted in (("plain", None), ("no", False), ("yes", True)):
+                print(oct(stat.S_IMODE(guarded.write("d/" + name, b"", executable=wanted).st_mode)))
             print(oct(stat.S_IMODE(guarded.lstat("d").st_mode)))
     """
     assert run_python(script).split() == ["0o640", "0o640", "0o750", "0o750"]

@@ -318,11 +318,11 @@ def test_a_place_that_nobody_knows_is_none(tmp_path: Path) -> None:
     changes = ChangeFeed(tmp_path, "events.jsonl")
     assert changes.since(None) is None
     changes.begin()
-    told = changes.since(None)
-    assert told is not None
-    assert told.ids == frozenset()
-    assert changes.since(Mark("0" * 32, told.end.offset)) is None
-    assert changes.since(told.end) == told
+    changed = changes.since(None)
+    assert changed is not None
+    assert changed.ids == frozenset()
+    assert changes.since(Mark("0" * 32, changed.end.offset)) is None
+    assert changes.since(changed.end) == changed
 
 
 SYNCER = """

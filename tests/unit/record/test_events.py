@@ -161,8 +161,8 @@ def test_a_line_in_any_spelling_says_what_its_json_says(old: str, new: str) -> N
     line = sealed(HEAD.replace(old, new))
     fields = json.loads(line)
     event = decode(line)
-    told = (event.seq, event.stream, event.type, event.actor, event.data)
-    assert told == tuple(fields[name] for name in ("seq", "stream", "type", "actor", "data"))
+    values = (event.seq, event.stream, event.type, event.actor, event.data)
+    assert values == tuple(fields[name] for name in ("seq", "stream", "type", "actor", "data"))
     assert f'"ts":"{fields["ts"]}"'.encode() in encode(event)
 
 

@@ -148,15 +148,15 @@ def test_every_event_of_a_life_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "data", "told"),
+    ("type", "data", "message"),
     [
         ("life.moved", {"to": "completed", "result": "Perfect"}, "'Perfect' is no result (Completed, CompletedDegraded, Failed, Skipped)"),
         ("finalize.repository", {"name": "app", "action": "lost"}, "'lost' is no action"),
         ("finalize.finished", {"status": "Perfect"}, "'Perfect' is no status"),
     ],
 )
-def test_a_word_that_there_is_not_is_refused(type: str, data: dict[str, Any], told: str) -> None:
-    assert told in refused(Lived("active", "finalizing").tell(3, type, **data))
+def test_a_word_that_there_is_not_is_refused(type: str, data: dict[str, Any], message: str) -> None:
+    assert message in refused(Lived("active", "finalizing").tell(3, type, **data))
 
 
 def test_a_kind_of_session_that_there_is_not_cannot_be_opened() -> None:
@@ -351,8 +351,8 @@ def test_work_stays_unsaved_if_what_would_save_it_is_killed() -> None:
     ],
 )
 def test_what_failed_may_hold_work_that_is_nowhere_else(way: tuple[str, ...], result: str | None, unsaved: bool) -> None:
-    told = {} if result is None else {"result": result}
-    assert Lived(*way[:-1]).move(5, way[-1], **told).life.unsaved is unsaved
+    result_field = {} if result is None else {"result": result}
+    assert Lived(*way[:-1]).move(5, way[-1], **result_field).life.unsaved is unsaved
 
 
 # Piece by piece ----------------------------------------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ def test_an_id_that_is_not_that_of_a_retained_session_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({}, "Nothing says which"),
         ({"even_unsaved": True}, "Nothing says which"),
@@ -236,8 +236,8 @@ def test_an_id_that_is_not_that_of_a_retained_session_is_refused() -> None:
         ({"member": "alice", "older_than_ns": 0}, "Several things say"),
     ],
 )
-def test_exactly_one_thing_says_what_to_clean_up(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_exactly_one_thing_says_what_to_clean_up(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         Selector(**given)
 
 

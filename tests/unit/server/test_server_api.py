@@ -51,25 +51,25 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonClient]:
 
 
 def test_a_started_session_is_told_with_its_workspace_and_listed_with_every_field(staff: Staff, daemon: DaemonClient) -> None:
-    told = daemon.ok("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop"})
+    answer = daemon.ok("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop"})
 
-    assert told.keys() == {"ok", "session_id", "workspace_path"}
-    assert (Path(told["workspace_path"]) / "projects/app/a.txt").read_text() == "one\n"
+    assert answer.keys() == {"ok", "session_id", "workspace_path"}
+    assert (Path(answer["workspace_path"]) / "projects/app/a.txt").read_text() == "one\n"
     (listed,) = daemon.ok("GET", "/api/sessions")["sessions"]
     assert listed.keys() == RECORD
-    assert (listed["session_id"], listed["member_name"], listed["session_type"]) == (told["session_id"], "ada", "Loop")
+    assert (listed["session_id"], listed["member_name"], listed["session_type"]) == (answer["session_id"], "ada", "Loop")
     assert (listed["current_state"], listed["concurrent_count"]) == ("Active", 1)
     assert isinstance(listed["agent_pid"], int)
-    assert daemon.ok("GET", f"/api/sessions/{told['session_id']}")["session"] == listed
+    assert daemon.ok("GET", f"/api/sessions/{answer['session_id']}")["session"] == listed
 
 
 def test_the_active_sessions_of_a_member_are_counted_in_each_of_them(staff: Staff, daemon: DaemonClient) -> None:
     for member in ("ada", "ada", "eve"):
         staff.start(daemon, member, "Interactive")
 
-    told = [(one["member_name"], one["concurrent_count"]) for one in daemon.ok("GET", "/api/sessions")["sessions"]]
+    counts = [(one["member_name"], one["concurrent_count"]) for one in daemon.ok("GET", "/api/sessions")["sessions"]]
 
-    assert told == [("ada", 2), ("ada", 2), ("eve", 1)]
+    assert counts == [("ada", 2), ("ada", 2), ("eve", 1)]
 
 
 @pytest.mark.parametrize("kind", ["loop", "Robot", "", None, 3])
@@ -129,12 +129,12 @@ def test_stopping_ends_the_agent_and_a_second_time_is_no_error(staff: Staff, dae
 def test_stopping_all_that_run_by_themselves_skips_and_counts_those_of_people(staff: Staff, daemon: DaemonClient) -> None:
     loop, chat = staff.start(daemon, "ada"), staff.start(daemon, "eve", "Interactive")
 
-    told = daemon.ok("POST", "/api/sessions/stop", {"mode": "autonomous"})
+    answer = daemon.ok("POST", "/api/sessions/stop", {"mode": "autonomous"})
 
-    assert told == {"ok": True, "deactivated": 1, "killed": 0, "skipped_interactive": 1, "errors": []}
+    assert answer == {"ok": True, "deactivated": 1, "killed": 0, "skipped_interactive": 1, "errors": []}
     assert (daemon.state(loop), daemon.state(chat)) == ("Retained", "Active")
-    told = daemon.ok("POST", "/api/sessions/stop", {"mode": "member", "member": "eve", "force": True})
-    assert (told["killed"], daemon.state(chat)) == (1, "Retained")
+    answer = daemon.ok("POST", "/api/sessions/stop", {"mode": "member", "member": "eve", "force": True})
+    assert (answer["killed"], daemon.state(chat)) == (1, "Retained")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(s
     id_ = staff.start(daemon, "ada", "Interactive")
     (staff.workspace(id_) / "new.txt").write_text("new\n")
 
-    told = daemon.ok("GET", f"/api/sessions/{id_}/inspect")
+    answer = daemon.ok("GET", f"/api/sessions/{id_}/inspect")
 
-    assert told["session"]["session_id"] == id_
-    assert told["finalization_results"] is None
-    (repository,) = told["git_state"]["repos"]
+    assert answer["session"]["session_id"] == id_
+    assert answer["finalization_results"] is None
+    (repository,) = answer["git_state"]["repos"]
     assert repository == {
         "repo_name": "app",
         "current_branch": None,
@@ -191,9 +191,9 @@ def test_cleaning_up_one_removes_its_workspace_and_takes_it_off_the_list(staff: 
 
     assert daemon.request("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
     daemon.ok("POST", f"/api/sessions/{id_}/stop")
-    told = daemon.ok("DELETE", f"/api/sessions/{id_}")
+    answer = daemon.ok("DELETE", f"/api/sessions/{id_}")
 
-    assert (told["workspace_removed"], told["registry_removed"], told["archive"]) == (True, True, None)
+    assert (answer["workspace_removed"], answer["registry_removed"], answer["archive"]) == (True, True, None)
     assert not staff.workspace(id_).exists()
     assert daemon.ok("GET", "/api/sessions")["sessions"] == []
     assert daemon.request("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
@@ -206,10 +206,10 @@ def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_els
         daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})
 
     assert daemon.ok("POST", "/api/sessions/cleanup", {"filter": "older_than", "value": "3600"})["reports"] == []
-    told = daemon.ok("POST", "/api/sessions/cleanup", {"filter": "all"})
+    answer = daemon.ok("POST", "/api/sessions/cleanup", {"filter": "all"})
 
-    assert told["reports"] == [{"session_id": clean, "workspace_removed": True, "registry_removed": True}]
-    assert (told["spared"], told["archived"]) == ([dirty], {})
+    assert answer["reports"] == [{"session_id": clean, "workspace_removed": True, "registry_removed": True}]
+    assert (answer["spared"], answer["archived"]) == ([dirty], {})
     assert staff.workspace(dirty).exists()
 
 
@@ -327,11 +327,11 @@ def test_stops_that_wait_keep_nobody_out_and_force_goes_before_them(tmp_path: Pa
 def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: DaemonClient) -> None:
     staff.start(daemon, "ada", "Interactive")
 
-    told = daemon.ok("GET", "/health")
+    answer = daemon.ok("GET", "/health")
 
-    assert told.keys() == {"ok", "version", "team", "uptime_s", "active", "store"}
-    assert (told["version"], told["team"], told["active"]) == (__version__, "blue", 1)
-    assert told["store"] == str(staff.home / "sessions")
+    assert answer.keys() == {"ok", "version", "team", "uptime_s", "active", "store"}
+    assert (answer["version"], answer["team"], answer["active"]) == (__version__, "blue", 1)
+    assert answer["store"] == str(staff.home / "sessions")
 
 
 def test_paths_and_methods_that_there_are_not_are_answered_in_the_one_shape(idle: DaemonClient) -> None:

@@ -85,7 +85,7 @@ def stored(daemon: DaemonClient, id_: str) -> list[tuple[int, str]]:
     return [(one["seq"], one["type"]) for one in map(json.loads, lines)]
 
 
-def told(found: list[dict[str, Any]]) -> list[tuple[int, str]]:
+def numbered(found: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(one["seq"], one["type"]) for one in found]
 
 
@@ -94,7 +94,7 @@ def test_what_the_daemon_does_is_told_as_it_is_stored_from_the_first_event_on(st
         id_ = staff.start(daemon, "ada", "Interactive")
         found = stream.next(len(stored(daemon, id_)))
 
-    assert told(found) == stored(daemon, id_)
+    assert numbered(found) == stored(daemon, id_)
     assert {one["session"] for one in found} == {id_}
     assert found[0].keys() == {"session", "seq", "ts", "type", "actor", "data"}
 
@@ -135,7 +135,7 @@ def test_a_session_is_told_again_from_an_event_on_without_a_gap_or_a_repetition(
             got += stream.next(1)
             daemon.ok("DELETE", f"/api/sessions/{id_}/locks/x")
             got += stream.next(1)
-        assert told(got) == stored(daemon, id_)[1:]
+        assert numbered(got) == stored(daemon, id_)[1:]
         past = stored(daemon, id_)
 
 
@@ -149,7 +149,7 @@ def test_one_that_comes_back_after_the_daemon_was_restarted_misses_nothing(staff
         with listening(daemon, **{"Last-Event-ID": f"{id_}:{last['seq']}"}) as stream:
             rest = stream.next(len(whole) - 2)
 
-    assert told(rest) == whole[2:]
+    assert numbered(rest) == whole[2:]
 
 
 @pytest.mark.parametrize(

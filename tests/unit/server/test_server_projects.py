@@ -53,21 +53,21 @@ def spawned(staff: Staff, daemon: DaemonClient) -> str:
 
 
 def test_a_spawned_session_is_told_with_every_field_and_listed(daemon: DaemonClient, spawned: str) -> None:
-    told = daemon.ok("GET", f"{PLACE}/{spawned}")["session"]
+    answer = daemon.ok("GET", f"{PLACE}/{spawned}")["session"]
 
-    assert told.keys() == FIELDS
-    assert (told["projectId"], told["issueId"], told["branch"]) == ("parser", "INT-7", "feat/INT-7")
-    assert Path(told["workspacePath"], "a.txt").read_text() == "one\n"
-    assert daemon.ok("GET", PLACE)["sessions"] == daemon.ok("GET", f"{PLACE}?project=parser")["sessions"] == [told]
+    assert answer.keys() == FIELDS
+    assert (answer["projectId"], answer["issueId"], answer["branch"]) == ("parser", "INT-7", "feat/INT-7")
+    assert Path(answer["workspacePath"], "a.txt").read_text() == "one\n"
+    assert daemon.ok("GET", PLACE)["sessions"] == daemon.ok("GET", f"{PLACE}?project=parser")["sessions"] == [answer]
 
 
 def test_one_session_leads_a_project_however_often_it_is_asked_for(daemon: DaemonClient) -> None:
     with ThreadPoolExecutor(4) as pool:
         body = {"projectId": "parser", "systemPrompt": "see to the issues"}
-        told = [*pool.map(lambda _: daemon.ok("POST", f"{PLACE}/orchestrator", body)["session"], range(4))]
+        sessions = [*pool.map(lambda _: daemon.ok("POST", f"{PLACE}/orchestrator", body)["session"], range(4))]
 
-    assert {one["id"] for one in told} == {told[0]["id"]}
-    assert [one["id"] for one in daemon.ok("GET", PLACE)["sessions"]] == [told[0]["id"]]
+    assert {one["id"] for one in sessions} == {sessions[0]["id"]}
+    assert [one["id"] for one in daemon.ok("GET", PLACE)["sessions"]] == [sessions[0]["id"]]
     assert daemon.request("POST", f"{PLACE}/orchestrator", {"projectId": "nothing"}).error == (400, "INVALID_INPUT")
     assert daemon.request("POST", f"{PLACE}/orchestrator", {"projectId": "parser", "issueId": "x"}).error == (400, "INVALID_INPUT")
 
@@ -101,8 +101,8 @@ def test_a_report_is_believed_or_refused_with_the_reason(daemon: DaemonClient, s
 
 def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: DaemonClient, spawned: str) -> None:
     for body in (None, {"dryRun": True}, {"projectId": "parser"}):
-        told = daemon.ok("POST", f"{PLACE}/cleanup", body)
-        assert told == {"ok": True, "killed": [], "skipped": [spawned], "errors": {}, "archives": {}}
+        answer = daemon.ok("POST", f"{PLACE}/cleanup", body)
+        assert answer == {"ok": True, "killed": [], "skipped": [spawned], "errors": {}, "archives": {}}
 
 
 @pytest.mark.parametrize(

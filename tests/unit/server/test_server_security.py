@@ -163,9 +163,9 @@ def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: Daem
 
 def test_a_daemon_file_that_somebody_else_made_is_not_believed_and_not_replaced(staff: Staff, tmp_path: Path) -> None:
     with serving(replace(staff.settings, store=tmp_path / "sessions")) as asked:
-        file, told = tmp_path / "daemon.json", asked.file
+        file, published = tmp_path / "daemon.json", asked.file
         contents = file.read_text()
-        assert daemon_file.found(tmp_path) == told
+        assert daemon_file.found(tmp_path) == published
         file.rename(tmp_path / "theirs.json")
         file.symlink_to(tmp_path / "theirs.json")
         assert daemon_file.found(tmp_path) is None
@@ -175,14 +175,14 @@ def test_a_daemon_file_that_somebody_else_made_is_not_believed_and_not_replaced(
             file.chmod(mode)
             assert daemon_file.found(tmp_path) is None
             with pytest.raises(DaemonRuns, match=f"read or written by others .mode {mode:o}"):
-                daemon_file.publish(tmp_path, told)
+                daemon_file.publish(tmp_path, published)
         if os.geteuid() == 0:
             file.unlink()
             file.write_text(contents)
             os.chown(file, 12345, -1)
             assert daemon_file.found(tmp_path) is None
             with pytest.raises(DaemonRuns, match="12345"):
-                daemon_file.publish(tmp_path, told)
+                daemon_file.publish(tmp_path, published)
             assert file.read_text() == contents
 
 

@@ -163,7 +163,7 @@ def test_a_home_of_nobody_is_said_with_the_file_and_the_key(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "told",
+    "repository",
     [
         'name = "../x"\nurl = "/srv/x"',
         'name = "x"\nurl = "ext::sh -c id"',
@@ -171,9 +171,9 @@ def test_a_home_of_nobody_is_said_with_the_file_and_the_key(tmp_path: Path) -> N
         'name = "x"\nurl = "/x"\nbranch = "-b"',
     ],
 )
-def test_a_repository_that_can_be_none_is_refused_before_an_agent_is_started(tmp_path: Path, told: str) -> None:
+def test_a_repository_that_can_be_none_is_refused_before_an_agent_is_started(tmp_path: Path, repository: str) -> None:
     with GitTrix(None, store=tmp_path / "sessions", sweep_interval=None) as engine, pytest.raises((InvalidInput, WriteRejected)):
-        members_of(engine, read(tmp_path, f"[[repositories]]\n{told}\n"))
+        members_of(engine, read(tmp_path, f"[[repositories]]\n{repository}\n"))
 
 
 def test_what_agents_may_read_is_named_from_the_files_directory(tmp_path: Path) -> None:

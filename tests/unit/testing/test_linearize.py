@@ -163,11 +163,11 @@ def test_a_history_knows_what_overlapped() -> None:
 
 def answers(*ops: SessionOp) -> list[object]:
     """What the model answers one after another."""
-    state, told = Sessions(), []
+    state, answered = Sessions(), []
     for op in ops:
         state, answer = sessions_model(state, op)
-        told.append(answer)
-    return told
+        answered.append(answer)
+    return answered
 
 
 def start(name: str, *paths: str) -> SessionOp:
@@ -183,7 +183,7 @@ PROMOTE, EVICT, SWEEP = (SessionOp(do, "s") for do in ("promote", "evict", "swee
 
 
 @pytest.mark.parametrize(
-    ("ops", "told"),
+    ("ops", "expected"),
     [
         ([HEAD, commit("a"), HEAD], [1, 2, 2]),
         ([start("s", "a"), PROMOTE, HEAD], [1, 2, 2]),
@@ -203,8 +203,8 @@ PROMOTE, EVICT, SWEEP = (SessionOp(do, "s") for do in ("promote", "evict", "swee
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
-def test_sessions_one_operation_at_a_time(ops: list[SessionOp], told: list[object]) -> None:
-    assert answers(*ops) == told
+def test_sessions_one_operation_at_a_time(ops: list[SessionOp], expected: list[object]) -> None:
+    assert answers(*ops) == expected
 
 
 def sessions(*calls: Call[SessionOp], log: str) -> bool:
@@ -280,5 +280,5 @@ def test_twelve_operations_at_the_same_time_are_judged(corrupt: bool, unknown: i
         seconds.append(time.perf_counter() - began)
         assert (found is None) == corrupt
     seconds.sort()
-    told = ", ".join(f"{name} {seconds[place] * 1e3:.2f} ms" for name, place in {"median": 50, "p99": 98, "most": 99}.items())
-    print(f"12 operations at the same time, corrupt={corrupt}, unknown={unknown}: {told}")
+    figures = ", ".join(f"{name} {seconds[place] * 1e3:.2f} ms" for name, place in {"median": 50, "p99": 98, "most": 99}.items())
+    print(f"12 operations at the same time, corrupt={corrupt}, unknown={unknown}: {figures}")

@@ -78,7 +78,7 @@ def both_counted(world: Shelf, run: Run) -> None:
 ADDERS = {"A": add_one, "B": add_one}
 
 
-def told(run: Run) -> str:
+def order_of(run: Run) -> str:
     """Who went on at each step."""
     return "".join(step.actor for step in run.steps)
 
@@ -90,20 +90,20 @@ def preemptions(order: Sequence[str], steps: int) -> int:
 
 
 def test_whoever_runs_goes_on_until_it_ends() -> None:
-    assert told(replay([], shelf, actors={"A": walk("A"), "B": walk("B")})) == "AAABBB"
+    assert order_of(replay([], shelf, actors={"A": walk("A"), "B": walk("B")})) == "AAABBB"
 
 
 def test_a_schedule_says_where_another_goes_on() -> None:
     actors = {"A": walk("A"), "B": walk("B"), "C": walk("C")}
 
-    assert told(replay([(1, "C"), (3, "B")], shelf, actors=actors)) == "ACCBBBCAA"
+    assert order_of(replay([(1, "C"), (3, "B")], shelf, actors=actors)) == "ACCBBBCAA"
 
 
 @pytest.mark.parametrize("schedule", [[(0, "A")], [(99, "B")], [(4, "A")], [(0, "A"), (2, "A")]])
 def test_what_makes_no_difference_is_not_in_the_schedule_of_the_run(schedule: list[tuple[int, str]]) -> None:
     run = replay(schedule, shelf, actors={"A": walk("A"), "B": walk("B")})
 
-    assert told(run) == "AAABBB"
+    assert order_of(run) == "AAABBB"
     assert run.schedule == ()
 
 
@@ -136,7 +136,7 @@ def test_every_order_within_the_bound_is_played_once(names: str, steps: int, bou
     found = explore(shelf, actors={name: walk(name, steps - 1) for name in names}, bound=bound)
 
     assert found.complete
-    assert sorted(map(told, found.runs)) == sorted(wanted)
+    assert sorted(map(order_of, found.runs)) == sorted(wanted)
 
 
 def test_the_simplest_orders_come_first() -> None:
@@ -345,7 +345,7 @@ def test_a_drawn_schedule_is_short_in_order_and_within_its_steps(schedule: list[
 def test_any_drawn_schedule_can_be_played(schedule: list[tuple[int, str]], steps: int) -> None:
     run = replay(schedule, shelf, actors={"A": walk("A", steps), "B": walk("B", steps)})
 
-    assert sorted(told(run)) == sorted("AB" * (steps + 1))
+    assert sorted(order_of(run)) == sorted("AB" * (steps + 1))
     assert set(run.schedule) <= set(schedule)
 
 

@@ -128,10 +128,10 @@ def test_the_oracle_is_told_what_the_command_said_and_how_it_ended(project: Path
     finally:
         del os.environ["LOG"]
 
-    told = (project.parent / "log").read_text().split("\n")
-    assert told[0:2] == ["0   begun", "done"]
-    assert "killed 2 kill begun" in told
-    assert "9 1 ENOSPC begun" in told
+    lines = (project.parent / "log").read_text().split("\n")
+    assert lines[0:2] == ["0   begun", "done"]
+    assert "killed 2 kill begun" in lines
+    assert "9 1 ENOSPC begun" in lines
 
 
 @needs_supervision
@@ -154,7 +154,7 @@ def test_a_limit_and_a_directory_can_be_given(project: Path, capsys: Said, monke
 
 @needs_supervision
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("--oracle true --within nowhere -- sh save.sh", "nowhere is no directory"),
         ("--oracle true -- sh -c 'echo why >&2; exit 3'", "The program exited with 3 without any fault"),
@@ -167,16 +167,16 @@ def test_a_limit_and_a_directory_can_be_given(project: Path, capsys: Said, monke
         ("--oracle 'sleep 600' --timeout 0.2 -- sh save.sh", "the oracle did not end within 0.2 s"),
     ],
 )
-def test_what_cannot_be_tried_is_an_input_error_with_status_2(project: Path, capsys: Said, line: str, told: str) -> None:
+def test_what_cannot_be_tried_is_an_input_error_with_status_2(project: Path, capsys: Said, line: str, message: str) -> None:
     status, out, err = gittrix(f"torture {line}", capsys)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     status, out, err = gittrix(f"torture --json {line}", capsys)
     assert (status, json.loads(out)["error"]["code"], err) == (2, "INVALID_INPUT", "")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("-- sh save.sh", "--oracle"),
         ("--oracle true", "COMMAND"),
@@ -189,12 +189,12 @@ def test_what_cannot_be_tried_is_an_input_error_with_status_2(project: Path, cap
         ("--oracle true --timeout -1 -- x", "--timeout"),
     ],
 )
-def test_what_cannot_be_read_is_misuse(project: Path, capsys: Said, line: str, told: str) -> None:
+def test_what_cannot_be_read_is_misuse(project: Path, capsys: Said, line: str, message: str) -> None:
     status, out, err = gittrix(f"torture {line}", capsys)
 
     assert (status, out) == (2, "")
     assert "\n  usage: gittrix torture [FLAGS] --oracle CHECK" in err
-    assert told in err
+    assert message in err
 
 
 def test_a_machine_that_cannot_says_why(project: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +221,11 @@ def test_a_directory_too_large_to_be_copied_is_refused(project: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("command_words", "arguments", "told"),
+    ("command_words", "arguments", "message"),
     [([], {}, "no command"), (["true"], {"timeout": 0}, "timeout"), (["true"], {"kinds": ["explode"]}, "no kind")],
 )
-def test_arguments_that_mean_nothing_are_refused(command_words: list[str], arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises((InvalidInput, CapabilityMissing), match=told):
+def test_arguments_that_mean_nothing_are_refused(command_words: list[str], arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidInput, CapabilityMissing), match=message):
         torture(command_words, "true", replay=str, **arguments)  # type: ignore[arg-type]
 
 

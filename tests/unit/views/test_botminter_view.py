@@ -68,10 +68,10 @@ def test_a_session_has_every_documented_field() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_the_fields_are_there_in_every_state_and_null_where_nothing_is_known(state: str) -> None:
-    told = view(Lived(*WAYS[state]).events, "botminter")
-    assert [*told] == FIELDS
-    assert told["current_state"] == state.capitalize() == state_in(Lived(*WAYS[state]).events, "botminter")
-    assert (told["agent_pid"], told["finalization_result"], told["finalization_agent_pid"]) == (None, None, None)
+    row = view(Lived(*WAYS[state]).events, "botminter")
+    assert [*row] == FIELDS
+    assert row["current_state"] == state.capitalize() == state_in(Lived(*WAYS[state]).events, "botminter")
+    assert (row["agent_pid"], row["finalization_result"], row["finalization_agent_pid"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(("kind", "type"), [("loop", "Loop"), ("interactive", "Interactive"), ("brain", "Brain")])
@@ -145,10 +145,10 @@ def test_a_session_of_the_engine_reads_as_a_chat(site: Site, end: str | None, st
         site.engine.sweep()
     else:
         session.discard(end)
-    told = view(site.events(session.id), "botminter")
+    row = view(site.events(session.id), "botminter")
 
-    result = told.pop("finalization_result")
-    assert told == {
+    result = row.pop("finalization_result")
+    assert row == {
         "session_id": session.id,
         "member_name": "alice",
         "session_type": "Interactive",
@@ -212,10 +212,10 @@ def test_a_line_of_the_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [("Completed", "completed"), ("CompletedDegraded", "completed"), ("Failed", "failed"), ("Skipped", "skipped")]
+    ("status", "shown"), [("Completed", "completed"), ("CompletedDegraded", "completed"), ("Failed", "failed"), ("Skipped", "skipped")]
 )
-def test_a_finalization_is_told_by_its_result(status: str, told: str) -> None:
-    assert history_row(saved(status).events)["finalization_status"] == told == FINALIZATION[status]
+def test_a_finalization_is_told_by_its_result(status: str, shown: str) -> None:
+    assert history_row(saved(status).events)["finalization_status"] == shown == FINALIZATION[status]
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "killed"])
@@ -254,9 +254,9 @@ def test_since_counts_the_moment_itself() -> None:
 @pytest.mark.parametrize(("ending", "shown"), [("completed", "Completed"), ("failed", "Failed"), ("killed", "Retained")])
 def test_in_the_code_only_what_was_killed_is_retained(ending: str, shown: str) -> None:
     events = Lived("active", ending, "retained").events
-    told = record(events, as_code=True)
+    row = record(events, as_code=True)
     since = "2030-01-01T03:00:00.000Z" if shown == "Retained" else "2030-01-01T02:00:00.000Z"
-    assert (told["current_state"], told["state_transitioned_at"]) == (shown, since)
+    assert (row["current_state"], row["state_transitioned_at"]) == (shown, since)
     assert history_row(events, as_code=True)["state"] == history([events], as_code=True)[0]["state"] == shown
     assert record(events)["current_state"] == "Retained"
 

@@ -186,7 +186,7 @@ def test_of_an_agent_that_nobody_told_nothing_is_made_up(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "expected"),
     [
         ({"state": "discarded", "outcome": "done"}, [("session_end", {"session_id": "s", "outcome": "done"})]),
         ({"state": "discarded", "outcome": "killed"}, [("session_end", {"session_id": "s", "outcome": "killed"})]),
@@ -206,12 +206,12 @@ def test_of_an_agent_that_nobody_told_nothing_is_made_up(store: Store) -> None:
         ),
     ],
 )
-def test_the_town_hears_of_an_end(store: Store, end: dict[str, str], told: list[tuple[str, dict[str, Any]]]) -> None:
+def test_the_town_hears_of_an_end(store: Store, end: dict[str, str], expected: list[tuple[str, dict[str, Any]]]) -> None:
     born(store, "s")
     add(store, "s", 1, "handoff.intent", child="t")
     add(store, "s", 2, "session.ended", **end)
 
-    assert [(line["type"], line["payload"]) for line in heard(events_of(store, "s"))[1:]] == told
+    assert [(line["type"], line["payload"]) for line in heard(events_of(store, "s"))[1:]] == expected
 
 
 def test_a_promotion_is_one_end_even_if_it_is_said_twice(store: Store) -> None:
@@ -308,8 +308,8 @@ def test_a_record_is_the_same_from_events_and_from_what_they_add_up_to(store: St
 def opened(store: Store, id: str, *states: str) -> list[Event]:
     """A member's session that went through these states, a minute each, after its workspace was there."""
     store.create(id)
-    told = {"task": "t", "kind": "loop", "member": "alice", "team": "crew", "repositories": [], "workspace": "/w"}
-    add(store, id, 0, "session.opened", **told, policy=CREATED["policy"])
+    opened_with = {"task": "t", "kind": "loop", "member": "alice", "team": "crew", "repositories": [], "workspace": "/w"}
+    add(store, id, 0, "session.opened", **opened_with, policy=CREATED["policy"])
     add(store, id, 0, "workspace.ready", path="/w")
     for minute, to in enumerate(states):
         add(store, id, minute, "life.moved", to=to, **({"reason": "it was told so"} if to == "failed" else {}))
@@ -335,8 +335,8 @@ def test_a_members_session_ends_once_when_its_agents_run_does(store: Store, stat
     assert lines[1]["ts"] == "2030-01-01T00:01:00Z"
     assert lines[1]["payload"].get("outcome", "crash") == outcome
     assert lines[1]["actor"] == "alice"
-    told = gastown.record(events)
-    assert (told["outcome"], told["ended_at"]) == (outcome, "2030-01-01T00:01:00Z")
+    row = gastown.record(events)
+    assert (row["outcome"], row["ended_at"]) == (outcome, "2030-01-01T00:01:00Z")
     assert gastown.state_of(fold(events)) == outcome
 
 

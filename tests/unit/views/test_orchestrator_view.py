@@ -72,10 +72,10 @@ def test_a_session_that_was_seen_says_what_was_seen() -> None:
     session.tell(4, "pr.observed", state="open", branch="session/app-1", base_branch="main", draft=True)
     session.tell(5, "report.submitted", report="working", accepted=True, note="half way")
     session.decided(6, "idle", "pr_created")
-    told = record(session.events)
+    row = record(session.events)
 
-    assert [*told] == FIELDS
-    assert told["pr"] == {
+    assert [*row] == FIELDS
+    assert row["pr"] == {
         "number": 9,
         "url": "https://github.com/acme/app/pull/9",
         "title": "Mend",
@@ -85,11 +85,11 @@ def test_a_session_that_was_seen_says_what_was_seen() -> None:
         "baseBranch": "main",
         "isDraft": True,
     }
-    assert (told["status"], told["activity"], told["branch"]) == ("pr_open", "active", "session/app-1")
-    assert told["runtimeHandle"] == {"id": "7", "runtimeName": "process", "data": {"pid": 7, "startTime": 12}}
-    assert told["agentInfo"] == {"summary": None, "agentSessionId": "uuid-1"}
-    assert told["lastActivityAt"] == "2030-01-01T00:02:00.000Z"
-    assert told["metadata"] == {
+    assert (row["status"], row["activity"], row["branch"]) == ("pr_open", "active", "session/app-1")
+    assert row["runtimeHandle"] == {"id": "7", "runtimeName": "process", "data": {"pid": 7, "startTime": 12}}
+    assert row["agentInfo"] == {"summary": None, "agentSessionId": "uuid-1"}
+    assert row["lastActivityAt"] == "2030-01-01T00:02:00.000Z"
+    assert row["metadata"] == {
         "agent": "claude",
         "agentReportedState": "working",
         "agentReportedAt": "2030-01-01T00:05:00.000Z",
@@ -263,9 +263,9 @@ def test_a_priority_follows_from_the_words(type: str, priority: str) -> None:
 
 def test_what_is_done_about_it_is_the_documented_default() -> None:
     minute = 60_000_000_000
-    told = {type: (one.key, one.action, one.auto, one.retries, one.after_ns) for type, one in REACTIONS.items()}
+    reactions = {type: (one.key, one.action, one.auto, one.retries, one.after_ns) for type, one in REACTIONS.items()}
 
-    assert told == {
+    assert reactions == {
         "ci.failing": ("ci-failed", "send-to-agent", True, 2, None),
         "review.changes_requested": ("changes-requested", "send-to-agent", True, None, 30 * minute),
         "automated_review.found": ("bugbot-comments", "send-to-agent", True, None, 30 * minute),
@@ -292,16 +292,16 @@ def test_everything_that_was_to_be_told_is_told_from_the_log() -> None:
     session.look(4)
     session.look(15, activity=does("idle", 4))
     session.decided(16, "terminated", "manually_killed")
-    told = list(notifications(session.events))
+    sent = list(notifications(session.events))
 
-    assert [(one["type"], one["priority"], one["timestamp"][14:16]) for one in told] == [
+    assert [(one["type"], one["priority"], one["timestamp"][14:16]) for one in sent] == [
         ("session.working", "info", "01"),
         ("pr.created", "info", "03"),
         ("pr.closed", "info", "04"),
         ("session.killed", "info", "16"),
     ]
-    assert told[0].keys() == {"id", "type", "priority", "sessionId", "projectId", "timestamp", "message", "data"}
-    assert {(one["sessionId"], one["projectId"]) for one in told} == {("app-1", "app")}
-    assert told[-1]["data"] == {"oldStatus": "working", "newStatus": "killed"}
-    assert len({one["id"] for one in told}) == 4
-    assert list(notifications(session.events)) == told
+    assert sent[0].keys() == {"id", "type", "priority", "sessionId", "projectId", "timestamp", "message", "data"}
+    assert {(one["sessionId"], one["projectId"]) for one in sent} == {("app-1", "app")}
+    assert sent[-1]["data"] == {"oldStatus": "working", "newStatus": "killed"}
+    assert len({one["id"] for one in sent}) == 4
+    assert list(notifications(session.events)) == sent

@@ -100,11 +100,11 @@ def test_pixir_reads_a_conversation_numbered_from_zero(session: UserSession) -> 
     session.record("user_message", {"text": "hello"})
     session.write("app.py", "v2\n")
     session.record("tool_call", {"call_id": "c1", "name": "grep", "args": {}})
-    told = pixir.history(session.history())
+    events = pixir.history(session.history())
 
-    assert [(event["seq"], event["type"]) for event in told] == [(0, "user_message"), (1, "tool_call")]
-    assert {event["session_id"] for event in told} == {session.id}
-    assert len({event["id"] for event in told}) == 2
+    assert [(event["seq"], event["type"]) for event in events] == [(0, "user_message"), (1, "tool_call")]
+    assert {event["session_id"] for event in events} == {session.id}
+    assert len({event["id"] for event in events}) == 2
     assert pixir.open_calls(session.history()) == {"c1": "grep"}
     assert view(session.history(), "pixir") == {
         "id": session.id,

@@ -104,13 +104,13 @@ def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
 
 SHOWN = """
 import json, os, stat
-def told(path):
+def described(path):
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode):
         return [status.st_mode, 0, ""]
     data = os.readlink(path) if stat.S_ISLNK(status.st_mode) else open(path).read()
     return [status.st_mode, status.st_mtime_ns, data]
-print(json.dumps({path: told(path) for base, *names in os.walk(".") for path in (os.path.join(base, n) for part in names for n in part)
+print(json.dumps({path: described(path) for base, *names in os.walk(".") for path in (os.path.join(base, n) for part in names for n in part)
                   if path.split("/")[1] != ".git"}))
 """
 

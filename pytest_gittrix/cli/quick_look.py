@@ -135,11 +135,13 @@ def _info(index: Connection, root: str, id: str, now: datetime) -> CommandResult
     if row is None or signatures(root, names=[id]).get(id) != row[:3]:
         return None
     wire = _live(root, id) if row[4] == "active" else _ended(json.loads(row[3]), *row[5:])
+    if wire is None:
+        return None
     return CommandResult(info_data(wire), facts_text(info_facts(wire, now)))
 
 
-def _live(root: str, id: str) -> dict[str, Any]:
-    """What ``SessionInfo.to_wire`` gives for a session that goes on."""
+def _live(root: str, id: str) -> dict[str, Any] | None:
+    """What ``SessionInfo.to_wire`` gives for a session that goes on; None if to look may change its workspace, or it has a life cycle."""
     from pathlib import Path
 
     from pytest_gittrix.clock.clock import SystemClock
@@ -150,7 +152,10 @@ def _live(root: str, id: str) -> dict[str, Any]:
     from pytest_gittrix.workspaces.workspace import open_workspace
 
     recorder = Recorder(Store(Path(root)), id, SystemClock(), lambda _event: None)
-    path, state_dir = recorder.read().workspace or str(recorder.directory / "workspace"), str(recorder.directory / "engine")
+    state = recorder.read()
+    if state.life is not None or state.kept is not None:
+        return None
+    path, state_dir = state.workspace or str(recorder.directory / "workspace"), str(recorder.directory / "engine")
     workspace = open_workspace(path, state_dir, os.path.join(root, ".seeds"))
     return look_at(AgentSession(recorder, workspace, Limits())).to_wire()
 

@@ -2,11 +2,18 @@
 
 It takes nearly as long to load as all the rest of the engine, and what only reads records and workspaces does without it. The rest of the
 package takes the names from here.
+
+Two threads may use their first name at once, and a process may be forked while a thread loads the binding: every use loads ``pygit2``
+before its parts, so that no thread meets a half-made module, and a fork waits for what is being loaded, since the child would wait for a
+thread that it does not have.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.lazy_exports import door
 
@@ -27,10 +34,25 @@ if TYPE_CHECKING:
     from pygit2.enums import RepositoryOpenFlag as RepositoryOpenFlag
     from pygit2.enums import SortMode as SortMode
 
-__getattr__ = door(
+_load = door(
     __name__,
     {
         "pygit2": ("Commit", "Config", "Diff", "GitError", "Odb", "Patch", "Repository", "discover_repository", "hash"),
         "pygit2.enums": ("DeltaStatus", "DiffOption", "FileStatus", "ObjectType", "RepositoryOpenFlag", "SortMode"),
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("__"):
+        import_module("pygit2")
+    return _load(name)
+
+
+def _await_loading() -> None:
+    if "pygit2" in sys.modules:
+        import_module("pygit2")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_await_loading)

@@ -52,9 +52,10 @@ def test_each_description_is_short_and_names_a_version(description: object) -> N
 
 def test_a_kept_report_of_other_clauses_or_of_another_description_is_not_used() -> None:
     description, *_ = field.descriptions()
-    clauses = [{"code": one.code} for one in worktree_clauses()]
-    report = {"description": description.read_text(encoding="utf-8"), "systems": [{"clauses": clauses}]}
+    promises = [[one.code, one.promise, *one.cases] for one in worktree_clauses()]
+    report = {"description": description.read_text(encoding="utf-8"), "promises": promises}
 
     assert field.is_current(report, description)
-    assert not field.is_current(report | {"systems": [{"clauses": clauses[:-1]}]}, description)
+    assert not field.is_current(report | {"promises": promises[:-1]}, description)
+    assert not field.is_current(report | {"promises": [*promises[:-1], [*promises[-1], "another case"]]}, description)
     assert not field.is_current(report | {"description": "# pip install tool==0.1"}, description)

@@ -78,16 +78,19 @@ def report_of(description: Path, *, again: bool) -> dict[str, Any]:
         kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if is_current(kept, description):
             return kept
-    report = run(description) | {"description": description.read_text(encoding="utf-8")}
+    report = run(description) | {"description": description.read_text(encoding="utf-8"), "promises": promises()}
     file.write_text(json.dumps(report), encoding="utf-8")
     return report
 
 
 def is_current(report: Mapping[str, Any], description: Path) -> bool:
-    """Whether a report is of a description as it is now, and of the clauses that there are now."""
-    (system,) = report["systems"]
-    present = [one.code for one in worktree_clauses()]
-    return report.get("description") == description.read_text(encoding="utf-8") and [one["code"] for one in system["clauses"]] == present
+    """Whether a report is of a description as it is now, and of the clauses as they are now."""
+    return report.get("description") == description.read_text(encoding="utf-8") and report.get("promises") == promises()
+
+
+def promises() -> list[list[str]]:
+    """What the clauses of now promise: the code, the promise and the cases of each."""
+    return [[one.code, one.promise, *one.cases] for one in worktree_clauses()]
 
 
 def page(reports: Mapping[str, Mapping[str, Any]]) -> str:

@@ -36,6 +36,10 @@ class CellOutcome:
     reproduced: bool = False
     lost: bool = False
 
+    def excuses(self, other: CellOutcome) -> bool:
+        """Whether this is broken as badly as another one: what loses no work excuses nothing that does."""
+        return self.verdict == "broken" and self.lost >= other.lost
+
 
 @dataclass(frozen=True)
 class ClauseFinding:

@@ -142,7 +142,7 @@ def _played(
     def play(item: Work) -> Played:
         nonlocal done
         cell = stage.cell(tool, *item)
-        as_git = cell.verdict == "broken" and (tool == PLAIN_GIT or stage.cell(PLAIN_GIT, *item).verdict == "broken")
+        as_git = cell.verdict == "broken" and (tool == PLAIN_GIT or stage.cell(PLAIN_GIT, *item).excuses(cell))
         done += 1
         if progress is not None:
             progress(done, len(work))

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from pytest_gittrix.conformance import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES
 from pytest_gittrix.conformance.worktrees.catalogue import page, worktree_clauses
+from pytest_gittrix.conformance.worktrees.clauses import crashes
+from pytest_gittrix.conformance.worktrees.findings import CellOutcome
 from pytest_gittrix.conformance.worktrees.profile import share
 from pytest_gittrix.conformance.worktrees.stage import CONTROLS, CellStage
 from pytest_gittrix.git.environment import hermetic_env
@@ -91,3 +94,35 @@ def test_each_script_of_the_page_on_how_git_loses_work_loses_it(tmp_path: Path, 
 
     assert (done.stdout.splitlines()[-1:], done.returncode) == (["LOST"], 0), done.stderr
     assert not [*tmp_path.glob("*/demo")]
+
+
+@pytest.mark.parametrize(("git", "excused"), [("kept", False), ("broken", False), ("loses work", True)])
+def test_what_loses_no_work_excuses_nothing_that_does(git: str, excused: bool) -> None:
+    tool = CellOutcome("WSRV-04", "", "broken", lost=True)
+    plain = CellOutcome("WSRV-04", "", "kept" if git == "kept" else "broken", lost=git == "loses work")
+
+    assert plain.excuses(tool) is excused
+    assert plain.excuses(replace(tool, lost=False)) is (git != "kept")
+
+
+@pytest.mark.parametrize(
+    ("each", "seconds", "tried"),
+    [
+        pytest.param(1, 0, 32, id="what is always tried"),
+        pytest.param(1, 10, 42, id="the seconds of the user come after that"),
+        pytest.param(20, 0, 3, id="slow commands: a minute"),
+        pytest.param(20, 40, 5, id="slow commands: a minute, and then the seconds of the user"),
+        pytest.param(100, 0, 1, id="very slow commands: once"),
+    ],
+)
+def test_a_case_goes_on_for_the_seconds_of_the_user(each: int, seconds: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0
+
+    def play(point: int) -> int:
+        nonlocal now
+        now += each
+        return point
+
+    monkeypatch.setattr(crashes, "real_seconds", lambda: now)
+
+    assert [play(point) for point in crashes.trials(range(100), crashes.MOST_POINTS, seconds)] == [*range(tried)]

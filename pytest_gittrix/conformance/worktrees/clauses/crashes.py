@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.forms import finish_by_hand
@@ -15,6 +15,8 @@ from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.testing.faults.faults import FileCall, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise, supported
 from pytest_gittrix.testing.schedules.blackbox import Command, OrderSearch, ProcessInterleaving
+
+T = TypeVar("T")
 
 STRUCK: Final = ("create", "delete", "finish")
 """The commands that are killed."""
@@ -29,7 +31,8 @@ MOST_SWITCHES: Final = 2
 """How often the commands of an order may take turns before one of them ends or waits."""
 
 
-_DAMAGED: Final = "git worktree prune; { git fsck --connectivity-only --no-dangling && git worktree list; } >/dev/null 2>&1 || echo damaged"
+_READ: Final = "git fsck --connectivity-only --no-dangling && git worktree list"
+_DAMAGED: Final = f"git worktree prune >/dev/null 2>&1; {{ {_READ}; }} >/dev/null 2>&1 || echo damaged"
 """Says something where git cannot read the repository. Before that, git drops what it keeps about worktrees that are gone."""
 
 
@@ -43,10 +46,16 @@ def spread(count: int) -> list[int]:
     return [*order]
 
 
-def _goes_on(begun: float, tried: int, most: int, seconds: float) -> bool:
-    """Whether a case tries one more: it always tries some, if the commands are not slow, and more as long as the user's seconds last."""
-    spent = real_seconds() - begun
-    return spent < seconds or (tried < most and spent < BUDGET)
+def trials(points: Iterable[T], most: int, seconds: float) -> Iterator[T]:
+    """The calls or orders that a case tries: always the first ``most``, if the commands are not slow, and more while the user's last."""
+    begun, beyond = real_seconds(), None
+    for tried, point in enumerate(points, 1):
+        yield point
+        now = real_seconds()
+        if beyond is None and (tried >= most or now - begun >= BUDGET):
+            beyond = now
+        if beyond is not None and now - beyond >= seconds:
+            return
 
 
 def _tried(world: ToolWorld, reached: int, calls: int, line: str) -> None:
@@ -83,12 +92,9 @@ def _killed(world: ToolWorld, case: str) -> Iterator[tuple[str, str]]:
     line, where = world.prepared(case)
     reached = 0
     with world.saved() as restore:
-        begun = real_seconds()
         argv, env = ["sh", "-c", line], world.environment()
         clean = supervise(argv, within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
-        for at in spread(len(clean.calls)):
-            if reached and not _goes_on(begun, reached, MOST_POINTS, world.search.crash):
-                break
+        for at in trials(spread(len(clean.calls)), MOST_POINTS, world.search.crash):
             restore()
             run = supervise(argv, fault=Kill(at), within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
             if run.fired is not None:
@@ -197,16 +203,13 @@ def _race(world: ToolWorld, jobs: Sequence[Job], works: Mapping[str, str]) -> No
             within=lambda _world: world.root,
             timeout=world.tool.timeout,
         )
-        begun = real_seconds()
         with closing(search.orders()) as orders:
-            for tried, (_, order) in enumerate(orders, 1):
+            for _, order in trials(orders, MOST_ORDERS, world.search.race):
                 where = _turns_of(world, jobs, order)
                 if order.finding is not None:
                     raise PromiseBroken(f"{order.finding}: {where}")
                 done = [job for job, ended in zip(jobs, order.ended, strict=True) if ended.code is None]
                 _check_jobs(world, done, works, before, where)
-                if not _goes_on(begun, tried, MOST_ORDERS, world.search.race):
-                    break
     explored = search.explored()
     rest = f"; {explored.left} more are known" if explored.left else ", which are all"
     world.note = f"tried {explored.executions} orders with at most {MOST_SWITCHES} switches{rest}"

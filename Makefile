@@ -70,7 +70,7 @@ dist: $(INSTALLED) ## build the wheel and the sdist into dist/
 compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and write docs/reference/compatibility.md (10 minutes)
 	@$(BIN)/python -m tests.quality.compatibility
 
-field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (an hour)
+field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (ten minutes)
 	@$(BIN)/python -m tests.quality.field $(ARGS)
 
 clean: ## remove the virtualenv and everything generated

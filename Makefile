@@ -3,8 +3,8 @@
 
 VENV ?= .venv
 BIN  := $(VENV)/bin
-# Tests wait for programs a third of their time, so two cores carry three test processes.
-JOBS ?= 3
+# Tests wait for programs and disks much of their time, so each core carries two test processes.
+JOBS ?= $(shell expr 2 \* `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2`)
 ARGS ?=
 
 # Tests make and remove a million small files. In memory, where 3 GB of it are free for files and programs may be executed there, that

@@ -95,6 +95,19 @@ class Prompted:
     text: str
 
 
+class _Prompt:
+    """A prompt on its way: it waits until the agent has ended the one before, and is sent unless it is cancelled first."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self.answer: asyncio.Future[Any] | None = None  # once it was sent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to cancel any more."""
+        return self.is_cancelled or (self.answer is not None and self.answer.done())
+
+
 class AcpAgent:
     """An agent that speaks the protocol. ``acp_agent`` starts one.
 
@@ -109,43 +122,55 @@ class AcpAgent:
         self._lines = _Lines(running)
         self._connection: Any = connect_to_agent(client, self._lines)
         self._client = client
-        self._is_unsent = False  # whether a prompt is begun that the agent is to get, and does not have yet
+        self._prompts: list[_Prompt] = []  # in their order
+        self._turn = asyncio.Lock()  # of the prompt that the agent has, or gets next
         self._answer: asyncio.Future[Any] | None = None  # to the prompt that it got last
 
-    async def prompt(self, text: str, *, blocks: Sequence[Any] | None = None) -> Prompted:
+    async def prompt(self, text: str, *, blocks: Sequence[Any] | None = None, cancelled: asyncio.Event | None = None) -> Prompted:
         """Send a prompt and wait for the end of the turn. A cancelled task cancels the turn, and does not wait for the agent.
 
-        If the agent still works on a prompt whose task was cancelled, this one waits until the agent has ended that, or was killed.
+        If the agent still works on another prompt, this one waits until the agent has ended that, or was killed.
 
         Args:
             text: the prompt; it is recorded.
             blocks: the prompt as blocks of the protocol's schema, where it is more than the text.
+            cancelled: once it is set, this prompt is cancelled, and no other, as by ``cancel``.
 
         Raises:
             AdapterUnavailable: the agent refused, gave no answer of the protocol, or ended; its last errors are in the message.
             GittrixError: the prompt cannot be recorded; as for ``AgentSession.record``.
         """
+        prompt = _Prompt()
+        self._prompts.append(prompt)
+        watching = None if cancelled is None else asyncio.create_task(self._cancel_once(cancelled, prompt))
+        try:
+            async with self._turn:
+                if self._answer is not None:  # to a prompt whose task did not wait for it
+                    await asyncio.wait([self._answer])
+                return await self._converse(prompt, text, blocks or [text_block(text)])
+        finally:
+            self._prompts.remove(prompt)
+            if watching is not None:
+                watching.cancel()
+
+    async def _converse(self, prompt: _Prompt, text: str, blocks: Sequence[Any]) -> Prompted:
+        """Record a prompt, send it, and record the end of the turn."""
         client = self._client
-        self._is_unsent = True
-        if self._answer is not None:
-            await asyncio.wait([self._answer])
         client.turn_over.clear()
         reason = FAILED
         try:
             await asyncio.shield(client.in_order(client.transcript.begin, text))
-            if not self._is_unsent:  # cancelled meanwhile
+            if prompt.is_cancelled:
                 reason = CANCELLED
                 return Prompted(reason, "")
-            self._is_unsent = False
-            self._answer = asyncio.create_task(self._send(blocks or [text_block(text)]))
-            reason = str((await asyncio.shield(self._answer)).stop_reason)
+            self._answer = prompt.answer = asyncio.create_task(self._send(blocks))
+            reason = str((await asyncio.shield(prompt.answer)).stop_reason)
         except asyncio.CancelledError:
             reason = CANCELLED
             with suppress(AdapterUnavailable):  # it has ended
-                await self.cancel()
+                await self._cancel(prompt)
             raise
         finally:
-            self._is_unsent = False
             client.turn_over.set()
             said = await asyncio.shield(client.in_order(client.transcript.end, reason))
         return Prompted(reason, said)
@@ -158,7 +183,9 @@ class AcpAgent:
             self._client.turn_over.set()
 
     async def cancel(self) -> bool:
-        """Cancel the running prompt, which then ends with ``cancelled``. Questions for permission are answered so, too.
+        """Cancel the running prompt, which then ends with ``cancelled``; or the next one, if that is cancelled already.
+
+        Questions for permission are answered so, too.
 
         An agent that does not answer the prompt within ``GRACE`` seconds is killed. Whoever waits for the prompt gets
         ``AdapterUnavailable`` then.
@@ -169,17 +196,30 @@ class AcpAgent:
         Raises:
             AdapterUnavailable: the agent has ended, or reads nothing any more.
         """
+        running = [*self._prompts]
+        for prompt in running:
+            if not prompt.is_over:
+                await self._cancel(prompt)
+                break
+        return bool(running)
+
+    async def _cancel(self, prompt: _Prompt) -> None:
+        """Cancel a prompt once: one that was not sent never is."""
+        if prompt.is_over:
+            return
+        prompt.is_cancelled = True
+        if prompt.answer is None:
+            return
         self._client.turn_over.set()
-        if self._is_unsent:
-            self._is_unsent = False
-            return True
-        if self._answer is None or self._answer.done():
-            return False
         loop = asyncio.get_running_loop()
         killing = loop.call_later(GRACE, lambda: loop.run_in_executor(None, self.running.kill))
-        self._answer.add_done_callback(partial(_answered, killing))
+        prompt.answer.add_done_callback(partial(_answered, killing))
         await self._asked(self._connection.cancel(self.acp_session))
-        return True
+
+    async def _cancel_once(self, cancelled: asyncio.Event, prompt: _Prompt) -> None:
+        await cancelled.wait()
+        with suppress(AdapterUnavailable):  # it has ended
+            await self._cancel(prompt)
 
     async def begin(self, mcp_servers: Sequence[Any] = ()) -> None:
         """Agree on the protocol, and begin a session of the agent in the workspace, with these servers.

@@ -231,7 +231,7 @@ class _Conversation:
         """
         if not mcp_servers or [*mcp_servers] == [*self._mcp_servers]:
             return
-        if self._agent is not None or self._turns:
+        if self._agent is not None or None in self._turns.values():
             raise CapabilityMissing(
                 f"The agent of {self._session.id} is at work with the MCP servers that it began with, and they are not those named now.",
                 why="An agent gets its servers when it starts.",

@@ -40,8 +40,9 @@ class Transcript:
         self._open: dict[str, str] = {}
 
     def begin(self, text: str) -> None:
-        """Record a person's prompt, after what came late of the turn before."""
+        """Record a person's prompt, after what came late of the turn before. Calls that began late have failed, too."""
         self._flush()
+        self._fail_open("cancelled")
         self._said = []
         self._log.record("user_message", {"text": text})
 
@@ -71,10 +72,13 @@ class Transcript:
     def end(self, reason: str) -> str:
         """Record the end of the prompt, and return what the agent said. Calls that it left open have failed."""
         self._flush()
-        for call in [*self._open]:
-            self._result(call, ok=False, error=reason)
+        self._fail_open(reason)
         self._log.record("workflow_event", {"source": SOURCE, "stop_reason": reason})
         return "".join(self._said)
+
+    def _fail_open(self, reason: str) -> None:
+        for call in [*self._open]:
+            self._result(call, ok=False, error=reason)
 
     def _take_call(self, update: Mapping[str, Any]) -> None:
         call, status = update["toolCallId"], update.get("status")

@@ -11,7 +11,7 @@ from pytest_gittrix.acp.client import CANCELLED, AcpAgent, Prompted
 from pytest_gittrix.aio.engine import AsyncUserSession
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import AdapterUnavailable, TurnOver
+from pytest_gittrix.errors import TurnOver
 
 
 async def take_turn(session: UserSession, agent: AcpAgent, text: str, *, blocks: Sequence[Any] | None = None) -> Prompted:
@@ -37,26 +37,17 @@ async def take_turn(session: UserSession, agent: AcpAgent, text: str, *, blocks:
     turns, loop, over = AsyncUserSession(session), asyncio.get_running_loop(), asyncio.Event()
     context = await turns.begin_turn()
     unsubscribe = session.subscribe(lambda _event: loop.call_soon_threadsafe(over.set), ["turn.ended"])
-    cancelling = asyncio.create_task(_cancel_after(over, agent))
     if context.cancelled.is_set():  # interrupted before this listened
         over.set()
     try:
-        answer = await agent.prompt(text, blocks=blocks)
+        answer = await agent.prompt(text, blocks=blocks, cancelled=over)
     except BaseException as problem:
         await _end(turns, context, cancelled=isinstance(problem, asyncio.CancelledError), error=f"{type(problem).__name__}: {problem}")
         raise
     finally:
         unsubscribe()
-        cancelling.cancel()
     await _end(turns, context, cancelled=answer.stop_reason == CANCELLED)
     return answer
-
-
-async def _cancel_after(over: asyncio.Event, agent: AcpAgent) -> None:
-    """Cancel the agent's prompt once its turn is over, which somebody else has ended then."""
-    await over.wait()
-    with suppress(AdapterUnavailable):  # the agent has ended
-        await agent.cancel()
 
 
 async def _end(turns: AsyncUserSession, context: TurnContext, *, cancelled: bool, error: str | None = None) -> None:

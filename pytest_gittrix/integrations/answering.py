@@ -67,9 +67,10 @@ class AnsweringPython:
                 running = self._started()
                 running.write(json.dumps(question).encode() + b"\n")
                 return _object(self._line(running, timeout))
-            except NoAnswer:
+            except BaseException as problem:  # also an interrupt: the answer that comes later would be taken for that of the next question
                 self.kill()
-                self._programs.require_live()  # it also ends with the session
+                if isinstance(problem, NoAnswer):
+                    self._programs.require_live()  # it also ends with the session
                 raise
 
     def _started(self) -> Running:

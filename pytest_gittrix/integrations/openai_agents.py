@@ -382,6 +382,11 @@ class GittrixSandboxSession(BaseSandboxSession):
         if terminal.ended is None:
             return PtyExecUpdate(process_id=number, output=output, exit_code=None, original_token_count=count)
         self._terminals.pop(number, None)
+        if terminal.ended.timed_out:
+            try:
+                await asyncio.to_thread(self._programs.require_live)
+            except GittrixError as error:  # it ended with its session
+                raise ExecTransportError(command=(), cause=error, message=str(error)) from error
         return PtyExecUpdate(process_id=None, output=output, exit_code=_status(terminal.ended), original_token_count=count)
 
     async def _make_room(self) -> None:

@@ -94,4 +94,5 @@ class GittrixExecutor(RemotePythonExecutor):
 
     def cleanup(self) -> None:
         """End the Python, with everything that it started. The session stays, for a person to review."""
+        self._python.end()
         self.programs.close()

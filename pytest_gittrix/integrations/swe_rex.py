@@ -12,6 +12,7 @@ import os
 import tarfile
 from collections.abc import Mapping
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
@@ -245,9 +246,15 @@ class GittrixRuntime(AbstractRuntime):
 
     async def close(self) -> abstract.CloseResponse:
         """End everything that runs. The session stays, for a person to review."""
-        for name, shell in [*self._shells.items()]:
-            await self._end(name, shell)
-        await asyncio.to_thread(self.programs.close)
+        shells = [*self._shells.values()]
+        self._shells.clear()
+
+        def end() -> None:
+            for shell in shells:
+                shell.end()
+            self.programs.close()
+
+        await asyncio.to_thread(end)  # it ends them all, also where nobody waits for it any more
         return abstract.CloseResponse()
 
     def _shell(self, name: str) -> AnsweringPython:
@@ -296,7 +303,11 @@ class GittrixDeployment(AbstractDeployment):
         Args:
             session: the agent's side of a session, as ``for_agent()`` gives it.
             settings: ``confine``, ``network``, ``limits`` and ``readable``, as for ``AgentSession.programs``.
+
+        Raises:
+            TypeError: there is no such setting.
         """
+        signature(session.programs).bind(**settings)
         self.logger = get_logger("rex-deploy")
         self._programs = partial(session.programs, **settings)
         self._hooks = CombinedDeploymentHook()

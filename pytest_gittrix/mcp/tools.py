@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.engine.agents.agent_session import AgentSession
-from pytest_gittrix.engine.agents.programs import Programs, exit_code
+from pytest_gittrix.engine.agents.programs import Programs, exit_code, run_while_live
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.mcp.request import promotion_request
 
@@ -166,7 +166,7 @@ class SessionTools:
         assert self._programs is not None
         with self._lock:
             self._agent.exists(".gitignore")  # whether it is there does not matter: it is refused once the session has ended
-            done = self._programs.run(argv, stdin=stdin.encode(), timeout=timeout_seconds)
+            done = run_while_live(self._programs, argv, stdin=stdin.encode(), timeout=timeout_seconds)
         return Ran(
             exit_code=exit_code(done),
             stdout=done.stdout.decode("utf-8", "replace"),

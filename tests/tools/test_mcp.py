@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("mcp", reason='needs pip install "pytest-gittrix[mcp]"')
 
+import asyncio
 import base64
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from support.frameworks import begun
 from support.git import git
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
@@ -213,6 +215,14 @@ async def test_a_message_that_would_steer_a_terminal_or_says_nothing_is_refused(
         assert "INVALID_INPUT" in await refused(client, "request_promotion", message=message)
 
     assert session.history(["tool_call"]) == []
+
+
+async def test_a_program_that_ends_with_its_session_says_so(tools: SessionTools, session: UserSession) -> None:
+    async with Client(server(tools)) as client:
+        running = await begun(session, refused(client, "run", argv=["sh", "-c", "touch started; sleep 600"]))
+        await asyncio.to_thread(session.discard)
+
+        assert "SESSION_EXPIRED" in await running
 
 
 async def test_after_the_session_has_ended_every_tool_says_so(tools: SessionTools, session: UserSession) -> None:

@@ -77,6 +77,17 @@ def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_
     assert programs_of(session.id) == []
 
 
+def test_after_cleanup_no_code_starts_another_python(session: UserSession) -> None:
+    executor = GittrixExecutor(session.for_agent(), confine=available("jail"))
+    executor("1")
+    executor.cleanup()
+
+    with pytest.raises(AgentExecutionError, match="It was ended"):
+        executor("1")
+
+    assert programs_of(session.id) == []
+
+
 def test_unconfined_code_that_closes_its_answers_is_ended(session: UserSession) -> None:
     executor = GittrixExecutor(session.for_agent(), confine="off", timeout=60)
 

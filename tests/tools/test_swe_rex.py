@@ -8,6 +8,7 @@ pytest.importorskip("swerex", reason='needs pip install "pytest-gittrix[swe-rex]
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -239,6 +240,35 @@ def test_no_word_of_a_command_is_read_by_a_shell_outside(session: UserSession, t
 
     within(session, scenario)
     assert not outside.exists()
+
+
+def test_a_setting_that_there_is_not_is_refused_at_once(session: UserSession) -> None:
+    with pytest.raises(TypeError, match="confin"):
+        GittrixDeployment(session.for_agent(), confin="jail")  # type: ignore[call-arg]
+
+
+def test_a_stop_that_nobody_waits_for_ends_all_shells(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    first_is_ending, end = threading.Event(), AnsweringPython.end
+
+    def slow_end(python: AnsweringPython) -> None:
+        first_is_ending.set()
+        time.sleep(0.1)
+        end(python)
+
+    async def run() -> None:
+        deployment = GittrixDeployment(session.for_agent(), confine=available("jail"))
+        await deployment.start()
+        for name in ("one", "two"):
+            await deployment.runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=10))
+        monkeypatch.setattr(AnsweringPython, "end", slow_end)
+        stopping = asyncio.create_task(deployment.stop())
+        await asyncio.to_thread(first_is_ending.wait)
+        stopping.cancel()
+        await asyncio.wait([stopping])
+
+    asyncio.run(run())  # waits for its threads
+
+    assert programs_of(session.id) == []
 
 
 def test_guard_is_refused_and_an_ended_session_is_dead(session: UserSession) -> None:

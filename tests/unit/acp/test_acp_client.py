@@ -200,6 +200,9 @@ def test_an_interrupt_just_after_its_turn_began_cancels_a_prompt_too(session: Us
 IGNORES = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); time.sleep(600)'
 
 
+WAITS = 'update("tool_call", toolCallId="c9", title="Wait", status="in_progress"); receive(); time.sleep(0.1)'
+
+
 async def at_work(session: UserSession, prompt: Coroutine[Any, Any, Prompted]) -> asyncio.Task[Prompted]:
     """A prompt of which the agent has begun its first tool call."""
     task = asyncio.create_task(prompt)
@@ -259,6 +262,77 @@ say("late")
     assert [one["decision"] for one in events(session, "permission_decision")] == ["cancelled"]
     assert [one["text"] for one in events(session, "assistant_message")] == ["late", "again"]
     assert [one["stop_reason"] for one in events(session, "workflow_event")] == ["cancelled", "cancelled", "end_turn"]
+
+
+def test_a_prompt_after_an_interrupt_is_sent_when_the_agent_has_ended_the_one_before(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> list[Prompted]:
+        asked = await at_work(session, take_turn(session, agent, WAITS))
+        assert await asyncio.to_thread(session.interrupt)
+        answer = await take_turn(session, agent, "say('again')")
+        return [await asked, answer]
+
+    assert attended(session, work) == [Prompted("cancelled", ""), Prompted("end_turn", "again")]
+    assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted", "done"]
+
+
+def test_a_cancelled_task_cancels_its_own_prompt_and_not_the_next(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> Prompted:
+        asked = await at_work(session, agent.prompt(WAITS))
+        asked.cancel()
+        return await agent.prompt("say('again')")  # begins before the cancelled task knows of it
+
+    assert attended(session, work) == Prompted("end_turn", "again")
+
+
+def test_a_cancel_is_for_the_running_prompt_and_not_for_one_that_waits(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> list[Prompted]:
+        asked = await at_work(session, agent.prompt(WAITS))
+        waiting = asyncio.create_task(agent.prompt("say('again')"))
+        await asyncio.sleep(0)
+        assert await agent.cancel()
+        return [await asked, await waiting]
+
+    assert attended(session, work) == [Prompted("cancelled", ""), Prompted("end_turn", "again")]
+
+
+def test_a_prompt_that_waits_and_whose_task_is_cancelled_leaves_nothing_to_cancel(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> bool:
+        asked = await at_work(session, agent.prompt(WAITS))
+        asked.cancel()
+        waiting = asyncio.create_task(agent.prompt("say('never sent')"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([asked, waiting])
+        return await agent.cancel()
+
+    assert attended(session, work) is False
+    assert [one["text"] for one in events(session, "user_message")] == [WAITS]
+
+
+def test_an_agent_is_told_once_that_a_prompt_is_cancelled(session: UserSession) -> None:
+    async def work(agent: AcpAgent) -> Prompted:
+        asked = await at_work(session, take_turn(session, agent, WAITS))
+        await agent.cancel()
+        asked.cancel()
+        await asyncio.wait([asked])
+        return await take_turn(session, agent, "say('again')")  # a second cancel would be read before this
+
+    assert attended(session, work) == Prompted("end_turn", "again")
+    assert [one["status"] for one in events(session, "turn.ended")] == ["interrupted", "done"]
+
+
+def test_a_call_that_begins_after_its_turn_has_failed_when_the_next_one_begins(session: UserSession) -> None:
+    late = f'{WAITS}; update("tool_call", toolCallId="late", title="Late", status="in_progress")'
+
+    async def work(agent: AcpAgent) -> None:
+        asked = await at_work(session, take_turn(session, agent, late))
+        asked.cancel()
+        await asyncio.wait([asked])
+        await take_turn(session, agent, "say('again')")
+
+    attended(session, work)
+
+    assert {"call_id": "late", "ok": False, "error": "cancelled"} in events(session, "tool_result")
 
 
 def test_a_question_is_answered_when_the_prompt_is_cancelled(session: UserSession) -> None:
@@ -373,10 +447,11 @@ def test_an_error_that_is_none_of_the_protocol_is_an_answer_too(session: UserSes
 def test_an_agent_that_hears_nothing_any_more_says_so(session: UserSession) -> None:
     async def work(agent: AcpAgent) -> None:
         asked = await at_work(session, agent.prompt(f"os.close(0); {IGNORES}"))
+        assert await agent.cancel()
+        while not agent.running.reads_no_more:  # what is written first is lost in the pipe
+            await asyncio.sleep(0.005)
         with pytest.raises(AdapterUnavailable, match="closed its standard input"):
-            while True:  # what is written first is lost in the pipe
-                assert await agent.cancel()
-                await asyncio.sleep(0.005)
+            await agent.begin()
         asked.cancel()
 
     attended(session, work, confine="off")  # what confines an agent may hold the pipe open

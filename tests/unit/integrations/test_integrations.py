@@ -113,6 +113,23 @@ def test_a_python_that_ends_with_its_session_is_told_from_one_that_ended_itself(
     assert isinstance(asyncio.run(discard_while(environment.session, asyncio.to_thread(python.ask, 1))), SessionExpired)
 
 
+def test_after_a_question_that_was_interrupted_the_next_one_gets_its_own_answer(
+    environment: EvalEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = AnsweringPython(environment.programs, ECHO)
+    python.ask("first", 60)
+
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(python, "_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            python.ask("interrupted", 60)
+
+    assert python.ask("next", 60)["answer"] == "next"
+
+
 # Programs and files --------------------------------------------------------------------------------------------------------------------
 
 

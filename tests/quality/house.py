@@ -8,6 +8,7 @@ this table.
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,9 +170,13 @@ class House:
     def modules(self) -> Mapping[str, Module]:
         """Every module, by its dotted name."""
         modules = {}
-        for name, path in module_names(self.source).items():
-            text = path.read_text(encoding="utf-8")
-            modules[name] = Module(name, path, path.name == "__init__.py", ast.parse(text, str(path)), len(text.splitlines()))
+        gc.disable()  # it would go through all trees again and again, which takes longer than to parse them
+        try:
+            for name, path in module_names(self.source).items():
+                text = path.read_text(encoding="utf-8")
+                modules[name] = Module(name, path, path.name == "__init__.py", ast.parse(text, str(path)), len(text.splitlines()))
+        finally:
+            gc.enable()
         return modules
 
     @cached_property

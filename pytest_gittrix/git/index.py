@@ -174,9 +174,9 @@ class IndexFile:
 
     def staged(self) -> Iterator[tuple[str, str]]:
         """Every path, with the id of what is staged for it; one in conflict comes several times."""
-        for path in dict.fromkeys(self._keys):
-            name = os.fsdecode(path)
-            yield from ((name, entry.id) for entry in self.entries(name))
+        data, id_at, id_end = self._data, _STAT.size, self._fixed - 2
+        for path, start in zip(self._keys, self._starts, strict=False):  # the last start is the end
+            yield os.fsdecode(path), data[start + id_at : start + id_end].hex()
 
     def listing(self) -> dict[str, Entry]:
         """What is staged by path, in git's order, for an index without conflicts."""

@@ -10,13 +10,13 @@ import hashlib
 import os
 import struct
 import zlib
+from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, compress, groupby
+from itertools import accumulate, chain
 from mmap import ACCESS_READ, mmap
-from operator import sub
 from pathlib import Path
 from typing import Final
 
@@ -154,56 +154,68 @@ def install_pack(
         sync_directory(directory)
 
 
-def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
-    """Write a pack of some objects by copying them from other packs as they are.
+def change_pack(
+    source: str,
+    directory: str,
+    gone: Collection[str],
+    added: Iterable[str],
+    read: Callable[[str], tuple[str, bytes]],
+    format_: ObjectFormat,
+) -> bool:
+    """Write what a pack becomes when some of its objects go and others come; those that stay are copied as they are.
 
-    The cost grows with the size of the pack, and is that of copying and hashing it.
+    The cost is that of copying and hashing the pack.
 
     Args:
-        sources: the paths of the other packs, which end in ``.pack``, each with its index beside it. Those after the last object is found
-            are not looked at.
+        source: the path of the pack, which ends in ``.pack``, with its index beside it.
         directory: where the new pack and its index are written; nobody else writes there.
-        wanted: the ids of the objects.
+        gone: the ids of the objects that go.
+        added: the ids of those that come; one that the pack has already stays.
+        read: gives the kind and the data of one that comes.
         format_: the object format.
 
     Returns:
-        False, with nothing written, if the other packs lack an object, or one is damaged, or has objects that are stored as differences
-        from others.
+        False, with nothing written, if the pack lacks an object that is to go, is damaged or too large, or has objects that are stored as
+        differences from others.
 
     Raises:
-        OSError: the disk refused, or a pack is gone.
+        MissingObject: one that comes cannot be read.
+        OSError: the disk refused, or the pack is gone.
     """
-    missing = set(map(bytes.fromhex, wanted))
-    entries: list[tuple[bytes, int, int]] = []
-    parts: list[tuple[mmap, list[tuple[int, int]]]] = []
-    at = _PACK_HEADER.size
-    with ExitStack() as opened:
-        for source in sources:
-            if not missing:
-                break
-            index = Path(source.removesuffix(".pack") + ".idx").read_bytes()
-            data = opened.enter_context(mmap(opened.enter_context(open(source, "rb")).fileno(), 0, access=ACCESS_READ))
-            if not _ends_in_its_hash(index, format_):
-                return False
-            ids, checksums, offsets = _read_index(index, format_)
-            if not _is_known(source):
-                if not _ends_in_its_hash(data, format_) or any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
-                    return False
-                _know(source)
-            found = [entry for entry in zip(ids, offsets, checksums, strict=True) if entry[0] in missing]
-            ranges, places, at = _places({offset for _, offset, _ in found}, offsets, len(data) - format_.size, at)
-            entries += [(id_, places[offset], checksum) for id_, offset, checksum in found]
-            parts.append((data, ranges))
-            missing.difference_update(ids)
-        if missing:
+    index = Path(source.removesuffix(".pack") + ".idx").read_bytes()
+    with open(source, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        if len(data) >= _LARGE or not _ends_in_its_hash(index, format_):
             return False
+        ids, checksums, offsets = _read_index(index, format_)
+        if not _is_known(source):
+            if not _ends_in_its_hash(data, format_) or any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
+                return False
+            _know(source)
+        leaving = set(map(bytes.fromhex, gone))
+        coming = sorted(set(map(bytes.fromhex, added)).difference(ids))
+        if not leaving.issubset(ids):
+            return False
+        starts = sorted(offsets)
+        end = len(data) - format_.size
+        cut = sorted(offset for id_, offset in zip(ids, offsets, strict=True) if id_ in leaving)
+        holes = [(offset, starts[after] if (after := bisect_right(starts, offset)) < len(starts) else end) for offset in cut]
+        lost = [0, *accumulate(after - before for before, after in holes)]
+        entries = [
+            (id_, offset - lost[bisect_right(cut, offset)], checksum)
+            for id_, offset, checksum in zip(ids, offsets, checksums, strict=True)
+            if id_ not in leaving
+        ]
+        new = [_packed(*read(id_.hex())) for id_ in coming]
+        *places, _ = accumulate(map(len, new), initial=end - lost[-1])
+        entries += zip(coming, places, map(zlib.crc32, new), strict=True)
         entries.sort()
-        stem = os.path.join(directory, f"pack-{format_.digest(b''.join(entry[0] for entry in entries)).hex()}")
+        names, at, sums = zip(*entries, strict=True) if entries else ((), (), ())
+        stem = os.path.join(directory, f"pack-{format_.digest(b''.join(names)).hex()}")
         hasher = hashlib.new(format_.name, usedforsecurity=False)
-        write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), parts), mode=0o400)
+        kept = zip([_PACK_HEADER.size, *(after for _, after in holes)], [*cut, end], strict=True)
+        write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), data, kept, new), mode=0o400)
         _know(stem + ".pack")
-    names, starts, sums = zip(*entries, strict=True)
-    write_file(stem + ".idx", _index(names, starts, sums, hasher.digest(), format_), mode=0o400)
+    write_file(stem + ".idx", _index(names, at, sums, hasher.digest(), format_), mode=0o400)
     return True
 
 
@@ -232,38 +244,12 @@ def _ends_in_its_hash(data: bytes | mmap, format_: ObjectFormat) -> bool:
     return hasher.digest() == data[end:]
 
 
-def _places(chosen: Set[int], offsets: Iterable[int], end: int, at: int) -> tuple[list[tuple[int, int]], dict[int, int], int]:
-    """Where to copy some objects of a pack from and to.
-
-    Args:
-        chosen: the offsets of these objects.
-        offsets: those of all objects.
-        end: the end of the last one.
-        at: where the first one is to be in the new pack.
-
-    Returns:
-        The start and the end of each run of chosen objects; the new offset of each by its old one; and the new end of the last one.
-    """
-    starts = sorted(offsets)
-    bounds = [*starts, end]
-    is_chosen = [start in chosen for start in starts]
-    *places, at = accumulate(compress(map(sub, bounds[1:], starts), is_chosen), initial=at)
-    runs = ([*run] for wanted, run in groupby(range(len(starts)), key=is_chosen.__getitem__) if wanted)
-    ranges = [(bounds[run[0]], bounds[run[-1] + 1]) for run in runs]
-    return ranges, dict(zip(compress(starts, is_chosen), places, strict=True)), at
-
-
-def _hashed_pieces(hasher: hashlib._Hash, count: int, parts: Iterable[tuple[mmap, Iterable[tuple[int, int]]]]) -> Iterator[bytes]:
-    """The file of a pack in pieces: its header, its objects and the hash of both, which the hasher has at the end."""
-    header = _PACK_HEADER.pack(b"PACK", 2, count)
-    hasher.update(header)
-    yield header
-    for data, ranges in parts:
-        for start, end in ranges:
-            for at in range(start, end, _PIECE):
-                piece = data[at : min(at + _PIECE, end)]
-                hasher.update(piece)
-                yield piece
+def _hashed_pieces(hasher: hashlib._Hash, count: int, data: mmap, kept: Iterable[tuple[int, int]], new: Iterable[bytes]) -> Iterator[bytes]:
+    """The file of a pack in pieces: its header, parts of another pack, new objects, and their hash, which the hasher has at the end."""
+    copied = (data[at : min(at + _PIECE, end)] for start, end in kept for at in range(start, end, _PIECE))
+    for piece in chain([_PACK_HEADER.pack(b"PACK", 2, count)], copied, new):
+        hasher.update(piece)
+        yield piece
     yield hasher.digest()
 
 

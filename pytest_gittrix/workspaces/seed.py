@@ -29,6 +29,7 @@ from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
+    Replaced,
     ancestry,
     build_seed,
     closure,
@@ -36,6 +37,7 @@ from pytest_gittrix.workspaces.seed_files import (
     derivation,
     exact_packs,
     listed_files,
+    replaced_objects,
     seed_below,
     seed_directory,
     template_index,
@@ -180,13 +182,18 @@ class Seed:
     @cached_property
     def pack_dir(self) -> str:
         """A directory with one pack of exactly what a workspace may see, and the pack's index."""
-        return exact_packs(self.directory, self._closure, self._read, self.format, sync=self.sync)
+        return exact_packs(self.directory, self._closure, self._replaced_since, self._read, self.format, sync=self.sync)
 
     def _read(self, id_: str) -> tuple[str, bytes]:
         return self.objects.read(id_)  # opened when it is needed, which loads libgit2
 
     def _closure(self) -> list[str]:
         return closure(self.trees.read, {self.commit: self.root})
+
+    def _replaced_since(self, ancestor: str) -> Replaced | None:
+        commit = commit_of(ancestor)
+        found = replaced_objects(self.trees.read, self._root_of(commit), self.root, self.entries)
+        return None if found is None else Replaced(found.gone | {commit}, found.new | {self.commit})
 
     @property
     def exact_objects_dir(self) -> str:

@@ -22,15 +22,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from pytest_gittrix.git.environment import empty_repository, hermetic_env, run_git
 from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index
-from pytest_gittrix.git.objects import ObjectFormat
-from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack
+from pytest_gittrix.git.objects import MissingObject, ObjectFormat
+from pytest_gittrix.git.pack import build_pack, change_pack, install_pack
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths
+from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths, lookup
 from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, sync_file_system, whole_directory, write_file
 
 BASELINE_MTIME: Final = 1_000_000_000
@@ -188,12 +188,89 @@ def closure(read_tree: ReadTree, roots: Mapping[str, str]) -> list[str]:
     return list(found)
 
 
-def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, format_: ObjectFormat, *, sync: bool) -> str:
+class Replaced(NamedTuple):
+    """How the objects of a baseline differ from those of an earlier one.
+
+    Attributes:
+        gone: the ids of the objects that the earlier one has alone.
+        new: the ids of those that changed places have now; the earlier one may have some of them elsewhere.
+    """
+
+    gone: set[str]
+    new: set[str]
+
+
+def replaced_objects(read_tree: ReadTree, old: str, new: str, entries: Mapping[str, Entry]) -> Replaced | None:
+    """How the objects of two trees differ. Only directories that differ are read, and all paths of the newer tree are looked through once.
+
+    An object that a changed place has no more may be elsewhere in the newer tree. A file is if any path has it. A directory is if one of
+    its files is at the right place in a directory that is the same.
+
+    Args:
+        read_tree: reads the trees of both.
+        old: the earlier tree.
+        new: the newer one.
+        entries: every file of the newer one.
+
+    Returns:
+        The difference; None where a directory without any file makes it impossible to say.
+
+    Raises:
+        MissingObject: a tree is missing.
+    """
+    if old == new:
+        return Replaced(set(), set())
+    files, directories, now = set[str](), {old}, {new}
+    for change in changed_directories(read_tree, old, new):
+        for _, before, after in change.lines:
+            if before is not None and before[0] != SUBMODULE:
+                (directories if before[0] == DIRECTORY else files).add(before[1])
+            if after is not None and after[0] != SUBMODULE:
+                now.add(after[1])
+    samples = {tree: _first_file(read_tree, tree) for tree in directories - now}
+    if not all(below for below, _ in samples.values()):
+        return None
+    wanted = (files - now).union(id_ for _, id_ in samples.values())
+    places: dict[str, list[str]] = {}
+    for path, entry in entries.items():
+        if entry.id in wanted:
+            places.setdefault(entry.id, []).append(path)
+
+    def is_there(tree: str) -> bool:
+        below, id_ = samples[tree]
+        above = {path[: -len(below)].rstrip("/") for path in places.get(id_, ()) if f"/{path}".endswith(f"/{below}")}
+        return any((lookup(read_tree, new, directory) if directory else (DIRECTORY, new)) == (DIRECTORY, tree) for directory in above)
+
+    return Replaced({id_ for id_ in files - now if id_ not in places} | {tree for tree in samples if not is_there(tree)}, now)
+
+
+def _first_file(read_tree: ReadTree, tree: str) -> tuple[str, str]:
+    """The path and the id of the first file below a tree; empty if there is none where it is looked for."""
+    path = b""
+    while items := read_tree(tree):
+        name, (mode, id_) = next(iter(items.items()))
+        path += name
+        if mode != DIRECTORY:
+            return os.fsdecode(path), id_
+        path, tree = path + b"/", id_
+    return "", ""
+
+
+def exact_packs(
+    directory: str,
+    ids: Callable[[], Collection[str]],
+    replaced_since: Callable[[str], Replaced | None],
+    read: Read,
+    format_: ObjectFormat,
+    *,
+    sync: bool,
+) -> str:
     """The directory with one pack of exactly the objects of a seed's baseline, made now if this is the first time.
 
     Args:
         directory: the seed.
         ids: gives the objects of its baseline.
+        replaced_since: gives how they differ from those of the baseline of a seed that it was derived from, by that seed's name.
         read: reads one.
         format_: the object format.
         sync: write what is made through to the disk.
@@ -206,33 +283,32 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
         return os.path.join(directory, "objects", "pack")
     exact = os.path.join(directory, "exact")
     if not os.path.isdir(exact):
-        wanted = ids()
         with built_once(exact, os.path.dirname(directory)) as building:
             packs = os.path.join(building, "pack")
             os.makedirs(packs)
-            if len(wanted) <= _MANY_OBJECTS or not _copied(directory, line, packs, wanted, format_):
-                _write_pack(building, wanted, read, os.path.join(directory, "objects"), format_, whole=True)
+            if not _changed_from(directory, line, packs, replaced_since, read, format_):
+                _write_pack(building, ids(), read, os.path.join(directory, "objects"), format_, whole=True)
             if sync:
                 sync_file_system(building)
     return os.path.join(exact, "pack")
 
 
-def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat) -> bool:
-    """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since.
-
-    The packs that the ancestor has too come last. They are needed only for what an earlier baseline had and the ancestor's has not.
-    """
-    own = _packs_in(os.path.join(directory, "objects", "pack"))
+def _changed_from(
+    directory: str,
+    line: Iterable[str],
+    packs: str,
+    replaced_since: Callable[[str], Replaced | None],
+    read: Read,
+    format_: ObjectFormat,
+) -> bool:
+    """Make the exact pack from that of the nearest ancestor that has one. Returns False, with nothing written, where there is none."""
     for name in line:
         ancestor = os.path.join(os.path.dirname(directory), name)
         exact = _packs_in(os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack"))
         if len(exact) == 1:
-            inherited = names_in(os.path.join(ancestor, "objects", "pack"))
-            try:
-                newest_first = sorted(own, key=lambda pack: (os.path.basename(pack) in inherited, os.path.getsize(pack)))
-                return copy_pack([*exact, *newest_first], packs, wanted, format_)
-            except FileNotFoundError:  # removed meanwhile, before anything was written
-                continue
+            with suppress(FileNotFoundError, MissingObject):  # the ancestor was removed meanwhile, before anything was written
+                replaced = replaced_since(name)
+                return replaced is not None and change_pack(exact[0], packs, replaced.gone, replaced.new, read, format_)
     return False
 
 
@@ -324,7 +400,7 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
         read: reads one.
         source: the object directory that git reads them from.
         format_: the object format.
-        whole: whether each is stored whole, as ``copy_pack`` needs it. Many versions of a file take less space as differences.
+        whole: whether each is stored whole, as ``change_pack`` needs it. Many versions of a file take less space as differences.
     """
     if len(ids) <= _MANY_OBJECTS:
         found = {id_: read(id_) for id_ in ids}

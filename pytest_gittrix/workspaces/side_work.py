@@ -110,7 +110,8 @@ def find_linked_work(
     staged: dict[str, str] = {}
     lines: list[str] = []
     try:
-        staged = _staged(IndexFile(data, seed.format).staged(), seed, files)
+        if data != seed.index:  # else nobody has staged anything since the work tree was made
+            staged = _staged(IndexFile(data, seed.format).staged(), seed, files)
         lines += _staged_lines(staged)
     except (UnsupportedRepository, ValueError, IndexError, struct.error):
         lines.append(_UNKNOWN_INDEX)

@@ -13,7 +13,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.objects import FORMATS, SHA1, ObjectFormat
-from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack, release_pack, store_object
+from pytest_gittrix.git.pack import build_pack, change_pack, install_pack, release_pack, store_object
 from pytest_gittrix.git.tree import FILE, Entry, write_trees
 
 formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
@@ -208,56 +208,69 @@ def test_what_a_killed_writer_of_a_pack_left_goes_with_it_and_a_stranger_s_file_
     assert os.listdir(packs) == ["tmp_pack_gIt123"]
 
 
-@formats
-def test_a_copied_pack_has_what_is_wanted_and_nothing_else(tmp_path: Path, format_: ObjectFormat) -> None:
-    there = blobs(format_, *(b"%d\n" % size * size for size in (0, 1, 9, 700, 5000)), b"dropped first", b"dropped last")
-    new = blobs(format_, b"new", b"another", b"dropped too") | dict([next(iter(there.items()))])
-    sources = []
-    for name, objects in (("one", there), ("two", new)):
-        pack = build_pack(objects, format_)
-        (tmp_path / f"{name}.pack").write_bytes(pack.data)
-        (tmp_path / f"{name}.idx").write_bytes(pack.index)
-        sources.append(str(tmp_path / f"{name}.pack"))
-    wanted = [id_ for id_, found in (there | new).items() if not found[1].startswith(b"dropped")]
-    (tmp_path / "to").mkdir()
+def written(directory: Path, objects: Objects, format_: ObjectFormat = SHA1) -> str:
+    """The path of a pack of some objects, with its index beside it; ``to`` in the directory is for another one."""
+    pack = build_pack(objects, format_)
+    (directory / "one.pack").write_bytes(pack.data)
+    (directory / "one.idx").write_bytes(pack.index)
+    (directory / "to").mkdir()
+    return str(directory / "one.pack")
 
-    assert copy_pack([*sources, "not looked at"], str(tmp_path / "to"), wanted, format_)
+
+@formats
+@pytest.mark.parametrize("gone", [(), (0,), (6,), (2, 3), (0, 1, 2, 3, 4, 5, 6)], ids=str)
+def test_a_changed_pack_has_what_stays_and_what_comes_alone(tmp_path: Path, format_: ObjectFormat, gone: tuple[int, ...]) -> None:
+    there = blobs(format_, *(b"%d\n" % size * size for size in (0, 1, 9, 700, 5000)), b"dropped first", b"dropped last")
+    leaving = {sorted(there)[number] for number in gone}
+    staying = {id_: found for id_, found in there.items() if id_ not in leaving}
+    new = blobs(format_, b"new", b"another") | dict([*staying.items()][:1])
+
+    assert change_pack(written(tmp_path, there, format_), str(tmp_path / "to"), leaving, new, new.__getitem__, format_)
 
     repo = repository(tmp_path / "repo", format_)
-    (copied,) = (tmp_path / "to").glob("*.pack")
-    repo.git("index-pack", "--strict", "-o", str(tmp_path / "judged.idx"), str(copied))
-    assert (tmp_path / "judged.idx").read_bytes() == copied.with_suffix(".idx").read_bytes()
-    repo.git("index-pack", "--stdin", stdin=copied.read_bytes())
+    (changed,) = (tmp_path / "to").glob("*.pack")
+    repo.git("index-pack", "--strict", "-o", str(tmp_path / "judged.idx"), str(changed))
+    assert (tmp_path / "judged.idx").read_bytes() == changed.with_suffix(".idx").read_bytes()
+    repo.git("index-pack", "--stdin", stdin=changed.read_bytes())
     listed = repo.text("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
-    assert sorted(listed) == sorted(wanted)
+    assert sorted(listed) == sorted(staying | new)
 
 
-def test_a_pack_is_not_copied_without_an_object_that_is_wanted(tmp_path: Path) -> None:
-    pack = build_pack(blobs(SHA1, b"there"), SHA1)
-    (tmp_path / "one.pack").write_bytes(pack.data)
-    (tmp_path / "one.idx").write_bytes(pack.index)
-    (tmp_path / "to").mkdir()
+def test_a_changed_pack_can_be_changed_again(tmp_path: Path) -> None:
+    objects = blobs(SHA1, *(b"%d" % number for number in range(20)))
+    source, (first, *_, last) = written(tmp_path, objects), sorted(objects)
+    for turn, (gone, data) in enumerate(((first, b"one more"), (last, b"another one"))):
+        (to := tmp_path / f"turn-{turn}").mkdir()
+        new = blobs(SHA1, data)
+        assert change_pack(source, str(to), [gone], new, new.__getitem__, SHA1)
+        (found,) = to.glob("*.pack")
+        source = str(found)
+    repo = repository(tmp_path / "repo")
+    repo.git("index-pack", "--stdin", stdin=Path(source).read_bytes())
+    listed = repo.text("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+    assert {*listed} == {*objects, *blobs(SHA1, b"one more", b"another one")} - {first, last}
 
-    assert not copy_pack([str(tmp_path / "one.pack")], str(tmp_path / "to"), blobs(SHA1, b"there", b"not there"), SHA1)
+
+def test_a_pack_is_not_changed_if_it_lacks_what_is_to_go(tmp_path: Path) -> None:
+    source = written(tmp_path, blobs(SHA1, b"there"))
+
+    assert not change_pack(source, str(tmp_path / "to"), blobs(SHA1, b"not there"), (), {}.__getitem__, SHA1)
     assert not [*(tmp_path / "to").iterdir()]
 
 
 @pytest.mark.parametrize("suffix", ["pack", "idx"])
-def test_a_damaged_pack_is_not_copied(tmp_path: Path, suffix: str) -> None:
-    pack = build_pack(blobs(SHA1, b"there", b"there too"), SHA1)
-    (tmp_path / "one.pack").write_bytes(pack.data)
-    (tmp_path / "one.idx").write_bytes(pack.index)
+def test_a_damaged_pack_is_not_changed(tmp_path: Path, suffix: str) -> None:
+    source = written(tmp_path, blobs(SHA1, b"there", b"there too"))
     damaged = bytearray((tmp_path / f"one.{suffix}").read_bytes())
     damaged[len(damaged) // 2] ^= 1
-    (tmp_path / "to").mkdir()
 
     for data in (bytes(damaged), b"short"):
         (tmp_path / f"one.{suffix}").write_bytes(data)
-        assert not copy_pack([str(tmp_path / "one.pack")], str(tmp_path / "to"), blobs(SHA1, b"there"), SHA1)
+        assert not change_pack(source, str(tmp_path / "to"), blobs(SHA1, b"there"), (), {}.__getitem__, SHA1)
         assert not [*(tmp_path / "to").iterdir()]
 
 
-def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
+def test_a_pack_of_differences_is_not_changed(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "repo", {"a": "".join(f"line {n}\n" for n in range(200))})
     repo.commit({"a": "".join(f"line {n}\n" for n in range(201))})
     repo.git("repack", "-adq", "--depth=5", "--window=5")
@@ -265,5 +278,5 @@ def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
     assert b"chain length" in repo.git("verify-pack", "-v", str(source))
     (tmp_path / "to").mkdir()
 
-    assert not copy_pack([str(source)], str(tmp_path / "to"), [repo.head()], SHA1)
+    assert not change_pack(str(source), str(tmp_path / "to"), [repo.head()], (), {}.__getitem__, SHA1)
     assert not [*(tmp_path / "to").iterdir()]

@@ -19,6 +19,7 @@ from benchmarks.report import BY_HAND, GIT, PYGIT2
 from benchmarks.sample import Copy, Sample
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.objects import SHA1
@@ -29,6 +30,9 @@ from pytest_gittrix.workspaces.workspace import KINDS, WorkspaceKind
 
 READ_TWICE: Final = "clone, diff() + promote()"
 WITH_SPARE: Final = "clone, a spare"
+WITH_PROGRAM: Final = "overlay, with .git"
+"""An overlay whose start makes the repository that its first program sees, too; without a program nobody needs it."""
+WITH_PROGRAM_AND_SPARE: Final = "overlay, with .git, a spare"
 DELETE: Final = "delete"
 """Removing what was renamed away, and making spares: later in the engine and the floors, at once in git's ``worktree remove``."""
 
@@ -52,7 +56,9 @@ class EngineCycle:
         twice: bool = False,
         moving: bool = False,
         spares: int = 0,
+        program: bool = False,
     ) -> None:
+        self._program = program
         self._sample, self._durable, self._twice, self._moving = sample, durable, twice, moving
         self._trash = directory / ".trash"
         self._adapter = LocalDurable(durable.directory, sync=moving, author=("Bench", "bench@example.com"))
@@ -76,6 +82,8 @@ class EngineCycle:
         watch.skip()
         session = self.engine.start_session("Edit twenty files")
         agent = session.for_agent()
+        if self._program:
+            parts_of(session).workspace.layers_for_programs()
         watch.lap("start")
         for path, data in writes.items():
             agent.write(path, data)
@@ -155,6 +163,9 @@ def moving(sizes: list[int], *, quick: bool = False) -> list[Measurement]:
             variants[WITH_SPARE] = EngineCycle(
                 "clone", sample, sample.copy(root / "spare.git"), root / "spare", root / "home", moving=True, spares=1
             )
+            for name, spares in ((WITH_PROGRAM, 0), (WITH_PROGRAM_AND_SPARE, 1)):
+                place, copy = root / f"program{spares}", sample.copy(root / f"program{spares}.git")
+                variants[name] = EngineCycle("overlay", sample, copy, place, root / "home", moving=True, spares=spares, program=True)
             turns = interleave(variants, rounds=rounds, seconds=seconds)
             found += summarise("moving", turns, size=size, outside=(DELETE,))
     return found

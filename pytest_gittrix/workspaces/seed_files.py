@@ -7,9 +7,10 @@ A seed is a directory, ``<commit>-<history>``:
 - ``ancestry``: the names of the seeds that a derived seed comes from, the nearest first.
 - ``shallow``: the commits whose parents are left out.
 - ``index``: the index of a fresh workspace.
-- ``lower/``: the lower layer of overlays: every file of the baseline, and of a ``.git`` the pack and the index. Files that did not change
-  since an earlier seed are hard links to those of its layer. In its stead a seed that differs little from an earlier one has ``layer/``:
-  the name of that seed (``below``), and what differs from its lower layer, with whiteouts for what is gone (``files/``).
+- ``lower/``: the lower layer of overlays: every file of the baseline. Files that did not change since an earlier seed are hard links to
+  those of its layer. In its stead a seed that differs little from an earlier one has ``layer/``: the name of that seed (``below``), and
+  what differs from its lower layer, with whiteouts for what is gone (``files/``).
+- ``repository/``: the layer above these that programs see: of a ``.git`` the pack and the index.
 - ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 
@@ -38,6 +39,9 @@ BASELINE_MTIME: Final = 1_000_000_000
 
 LAYER: Final = "layer"
 """The directory of a seed with what differs from the lower layer of an earlier one."""
+
+REPOSITORY_LAYER: Final = "repository"
+"""The directory of a seed with the pack and the index that overlays show to programs."""
 
 MOST_ANCESTORS: Final = 50
 """A seed that has so many is not derived from: each has a pack, and with them all grows what the baseline does not need any more."""

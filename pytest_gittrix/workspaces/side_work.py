@@ -204,10 +204,10 @@ def find_side_work(
     Raises:
         UnsupportedRepository, AdapterUnavailable, WriteRejected: the repository, or a part of it, cannot be read.
     """
-    ours = {*seed.packs, *made_here}
-    if not _stores_objects(root, ours):
+    # An overlay has the baseline's pack in a layer below, and nobody makes it before a program needs it: so it is asked for last.
+    if not _stores_objects(root, lambda pack: pack in made_here or pack in seed.packs):
         return None
-    found = read_repository(root, seed.format, known_packs=ours, on_step=on_step)
+    found = read_repository(root, seed.format, known_packs={*seed.packs, *made_here}, on_step=on_step)
     if found.problems:
         raise AdapterUnavailable(
             found.problems[0], why="The agent's repository may hold work that is in no file.", fix="Look into it by hand: it is kept."
@@ -244,7 +244,7 @@ def nested_repositories(root: str, directories: Collection[str]) -> list[str]:
     Raises:
         AdapterUnavailable: one cannot be listed.
     """
-    found = [path for path in directories if _stores_objects(os.path.join(root, path), ())]
+    found = [path for path in directories if _stores_objects(os.path.join(root, path))]
     return [*found, *([_SUBMODULES] if names_in(os.path.join(root, _SUBMODULES)) else [])]
 
 
@@ -399,7 +399,7 @@ def settle_side_work(root: str, directory: Path) -> Path | None:
     return target if target.is_dir() else None
 
 
-def _stores_objects(root: str, known_packs: Collection[str]) -> bool:
+def _stores_objects(root: str, is_known: Callable[[str], bool] = lambda _pack: False) -> bool:
     objects = os.path.join(root, ".git", "objects")
     try:
         names = os.listdir(objects)
@@ -414,7 +414,7 @@ def _stores_objects(root: str, known_packs: Collection[str]) -> bool:
             why="It may hold work of the agent's that is in no file.",
             fix="Look into it by hand.",
         ) from problem
-    return any(name.endswith(".pack") and name not in known_packs for name in packs)
+    return any(name.endswith(".pack") and not is_known(name) for name in packs)
 
 
 def _ref(name: str, number: int) -> str:

@@ -30,6 +30,7 @@ from pytest_gittrix.workspaces.workspace import (
     WorkspaceKind,
     create,
     lower_layers,
+    make_repository_layer,
     note_creation,
     open_workspace,
     write_entry,
@@ -230,6 +231,8 @@ class Spares:
         try:
             if old is None or not self._brought_forward(old, building, seed, order.branch):
                 create(order.kind, workspace, engine, seed, branch=order.branch)
+            if order.kind == "overlay":
+                make_repository_layer(seed)
             if self._sync:
                 sync_file_system(building)
             name = f"{self._mark(order)}-{seed.commit}-{secrets.token_hex(8)}"

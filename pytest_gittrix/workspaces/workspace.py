@@ -40,7 +40,7 @@ from pytest_gittrix.os_level.files import (
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
 from pytest_gittrix.workspaces.seed import History, Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, built_once, seed_below
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, REPOSITORY_LAYER, built_once, seed_below
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
@@ -179,16 +179,37 @@ class Workspace:
 
     @property
     def layers(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """What an ``overlay`` lies above, as ``LayeredDir.above`` takes it; None for the other kinds."""
+        """What an ``overlay`` lies above, as ``LayeredDir.above`` takes it; None for the other kinds.
+
+        The layer of its repository is among them once somebody has needed it: ``layers_for_programs`` makes it.
+        """
         if self.kind != "overlay" or self._state_dir is None:
             return None
         lower, *below = lower_layers(self.began)
-        return lower, os.path.join(self._state_dir, _WORK), tuple(below)
+        work, repository = os.path.join(self._state_dir, _WORK), os.path.join(self.began.directory, REPOSITORY_LAYER)
+        return (repository, work, (lower, *below)) if os.path.isdir(repository) else (lower, work, tuple(below))
+
+    def layers_for_programs(self) -> tuple[str, str, tuple[str, ...]] | None:
+        """As ``layers``, and the repository is among them: it is made now if no program was started from this baseline yet.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self.kind == "overlay":
+            make_repository_layer(self.began)
+        return self.layers
 
     def stand_alone(self, top: str = ".") -> None:
         """See that a directory has all its files itself, unlike that of an ``overlay``; ``LayeredDir.stand_alone`` says what is raised."""
-        if isinstance(self.files, LayeredDir):
-            self.files.stand_alone(top)
+        layers = self.layers_for_programs()
+        if layers is None:
+            return
+        files = LayeredDir.above(self.path, *layers)  # the one that is open may be from before the repository was made
+        try:
+            files.stand_alone(top)
+        finally:
+            files.close()
+        self._files = None
 
     @property
     def files(self) -> SafeDir:
@@ -413,7 +434,6 @@ def lower_layers(seed: Seed) -> tuple[str, ...]:
                     _write_files(building, seed)
                 else:
                     _link_files(building, seed, *earlier)
-                _write_lower_git(building, seed)
                 if seed.sync:
                     sync_file_system(building)
         return _lower_layers_of(seed.directory)
@@ -433,6 +453,8 @@ def _lower_layers_of(seed: str) -> tuple[str, ...]:
 
 def _make_layer(seed: Seed, lower: str, changes: Changes) -> bool:
     """Make the layer of what differs from a checkout. Returns False where it would save little, or there are no whiteouts."""
+    if os.path.isdir(os.path.join(lower, ".git")):
+        return False  # an earlier version put the repository of that baseline there, which is not to show
     if len(changes) > MOST_LAYERED or len(changes) * _WORTH_A_LAYER > len(seed.entries):
         return False
     if any(entry is not None and entry.mode == SUBMODULE for entry in changes.values()):
@@ -443,7 +465,6 @@ def _make_layer(seed: Seed, lower: str, changes: Changes) -> bool:
             files = os.path.join(building, "files")
             os.makedirs(files)
             _write_changes(files, seed, changes)
-            _write_lower_git(files, seed, lower)
             write_file(os.path.join(building, "below"), os.path.basename(os.path.dirname(lower)).encode())
             if seed.sync:
                 sync_file_system(building)
@@ -485,20 +506,25 @@ def _first_missing(seed: Seed, path: str) -> str | None:
     return None
 
 
-def _write_lower_git(root: str, seed: Seed, below: str | None = None) -> None:
-    """Write what a lower layer has of ``.git``: the pack and the index. Packs of a layer below are hidden."""
-    packs = os.path.join(root, ".git", "objects", "pack")
-    os.makedirs(packs)
-    for name in seed.packs:
-        link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
-    if below is not None:
-        descriptor = os.open(packs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name in {*os.listdir(os.path.join(below, ".git", "objects", "pack"))}.difference(seed.packs):
-                make_whiteout(descriptor, name)
-        finally:
-            os.close(descriptor)
-    write_new(os.path.join(root, ".git", "index"), seed.index)
+def make_repository_layer(seed: Seed) -> None:
+    """Make the layer with the pack and the index of every overlay from a seed's baseline, unless it is there.
+
+    It is as large as the baseline, whatever changed since an earlier one: a pack has exactly what the agent may see. Only programs see it.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    layer, seeds = os.path.join(seed.directory, REPOSITORY_LAYER), os.path.dirname(seed.directory)
+    if os.path.isdir(layer):
+        return
+    with locked_file(seeds, shared=True), built_once(layer, seeds) as building:  # no seed is pruned meanwhile
+        packs = os.path.join(building, ".git", "objects", "pack")
+        os.makedirs(packs)
+        for name in seed.packs:
+            link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
+        write_new(os.path.join(building, ".git", "index"), seed.index)
+        if seed.sync:
+            sync_file_system(building)
 
 
 def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:

@@ -289,9 +289,10 @@ class Programs:
 
 def layers_of(workspace: Workspace) -> Layers | None:
     """What a workspace lies above, for a jail; None for one that is a directory by itself."""
-    if workspace.layers is None:
+    layers = workspace.layers_for_programs()
+    if layers is None:
         return None
-    lower, work, below = workspace.layers
+    lower, work, below = layers
     return Layers(Path(lower), Path(work), tuple(map(Path, below)))
 
 

@@ -226,6 +226,18 @@ def test_a_seed_with_a_checkout_of_its_own_keeps_no_other_seed(tmp_path: Path) -
     assert removed == [os.path.basename(os.path.dirname(below))]
 
 
+def test_nothing_lies_above_a_checkout_that_shows_the_repository_of_an_earlier_baseline(tmp_path: Path) -> None:
+    _, seed = layered_repo(tmp_path)
+    found = seed.nearest_with("lower")
+    assert found is not None
+    Path(found[0], ".git").mkdir()  # as an earlier version made it
+
+    [checkout] = lower_layers(seed)
+
+    assert checkout == os.path.join(seed.directory, "lower")
+    assert ".git" not in os.listdir(checkout)
+
+
 def test_a_layer_is_made_where_what_killed_makers_leave_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, seed = layered_repo(tmp_path)
     write = workspaces._write_changes
@@ -463,7 +475,7 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import prepare_seed
-from pytest_gittrix.workspaces.workspace import lower_layers
+from pytest_gittrix.workspaces.workspace import lower_layers, make_repository_layer
 seed_files._SMALL_INDEX, seed_files._MANY_OBJECTS = 0, 5
 with Repository.open(sys.argv[1]) as repository:
     print("ready", flush=True)
@@ -471,6 +483,7 @@ with Repository.open(sys.argv[1]) as repository:
     seed = prepare_seed(sys.argv[2], repository, repository.head("refs/heads/main"))
     seed.index, seed.packs
     lower_layers(seed)
+    make_repository_layer(seed)
 """
 
 

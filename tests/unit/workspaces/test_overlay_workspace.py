@@ -20,6 +20,7 @@ from support.engine import EXECUTABLE, SUBMODULE, SYMLINK, Content, Site, finger
 from support.git import git
 
 from pytest_gittrix import confine
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine import Confinement, Layers, Place, choose, confinement, wrapped
 from pytest_gittrix.confine.choose import missing, missing_layers
 from pytest_gittrix.engine.agents.session_parts import parts_of
@@ -28,6 +29,7 @@ from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, Gittrix
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces import overlay, seed_files
 from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces.seed_files import REPOSITORY_LAYER
 from pytest_gittrix.workspaces.side_work import REPOSITORY
 
 FILES: dict[str, Content] = {
@@ -371,11 +373,27 @@ def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_othe
             session = site.start(workspace="overlay")
             layers = parts_of(session).workspace.layers
             assert layers is not None
-            assert len(layers[2]) == (commit != first)  # the moved baseline lies above the checkout of the first
+            below = [Path(layer).name for layer in (layers[0], *layers[2]) if Path(layer).name != REPOSITORY_LAYER]
+            assert below == ["lower"] if commit == first else ["files", "lower"]  # the moved baseline lies above the checkout of the first
             known = run(session, f"git status --short; git fsck --strict; {objects}").split()
             wanted = site.durable.git("rev-list", "--objects", "--no-object-names", f"{commit}^{{tree}}").split()
             assert sorted(known) == sorted([commit, *wanted])
             assert session.touched_files() == []
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_the_repository_of_an_overlay_is_made_for_its_first_program_or_with_a_spare(tmp_path: Path, spares: int) -> None:
+    with open_site(tmp_path, FILES, ephemeral=LocalEphemeral("overlay", spares=spares)) as site:
+        before = site.start()
+        before.write("a", "2\n")
+        before.promote()
+        site.engine.services.resources.spares.wait()
+        session = site.start()
+        seed = parts_of(session).workspace.seed.directory
+
+        assert (REPOSITORY_LAYER in os.listdir(seed)) == bool(spares)
+        assert run(session, "git status --short; git log --format=%H").split() == [session.info().baseline_sha]
+        assert REPOSITORY_LAYER in os.listdir(seed)
 
 
 def test_a_file_that_appears_in_a_directory_just_deleted_stays_and_shows(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:

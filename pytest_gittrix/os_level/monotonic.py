@@ -57,23 +57,26 @@ def interrupt_after(seconds: float, error: type[BaseException]) -> Iterator[None
     import threading
 
     thread, lock, over, sent = threading.get_ident(), threading.Lock(), False, False
+    began, ended = threading.Event(), threading.Event()
 
     def end() -> None:
         nonlocal sent
+        began.wait()  # the error is for the block, and not for who is still waiting for this thread to start
+        if ended.wait(seconds):
+            return
         with lock:
             if not over:
                 sent = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=end, daemon=True).start()
     try:
+        began.set()
         yield
     finally:
         with lock:
             over = True
-        timer.cancel()
+        ended.set()
         if sent:
             _let_it_arrive(error)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple
 
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.pack import Pack, build_pack
-from pytest_gittrix.git.tree import Changes, ReadTree, write_trees
+from pytest_gittrix.git.tree import Changes, Item, ReadTree, write_trees
 
 
 class Signature(NamedTuple):
@@ -102,6 +102,7 @@ class BuiltCommit:
         objects: every object that is new with it: kind and data by id.
         format: the object format of its repository.
         level: compression level of its pack, 0 to 9.
+        trees: the lines of the trees among its objects, by id.
     """
 
     id: str
@@ -110,6 +111,7 @@ class BuiltCommit:
     objects: Mapping[str, tuple[str, bytes]]
     format: ObjectFormat
     level: int = 1
+    trees: Mapping[str, Mapping[bytes, Item]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def pack(self) -> Pack:
@@ -147,7 +149,8 @@ def build_commit(
     Raises:
         TreeClash: the changes do not fit the tree.
     """
-    root, trees = write_trees(read_tree, base_tree, changes, format_.hash_object)
+    lines_of: dict[str, Mapping[bytes, Item]] = {}
+    root, trees = write_trees(read_tree, base_tree, changes, format_.hash_object, on_tree=lines_of.__setitem__)
     lines = [b"tree " + root.encode()]
     if parent is not None:
         lines.append(b"parent " + parent.encode())
@@ -160,4 +163,4 @@ def build_commit(
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
     used = {entry.id for entry in changes.values() if entry is not None}
     objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in used)
-    return BuiltCommit(id_, root, parent, objects, format_, level)
+    return BuiltCommit(id_, root, parent, objects, format_, level, lines_of)

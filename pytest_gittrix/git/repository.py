@@ -22,7 +22,7 @@ from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_comm
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
-from pytest_gittrix.git.tree import Entry, entry_at, flatten, parse_tree
+from pytest_gittrix.git.tree import Entry, entry_at, flatten
 from pytest_gittrix.os_level.files import append, make_directories, names_in, read_text
 
 _HEADS: Final = "refs/heads/"
@@ -447,9 +447,8 @@ class Repository:
 
     def _remember(self, built: BuiltCommit) -> None:
         """Keep what a landed commit has brought, so that nobody reads it back from the disk."""
-        for id_, (kind, data) in built.objects.items():
-            if kind == "tree":
-                self.trees.parsed.put(id_, parse_tree(data, self.format.size))
+        for id_, lines in built.trees.items():
+            self.trees.parsed.put(id_, lines)
         size = sum(len(data) for _, data in built.objects.values())
         self.landed = built if size <= _MOST_REMEMBERED else None
 

@@ -72,9 +72,17 @@ def parse_tree(raw: bytes, id_size: int) -> dict[bytes, Item]:
 
 
 def serialise_tree(items: Mapping[bytes, Item]) -> bytes:
-    """The data of a tree object, in git's order (a directory sorts as if its name ended in a slash)."""
-    ordered = sorted(items.items(), key=lambda named: named[0] + b"/" if named[1][0] == DIRECTORY else named[0])
-    return b"".join(b"%o %s\0%s" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered)
+    """The data of a tree object, in git's order."""
+    return _data_of(_in_order(items))
+
+
+def _data_of(ordered: Mapping[bytes, Item]) -> bytes:
+    return b"".join(b"%o %s\0%s" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered.items())
+
+
+def _in_order(items: Mapping[bytes, Item]) -> dict[bytes, Item]:
+    """The lines of a tree in git's order, in which a directory sorts as if its name ended in a slash."""
+    return dict(sorted(items.items(), key=lambda named: named[0] + b"/" if named[1][0] == DIRECTORY else named[0]))
 
 
 def _leaf(item: Item | None) -> Entry | None:
@@ -257,8 +265,22 @@ def _nested(changes: Changes) -> _Pending:
     return root
 
 
-def write_trees(read_tree: ReadTree, base: str | None, changes: Changes, hash_object: Hash) -> tuple[str, dict[str, bytes]]:
+def write_trees(
+    read_tree: ReadTree,
+    base: str | None,
+    changes: Changes,
+    hash_object: Hash,
+    *,
+    on_tree: Callable[[str, dict[bytes, Item]], object] = lambda _id, _items: None,
+) -> tuple[str, dict[str, bytes]]:
     """Apply ``changes`` to the tree ``base``. The cost grows with the changed paths and the directories above them.
+
+    Args:
+        read_tree: reads the trees that change.
+        base: the tree's id; None for an empty one.
+        changes: new entry by path, None to delete the path.
+        hash_object: gives the id of an object from its kind and data.
+        on_tree: called with the id and the lines of each new tree, as ``parse_tree`` gives them from its data.
 
     Returns:
         The new root's id, and the data of each new tree object by id. A directory that becomes empty is removed, as in git.
@@ -298,10 +320,12 @@ def write_trees(read_tree: ReadTree, base: str | None, changes: Changes, hash_ob
             items[name] = (entry.mode, entry.id)
         if not items and prefix:
             return None
-        raw = serialise_tree(items)
+        items = _in_order(items)
+        raw = _data_of(items)
         id_ = hash_object("tree", raw)
         if id_ != tree:
             written[id_] = raw
+            on_tree(id_, items)
         return id_
 
     root = rewrite(base, _nested(changes), b"")

@@ -177,6 +177,16 @@ def test_writing_reads_only_the_directories_on_the_way(shelf: Shelf) -> None:
     assert len(shelf.reads) == len(written) == 3
 
 
+def test_the_lines_of_a_new_tree_are_what_git_reads_from_it_in_its_order(shelf: Shelf) -> None:
+    base = shelf.write({"a.c": ONE, "a0": ONE, "z": ONE})
+    lines = {}
+
+    _, written = write_trees(shelf.read, base, {"a/b": TWO, "z": None, "k": TWO}, SHA1.hash_object, on_tree=lines.__setitem__)
+
+    assert {id_: [*found.items()] for id_, found in lines.items()} == {id_: [*parse_tree(raw, 20).items()] for id_, raw in written.items()}
+    assert [b"a.c", b"a", b"a0", b"k"] in map(list, lines.values())
+
+
 def test_a_file_that_became_a_directory_is_both_a_deletion_and_an_addition(shelf: Shelf) -> None:
     old, new = shelf.write({"a": ONE}), shelf.write({"a/b": TWO})
 

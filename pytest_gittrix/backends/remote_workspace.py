@@ -213,9 +213,11 @@ class _RemoteFiles(SafeDir):
         self._owner = owner
         return self
 
-    def write(self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False) -> os.stat_result:
+    def write(
+        self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False, over_link: bool = True
+    ) -> os.stat_result:
         """As in ``SafeDir``, and at the server."""
-        status = super().write(path, data, executable=executable, sync=sync)
+        status = super().write(path, data, executable=executable, sync=sync, over_link=over_link)
         self._owner.send(path, EXECUTABLE if status.st_mode & stat.S_IXUSR else FILE, data)
         return status
 

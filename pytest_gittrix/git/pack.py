@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,8 +100,10 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, 
 
 def _index(ids: Sequence[bytes], offsets: Sequence[int], checksums: Sequence[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
     # For each value of the first byte, the number of ids whose first byte is not greater.
-    begins = Counter(id_[0] for id_ in ids)
-    fanout = accumulate(begins[first] for first in range(256))
+    begins = [0] * 256
+    for id_ in ids:
+        begins[id_[0]] += 1
+    fanout = accumulate(begins)
     large = [offset for offset in offsets if offset >= _LARGE]
     positions = {offset: _LARGE | number for number, offset in enumerate(large)}
     small = [positions.get(offset, offset) for offset in offsets] if large else offsets

@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -429,6 +429,7 @@ class Repository:
             RefMoved: the branch is elsewhere.
             DurableLocked: another program holds the lock.
         """
+        permit = partial(shared_mode, self._config.shared)  # asked once for all its files: to ask takes three system calls
         with ExitStack() as shield:
 
             def write_objects() -> None:
@@ -436,7 +437,7 @@ class Repository:
                 self._landings += 1
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
-                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, mode=0o444, permit=self.permit)
+                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, mode=0o444, permit=permit)
                 shield.callback(release_pack, self.objects_dir, built.pack.name, sync=sync)
                 points.reached("land:packed")
 

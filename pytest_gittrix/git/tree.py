@@ -77,7 +77,7 @@ def serialise_tree(items: Mapping[bytes, Item]) -> bytes:
 
 
 def _data_of(ordered: Mapping[bytes, Item]) -> bytes:
-    return b"".join(b"%o %s\0%s" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered.items())
+    return b"".join([b"%o %b\0%b" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered.items()])
 
 
 def _in_order(items: Mapping[bytes, Item]) -> dict[bytes, Item]:

@@ -55,6 +55,18 @@ class ParentNotDirectory(WriteRejected):
         self.parent, self.kind = parent, kind
 
 
+class LinkInTheWay(WriteRejected):
+    """A symbolic link is where a file was to be written that must not replace one."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path!r} is a symbolic link",
+            why="The file that it leads to may be the one that was meant.",
+            fix="Write to the path that it leads to.",
+            opt_out="over_link=True puts a file in its place.",
+        )
+
+
 class Root:
     """Owns a directory's descriptor and closes it when the last user lets go, so its number is never reused under an operation."""
 

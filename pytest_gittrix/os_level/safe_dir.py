@@ -161,6 +161,17 @@ class SafeDir:
 
     def lstat(self, path: str) -> os.stat_result | None:
         """The status of what stands at a path, or None where nothing does. A path beyond a link or a file is nothing, as git sees it."""
+        try:
+            return self.status(path)
+        except open_below.ParentNotDirectory:
+            return None
+
+    def status(self, path: str) -> os.stat_result | None:
+        """As ``lstat``, but a path beyond a link is an error.
+
+        Raises:
+            ParentNotDirectory: a parent is a link, or (not in every kind of directory) a file.
+        """
         *parents, name = open_below.components(path)
         try:
             parent = self._root.descend(parents)
@@ -168,7 +179,7 @@ class SafeDir:
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
             finally:
                 os.close(parent)
-        except (FileNotFoundError, open_below.ParentNotDirectory):
+        except FileNotFoundError:
             return None
         except OSError:
             with open_below.typed(path):  # here and not around it all, since every look at a file comes through here
@@ -179,28 +190,36 @@ class SafeDir:
         status = self.lstat(path)
         return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
 
-    def write(self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False) -> os.stat_result:
-        """Put a file at a path, whole or not at all: readers see the old contents or the new. A link there is replaced, not followed.
+    def write(
+        self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False, over_link: bool = True
+    ) -> os.stat_result:
+        """Put a file at a path, whole or not at all: readers see the old contents or the new. A link there is never followed.
 
         Args:
             path: the file; missing parents are made.
             data: its contents.
             executable: whether it may be run; None keeps what a replaced file had.
             sync: write the contents through to the disk first, so that a power cut leaves no empty file (its name is for ``sync``).
+            over_link: whether the file takes the place of a link that is there.
 
         Returns:
             The status of the file that was put there.
 
         Raises:
+            LinkInTheWay: a link is there, and stays.
             WriteRejected: a directory is there, a parent is not a directory, or the system refused (disk full, quota, read-only). Nothing
                 is left behind then.
         """
 
         def place(parent: int, name: str, temporary: str) -> os.stat_result:
+            before = _status_at(parent, name)
+            if before is not None and not over_link and stat.S_ISLNK(before.st_mode):
+                raise open_below.LinkInTheWay(path)
             fd = os.open(temporary, _CREATE, 0o666, dir_fd=parent)
             try:
                 fresh = stat.S_IMODE(os.fstat(fd).st_mode)
-                mode = _mode(_file_mode_at(parent, name, fresh), executable)
+                kept = before.st_mode & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else fresh
+                mode = _mode(kept, executable)
                 if mode != fresh:
                     os.fchmod(fd, mode)
                 write_all(fd, data)
@@ -435,12 +454,11 @@ def _by_path(found: Found) -> str:
     return found.path
 
 
-def _file_mode_at(parent: int, name: str, default: int) -> int:
+def _status_at(parent: int, name: str) -> os.stat_result | None:
     try:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
-        return default
-    return status.st_mode & 0o777 if stat.S_ISREG(status.st_mode) else default
+        return None
 
 
 def _mode(mode: int, executable: bool | None) -> int:

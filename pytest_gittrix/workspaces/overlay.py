@@ -139,11 +139,11 @@ class LayeredDir(SafeDir):
             raise PathNotFound(f"no file at {path!r}", why="It was deleted.", fix="List the directory to see what is there.")
         return own is None and below is not None
 
-    def lstat(self, path: str) -> os.stat_result | None:
-        """As ``SafeDir.lstat``, of the layer that shows."""
+    def status(self, path: str) -> os.stat_result | None:
+        """As ``SafeDir.status``, of the layer that shows."""
         try:
             own, below = self._look(path)
-        except (PathNotFound, open_below.ParentNotDirectory):
+        except PathNotFound:
             return None
         return below if own is None else None if is_whiteout(own) else own
 
@@ -182,9 +182,14 @@ class LayeredDir(SafeDir):
         """A block in which no program mounts the layers. Raises WriteRejected, which names the path, if one does."""
         return locked_file(self._work, shared=True, wait=0, refusal=lambda: _mounted(path))
 
-    def write(self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False) -> os.stat_result:
+    def write(
+        self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False, over_link: bool = True
+    ) -> os.stat_result:
         """As ``SafeDir.write``."""
         with self.unmounted(path):
+            shown = None if over_link else self.status(path)
+            if shown is not None and stat.S_ISLNK(shown.st_mode):
+                raise open_below.LinkInTheWay(path)
             below = self._make_way(path)
             if executable is None and below is not None and stat.S_ISREG(below.st_mode):
                 executable = bool(below.st_mode & stat.S_IXUSR)

@@ -14,9 +14,10 @@ import hashlib
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 _BINARY: Final = 8000
 """How many bytes show whether a file is binary, as git decides it."""
@@ -223,6 +224,26 @@ def suspect(path: str, new: bytes, old: Iterable[bytes] = (), *, by_name: bool =
     return Suspect(path, ("holds credentials by its name",) * named + tuple(map(str, secrets)), digest[:_FINGERPRINT])
 
 
+class Candidate(NamedTuple):
+    """A file that may hold credentials: what ``suspect`` is asked."""
+
+    path: str
+    new: bytes
+    old: Sequence[bytes] = ()
+    by_name: bool = True
+
+
+def suspects_among(files: Iterable[Candidate]) -> list[Suspect]:
+    """The files that seem to hold credentials. Mostly none does, and one look at what all of them gained shows that."""
+    candidates = [*files]
+    if not any(one.by_name and is_credential_file(one.path) for one in candidates):
+        gained = b"\n".join(_without(one.new, _lines_of(one.old)) for one in candidates if not _is_binary(one.new))
+        if next(_matches(gained), None) is None:
+            return []
+    found = (suspect(one.path, one.new, one.old, by_name=one.by_name) for one in candidates)
+    return [one for one in found if one is not None]
+
+
 def find_secrets(new: bytes, old: Iterable[bytes] = ()) -> list[Secret]:
     """The secrets in the lines that a file gained, one a line; a binary file has none.
 
@@ -230,19 +251,33 @@ def find_secrets(new: bytes, old: Iterable[bytes] = ()) -> list[Secret]:
         new: the file.
         old: what it was made from: a line that one of these has was not gained.
     """
-    if b"\0" in new[:_BINARY]:
+    if _is_binary(new):
         return []
-    known = {line for one in old for line in one.split(b"\n")}
-    gained = [(number, line) for number, line in enumerate(new.split(b"\n"), 1) if line not in known] if known else []
-    text = b"\n".join(line for _, line in gained) if known else new
+    known = _lines_of(old)
+    text = _without(new, known)
     matches = [*_matches(text)]
-    ends = [end.start() for end in re.finditer(b"\n", text)] if matches else []
+    if not matches:
+        return []
+    numbers = [number for number, line in enumerate(new.split(b"\n"), 1) if line not in known]
+    ends = [end.start() for end in re.finditer(b"\n", text)]
     found: dict[int, Secret] = {}
     for at, rule in matches:
-        index = bisect_left(ends, at)
-        number = gained[index][0] if known else index + 1
+        number = numbers[bisect_left(ends, at)]
         found.setdefault(number, Secret(number, rule))
     return [found[number] for number in sorted(found)]
+
+
+def _is_binary(data: bytes) -> bool:
+    return b"\0" in data[:_BINARY]
+
+
+def _lines_of(files: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(chain.from_iterable(one.split(b"\n") for one in files))
+
+
+def _without(data: bytes, known: Collection[bytes]) -> bytes:
+    """The lines of a file that are not known."""
+    return b"\n".join([line for line in data.split(b"\n") if line not in known]) if known else data
 
 
 def _matches(text: bytes) -> Iterator[tuple[int, str]]:

@@ -62,6 +62,7 @@ _WORK: Final = "work"
 _NOTE: Final = "workspace.json"
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOTHING_TO_BRING: Final = contextlib.nullcontext()
 _DEEP: Final = 100
 _STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
 _CONFIG: Final = """\
@@ -234,7 +235,7 @@ class Workspace:
         Raises:
             AdapterUnavailable: they cannot be had.
         """
-        return contextlib.nullcontext()
+        return _NOTHING_TO_BRING
 
     def snapshot(
         self,
@@ -321,8 +322,7 @@ class Workspace:
         Raises:
             OSError: the system refused.
         """
-        here = os.path.realpath(self.path)
-        for program in [program for program, workspace in [*_PROGRAMS.items()] if workspace == here]:
+        for program in [program for program, workspace in [*_PROGRAMS.items()] if workspace == os.path.realpath(self.path)]:
             program.kill()
         self.close()
         with contextlib.suppress(FileNotFoundError):

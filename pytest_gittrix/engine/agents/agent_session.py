@@ -27,6 +27,7 @@ from pytest_gittrix.engine.operations.review import (
     current_snapshot,
     file_exists,
     followed,
+    is_behind,
     is_executable_below,
     list_files,
     patch_of,
@@ -38,6 +39,7 @@ from pytest_gittrix.engine.operations.review import (
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
 from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
+from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory
 from pytest_gittrix.record.eventlog.events import Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.side_work import nested_repositories
@@ -87,8 +89,9 @@ class AgentSession(SessionObject):
         One that only ``looks`` is not refused where the files cannot have the baseline yet. It sees them as they are, above an earlier one.
         """
         with self._recorder.working(op, self._actor, marks=marks) as state, self._workspace.operation():
-            with suppress(WriteRejected) if looks else nullcontext():
-                catch_up(self._workspace, state)
+            if is_behind(self._workspace, state):
+                with suppress(WriteRejected) if looks else nullcontext():
+                    catch_up(self._workspace, state)
             yield state
 
     def _name(self, path: str) -> str:
@@ -134,12 +137,16 @@ class AgentSession(SessionObject):
         """
         name, contents = self._name(path), check_file(path, data, self._limits.max_file)
         with self._working("write") as state:
-            self._write(state, followed(self._workspace, name, self._deleted(state)) if follow else name, contents)
+            with suppress(LinkInTheWay, ParentNotDirectory) if follow else nullcontext():
+                self._write(state, name, contents, over_link=not follow)
+                return
+            self._write(state, followed(self._workspace, name, self._deleted(state)), contents)
 
-    def _write(self, state: SessionState, name: str, contents: bytes) -> None:
+    def _write(self, state: SessionState, name: str, contents: bytes, *, over_link: bool = True) -> None:
         deleted = self._deleted(state)
-        require_place(self._workspace, name, deleted)
-        self._workspace.files.write(name, contents, executable=is_executable_below(self._workspace, name, deleted) or None)
+        require_place(self._workspace, name, deleted, over_link=over_link)
+        executable = is_executable_below(self._workspace, name, deleted) or None
+        self._workspace.files.write(name, contents, executable=executable, over_link=over_link)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
 
     def delete(self, path: str) -> None:

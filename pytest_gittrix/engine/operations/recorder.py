@@ -10,6 +10,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Final
 
 from pytest_gittrix.clock.clock import Clock
@@ -297,19 +298,21 @@ class Recorder:
         return state
 
 
-@contextmanager
-def convert_os_errors() -> Iterator[None]:
+class convert_os_errors:  # noqa: N801  (a block, as contextlib's are; a generator would cost more than the block)
     """Convert every OSError of the block into the engine's error.
 
     Raises:
         AdapterUnavailable: a disk is full, a directory is not writable.
     """
-    try:
-        yield
-    except GittrixError:
-        raise  # some of ours are OSErrors too
-    except OSError as problem:
-        raise _refused(problem) from problem
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(problem, OSError) and not isinstance(problem, GittrixError):  # some of ours are OSErrors too
+            raise _refused(problem) from problem
 
 
 @contextmanager

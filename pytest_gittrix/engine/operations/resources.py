@@ -133,7 +133,7 @@ class Resources:
 
     def at(self, path: str) -> Durable:
         """The repository at a path of this machine, opened once."""
-        real = os.path.realpath(path)
+        real = path if path in self._durables or (self.durable and path == self.durable.path) else os.path.realpath(path)
         if self.durable is not None and self.durable.path == real:
             return self.durable
         if real not in self._durables:

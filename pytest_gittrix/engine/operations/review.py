@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,7 +19,7 @@ from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
-from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
+from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
@@ -28,7 +29,6 @@ from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.os_level.safe_dir import SafeDir
     from pytest_gittrix.workspaces.secrets import Suspect
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
@@ -50,13 +50,18 @@ class ListEntry:
     type: ListType
 
 
+def is_behind(workspace: Workspace, state: SessionState) -> bool:
+    """Whether a promotion moved its session's baseline, and the workspace may not have it yet."""
+    return state.kept is not None and (workspace.seed.commit != state.baseline or bool(workspace.bases))
+
+
 def catch_up(workspace: Workspace, state: SessionState) -> None:
     """See that a workspace has its session's baseline, which a promotion may have moved; the caller holds the lease.
 
     Raises as ``rebase``.
     """
     kept = state.kept
-    if kept is None or (workspace.seed.commit == state.baseline and not workspace.bases):
+    if kept is None or not is_behind(workspace, state):
         return
     merged = {path_of(one): Entry(one["mode"], one["id"]) for one in kept.merged}
     promoted = None if kept.promoted is None else {path_of(one) for one in kept.promoted}
@@ -160,12 +165,10 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
     Raises:
         WriteRejected: it leads out of the workspace, into a git directory, or nowhere, as a circle of links does.
     """
-    files = workspace.files
-    status = files.lstat(path)
-    if status is not None and not stat.S_ISLNK(status.st_mode):
-        return path  # no component is a link, or nothing would have been found
-    if status is None and _meets_no_link(workspace, files, path):
-        return path
+    with suppress(ParentNotDirectory):
+        status = workspace.files.status(path)
+        if not (_shows_link(workspace, path) if status is None else stat.S_ISLNK(status.st_mode)):
+            return path
     place: list[str] = []
     rest, links = path.split("/"), 0
     while rest:
@@ -218,20 +221,12 @@ def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> 
     return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
 
 
-def _meets_no_link(workspace: Workspace, files: SafeDir, path: str) -> bool:
-    """Whether the disk, and the baseline that a ``lazy`` workspace shows, have no link at or above a path that is not on the disk."""
-    missing = [path]
-    for parent in reversed([*parents(path)]):
-        status = files.lstat(parent)
-        if _is_other(status):
-            return False
-        if status is not None:
-            break
-        missing.append(parent)
+def _shows_link(workspace: Workspace, path: str) -> bool:
+    """Whether a ``lazy`` workspace may show a link of the baseline at or above a path that is not on its disk."""
     if workspace.kind != "lazy":
-        return True
+        return False
     entries = workspace.seed.entries
-    return not any(name in entries and entries[name].mode == SYMLINK for name in missing)
+    return any(name in entries and entries[name].mode == SYMLINK for name in (path, *parents(path)))
 
 
 def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:
@@ -259,16 +254,21 @@ def require_no_directory(workspace: Workspace, path: str, deleted: Collection[st
         raise wrong_kind(path, "directory", "file")
 
 
-def require_place(workspace: Workspace, path: str, deleted: Collection[str]) -> None:
+def require_place(workspace: Workspace, path: str, deleted: Collection[str], *, over_link: bool = True) -> None:
     """Refuse to write where the baseline of a ``lazy`` workspace has something in the way that is not on its disk, or in a submodule.
 
     Raises:
-        WriteRejected: a directory is at the path, or what is above it is a file, a link or a submodule.
+        WriteRejected: a directory is at the path.
+        ParentNotDirectory: what is above it is a file, a link or a submodule.
+        LinkInTheWay: a link is at the path, and not to be replaced.
     """
     for parent in parents(path):
         entry = workspace.seed.entries.get(parent)
         if entry is not None and (entry.mode == SUBMODULE or baseline_entry(workspace, parent, deleted) is not None):
             raise ParentNotDirectory(parent, entry.kind)
+    there = None if over_link else workspace.seed.entries.get(path)
+    if there is not None and there.mode == SYMLINK and baseline_entry(workspace, path, deleted) is not None:
+        raise LinkInTheWay(path)
     require_no_directory(workspace, path, deleted)
 
 
@@ -377,16 +377,16 @@ def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[S
         changes: new entry by path, None for a deletion.
         blobs: bytes of the new entries by id.
     """
-    from pytest_gittrix.workspaces.secrets import suspect  # its patterns take 7 ms, and most commands need none of them
+    from pytest_gittrix.workspaces.secrets import Candidate, suspects_among  # its patterns take 7 ms, and most commands need none of them
 
-    found = []
+    candidates = []
     for path, entry in changes.items():
         if entry is None or entry.mode not in _FILES:
             continue
         before = seed.entries.get(path)
         old = [seed.blob(before.id)] if before is not None and before.mode in _FILES else []
-        found.append(suspect(path, blobs[entry.id], old, by_name=before is None))
-    return [one for one in found if one is not None]
+        candidates.append(Candidate(path, blobs[entry.id], old, before is None))
+    return suspects_among(candidates)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,11 @@ def _in_order(items: Mapping[bytes, Item]) -> dict[bytes, Item]:
     return dict(sorted(items.items(), key=lambda named: named[0] + b"/" if named[1][0] == DIRECTORY else named[0]))
 
 
+def _changes_order(old: Item | None, new: Item | None) -> bool:
+    """Whether a line that replaces another one, or none, may have another place in its tree."""
+    return new is not None and (old is None or (old[0] == DIRECTORY) != (new[0] == DIRECTORY))
+
+
 def _leaf(item: Item | None) -> Entry | None:
     if item is None or item[0] == DIRECTORY:
         return None
@@ -291,7 +296,8 @@ def write_trees(
     written: dict[str, bytes] = {}
 
     def rewrite(tree: str | None, pending: _Pending, prefix: bytes) -> str | None:
-        items = dict(read_tree(tree)) if tree else {}
+        before = read_tree(tree) if tree else {}
+        items = dict(before)
         for name, entry in pending.entries.items():
             if entry is not None:
                 if name not in pending.directories and _subtree(items.get(name)):
@@ -320,7 +326,8 @@ def write_trees(
             items[name] = (entry.mode, entry.id)
         if not items and prefix:
             return None
-        items = _in_order(items)
+        if any(_changes_order(before.get(name), items.get(name)) for name in (*pending.entries, *pending.directories)):
+            items = _in_order(items)
         raw = _data_of(items)
         id_ = hash_object("tree", raw)
         if id_ != tree:

@@ -103,6 +103,7 @@ class BuiltCommit:
         format: the object format of its repository.
         level: compression level of its pack, 0 to 9.
         trees: the lines of the trees among its objects, by id.
+        changes: the changes that it makes to its parent, as they were given.
     """
 
     id: str
@@ -112,6 +113,7 @@ class BuiltCommit:
     format: ObjectFormat
     level: int = 1
     trees: Mapping[str, Mapping[bytes, Item]] = field(default_factory=dict, compare=False, repr=False)
+    changes: Changes = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def pack(self) -> Pack:
@@ -163,4 +165,4 @@ def build_commit(
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
     used = {entry.id for entry in changes.values() if entry is not None}
     objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in used)
-    return BuiltCommit(id_, root, parent, objects, format_, level, lines_of)
+    return BuiltCommit(id_, root, parent, objects, format_, level, lines_of, changes)

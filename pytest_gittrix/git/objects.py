@@ -118,9 +118,9 @@ class Libgit2Objects:
     def __init__(self, objects_dir: Path) -> None:
         self._directory = objects_dir
         self._odb: libgit2.Odb | None = None
-        self._opened()
 
-    def _opened(self) -> libgit2.Odb:
+    def open(self) -> libgit2.Odb:
+        """Open the directory, if it is not open. Raises AdapterUnavailable if it cannot be opened."""
         if self._odb is None:
             try:
                 self._odb = libgit2.Odb(str(self._directory))
@@ -143,7 +143,7 @@ class Libgit2Objects:
 
     def _ask(self, question: Callable[[libgit2.Odb, str], tuple[int, _T]], id_: str) -> tuple[int, _T]:
         for tries_left in reversed(range(_TRIES)):
-            odb = self._opened()
+            odb = self.open()
             try:
                 return question(odb, id_)
             except (KeyError, ValueError, libgit2.GitError) as error:
@@ -232,11 +232,23 @@ def _missing(id_: str, directory: Path) -> MissingObject:
     )
 
 
-def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
-    """Open an object directory of an object format. Raises AdapterUnavailable if it cannot be opened."""
-    if format_ is SHA1:
-        return Libgit2Objects(objects_dir)
-    return CatFileObjects(objects_dir)
+def open_objects(objects_dir: Path, format_: ObjectFormat, *, at_once: bool = True) -> Objects:
+    """Open an object directory of an object format.
+
+    Args:
+        objects_dir: the directory.
+        format_: its format.
+        at_once: whether it is opened now, and not when something is read first, which raises the same.
+
+    Raises:
+        AdapterUnavailable: it cannot be opened.
+    """
+    if format_ is not SHA1:
+        return CatFileObjects(objects_dir)
+    objects = Libgit2Objects(objects_dir)
+    if at_once:
+        objects.open()
+    return objects
 
 
 class ParsedTrees:

@@ -70,6 +70,8 @@ def _header(kind: int, size: int) -> bytes:
 
 
 def _packed(kind: str, data: bytes, level: int = _LEVEL) -> bytes:
+    if kind == "tree":  # mostly ids, which nothing makes smaller: a third of its size is not worth what the look for it takes
+        level = 0
     return _header(_TYPES[kind], len(data)) + _deflate(data, level)
 
 

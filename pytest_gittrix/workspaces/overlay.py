@@ -187,10 +187,7 @@ class LayeredDir(SafeDir):
     ) -> os.stat_result:
         """As ``SafeDir.write``."""
         with self.unmounted(path):
-            shown = None if over_link else self.status(path)
-            if shown is not None and stat.S_ISLNK(shown.st_mode):
-                raise open_below.LinkInTheWay(path)
-            below = self._make_way(path)
+            below = self._make_way(path, over_link=over_link)
             if executable is None and below is not None and stat.S_ISREG(below.st_mode):
                 executable = bool(below.st_mode & stat.S_IXUSR)
             return super().write(path, data, executable=executable, sync=sync)
@@ -283,14 +280,18 @@ class LayeredDir(SafeDir):
                 with self._at(found.path) as (parent, name):
                     os.unlink(name, dir_fd=parent)
 
-    def _make_way(self, path: str) -> os.stat_result | None:
+    def _make_way(self, path: str, *, over_link: bool = True) -> os.stat_result | None:
         """Prepare the upper layer for a file at a path; returns what the lower layer shows there, if that shows.
 
         Raises:
+            LinkInTheWay: a link shows there, and is not to be replaced.
             WriteRejected: a directory is there, or what is above it is no directory.
         """
         with suppress(PathNotFound, open_below.ParentNotDirectory):
             own, below = self._look(path)
+            shown = below if own is None else own
+            if not over_link and shown is not None and stat.S_ISLNK(shown.st_mode):
+                raise open_below.LinkInTheWay(path)
             if own is not None or below is not None:  # so what is above it shows, too
                 return _file_below(path, own, below)
         for parent in reversed([*parents(path)]):

@@ -35,6 +35,7 @@ from pytest_gittrix.workspaces.seed_files import (
     closure,
     commit_of,
     derivation,
+    derivation_by,
     exact_packs,
     listed_files,
     replaced_objects,
@@ -100,7 +101,7 @@ class Seed:
     @cached_property
     def objects(self) -> Objects:
         """Reader of its objects."""
-        return open_objects(Path(self.objects_dir), self.format)
+        return open_objects(Path(self.objects_dir), self.format, at_once=False)  # others have read most of what is asked for
 
     @cached_property
     def trees(self) -> Trees:
@@ -294,7 +295,9 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
     if history == "none":
         with suppress(GittrixError, OSError):  # durable, or that seed, is damaged: what this baseline needs may be whole
             nearest = _nearest(seeds, repository, commit, sync)
-            if nearest is not None:
+            if nearest is not None and landed is not None and (landed.id, landed.parent) == (commit, nearest.commit):
+                derived = derivation_by(landed, nearest.directory)
+            elif nearest is not None:
                 derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
     build_seed(directory, repository, commits, edge, derived, read, sync=sync)
     seed = _cached(directory, commit, repository.format, history, sync)
@@ -379,6 +382,7 @@ def _inherit(seed: Seed, before: Seed, changes: Changes) -> None:
     """Give a seed what the seed that it was derived from has read already, brought forward by what differs."""
     known = vars(before)
     if "entries" in known:
+        changes = {path: entry for path, entry in changes.items() if before.entries.get(path) != entry}
         vars(seed)["entries"] = _entries_with(before.entries, changes)
     if "directories" in known:
         vars(seed)["directories"] = _directories_with(before.directories, changes)

@@ -26,13 +26,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.environment import empty_repository, hermetic_env, run_git
 from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat
 from pytest_gittrix.git.pack import build_pack, change_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths, lookup
-from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, sync_file_system, whole_directory, write_file
+from pytest_gittrix.os_level.files import link_files, names_in, read_text, sync_directory, sync_file_system, whole_directory, write_file
 
 BASELINE_MTIME: Final = 1_000_000_000
 """Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
@@ -88,8 +89,7 @@ def derivation(directory: str, root: str, read_tree: ReadTree, repository: Repos
         MissingObject: the repository or the seed lacks a tree.
         FileNotFoundError: the seed is gone.
     """
-    packs = os.path.join(directory, "objects", "pack")
-    if sum(os.path.getsize(os.path.join(packs, name)) for name in os.listdir(packs) if name.endswith(".idx")) < _SMALL_INDEX:
+    if _has_few_objects(directory):
         return None
     changes: dict[str, Entry | None] = {}
     ids = {commit: None}
@@ -101,6 +101,25 @@ def derivation(directory: str, root: str, read_tree: ReadTree, repository: Repos
         if len(changes) > MOST_CHANGES:
             return None
     return Derivation(directory, changes, ids)
+
+
+def derivation_by(landed: BuiltCommit, directory: str) -> Derivation | None:
+    """As ``derivation``, of a commit that was built upon the commit of a seed: who built it knows what differs."""
+    if _has_few_objects(directory) or len(landed.changes) > MOST_CHANGES:
+        return None
+    ids = dict.fromkeys(landed.objects)
+    ids.update(dict.fromkeys(entry.id for entry in landed.changes.values() if entry is not None and entry.mode != SUBMODULE))
+    return Derivation(directory, landed.changes, ids)
+
+
+def _has_few_objects(directory: str) -> bool:
+    packs, size = os.path.join(directory, "objects", "pack"), 0
+    for name in os.listdir(packs):
+        if name.endswith(".idx"):
+            size += os.path.getsize(os.path.join(packs, name))
+            if size >= _SMALL_INDEX:
+                return False
+    return True
 
 
 def seed_directory(seeds: str, commit: str, history: object) -> str:
@@ -158,8 +177,7 @@ def build_seed(
             ids: Collection[str] = closure(repository.trees.read, {commit: repository.tree(commit) for commit in commits})
         else:
             source = os.path.join(derived.directory, "objects", "pack")
-            for name in os.listdir(source):
-                link_or_copy(os.path.join(source, name), os.path.join(packs, name))
+            link_files(source, packs, os.listdir(source))
             line = [os.path.basename(derived.directory), *ancestry(derived.directory)]
             write_file(os.path.join(building, "ancestry"), "".join(f"{name}\n" for name in line).encode())
             ids = derived.ids

@@ -27,7 +27,7 @@ from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
-from pytest_gittrix.os_level.files import link_or_copy, names_in, sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.files import link_files, names_in, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
@@ -310,8 +310,7 @@ def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: boo
                 install_pack(str(packs.parent), build_pack(batch, seed.format))
         if work.commits:
             packs.mkdir(exist_ok=True)
-            for name in seed.packs:
-                link_or_copy(os.path.join(seed.pack_dir, name), packs / name)
+            link_files(seed.pack_dir, packs, seed.packs)
             cut = {*seed.shallow.splitlines(), *(id_ for id_, parents in work.edge.items() if parents)}
             if cut:
                 write_file(building / "shallow", "".join(f"{id_}\n" for id_ in sorted(cut)).encode())

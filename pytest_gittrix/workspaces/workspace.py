@@ -28,7 +28,7 @@ from pytest_gittrix.git.tree import DIRECTORY, EXECUTABLE, FILE, SUBMODULE, SYML
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import (
     PUBLIC,
-    link_or_copy,
+    link_files,
     make_directories,
     names_in,
     sync_directory,
@@ -520,8 +520,7 @@ def make_repository_layer(seed: Seed) -> None:
     with locked_file(seeds, shared=True), built_once(layer, seeds) as building:  # no seed is pruned meanwhile
         packs = os.path.join(building, ".git", "objects", "pack")
         os.makedirs(packs)
-        for name in seed.packs:
-            link_or_copy(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
+        link_files(seed.pack_dir, packs, seed.packs)
         write_new(os.path.join(building, ".git", "index"), seed.index)
         if seed.sync:
             sync_file_system(building)

@@ -256,9 +256,12 @@ def private_directory(path: str | os.PathLike[str], *, close: bool = False) -> N
     Raises:
         OSError: it cannot be made, or it is no directory.
     """
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        os.mkdir(path, _PRIVATE)
+        try:
+            os.mkdir(path, _PRIVATE)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            os.mkdir(path, _PRIVATE)
     except FileExistsError:
         found = os.stat(path)
         if not stat.S_ISDIR(found.st_mode):

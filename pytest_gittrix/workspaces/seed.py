@@ -79,6 +79,17 @@ class _Blobs:
 
 _blobs = _Blobs()
 
+_roots: dict[str, str] = {}
+"""The root trees of the commits that baselines were made from last, by the commit, which never has another one."""
+_MOST_ROOTS: Final = 1024
+
+
+def _remember_root(commit: str, tree: str) -> str:
+    if len(_roots) >= _MOST_ROOTS:
+        _roots.clear()
+    _roots[commit] = tree
+    return tree
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -219,7 +230,8 @@ class Seed:
         return template_index(self.directory, self.trees.read, lambda: self.entries, self._root_of, self.objects.size, self.format)
 
     def _root_of(self, commit: str) -> str:
-        return parse_commit(commit, self.objects.read(commit)[1]).tree
+        known = _roots.get(commit)
+        return _remember_root(commit, parse_commit(commit, self.objects.read(commit)[1]).tree) if known is None else known
 
     def nearest_with(self, name: str) -> tuple[str, Changes] | None:
         """The directory of a name in the nearest seed that this one comes from and that has it, and what has changed since that seed."""
@@ -301,7 +313,8 @@ def _prepare(seeds: str, repository: Repository, commit: str, history: History, 
                 derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
     build_seed(directory, repository, commits, edge, derived, read, sync=sync)
     seed = _cached(directory, commit, repository.format, history, sync)
-    vars(seed)["baseline"] = repository.commit(commit)
+    vars(seed)["baseline"] = baseline = repository.commit(commit)
+    _remember_root(commit, baseline.tree)
     vars(seed)["trees"] = Trees(seed.objects, parsed=repository.trees.parsed)
     if nearest is not None and derived is not None:
         _inherit(seed, nearest, derived.changes)

@@ -41,8 +41,10 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     """Whether a name, without directories, is one of ``temporary_name``: the prefix alone is not, since an agent may use it as well."""
+    if not name.startswith(_TEMPORARY):
+        return False
     token = name[len(_TEMPORARY) :][:_TOKEN]
-    return name.startswith(_TEMPORARY) and name == f"{_TEMPORARY}{token}{_seal(token)}"
+    return name == f"{_TEMPORARY}{token}{_seal(token)}"
 
 
 def _seal(token: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
@@ -68,14 +68,17 @@ class Ignore:
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         self._sources = sources
         self._directories: dict[str, bool] = {}
+        self._rules: dict[bytes, Sequence[_Rule]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sources)
 
-    @cached_property
-    def _rules(self) -> dict[bytes, list[_Rule]]:
-        """The rules by directory, in reverse order, since the last matching line decides."""
-        return {os.fsencode(directory): _parse(data)[::-1] for directory, data in self._sources.items()}
+    def _rules_of(self, directory: bytes) -> Sequence[_Rule]:
+        """The rules of a directory, in reverse order, since the last matching line decides."""
+        rules = self._rules.get(directory)
+        if rules is None:
+            rules = self._rules[directory] = _parse(self._sources.get(os.fsdecode(directory), b""))
+        return rules
 
     def ignored(self, path: str, *, directory: bool = False) -> bool:
         """Whether the rules ignore ``path`` or a directory above it."""
@@ -99,14 +102,15 @@ class Ignore:
         while base:
             base = base.rpartition(b"/")[0]
             below = raw[len(base) + 1 :] if base else raw
-            for rule in self._rules.get(base, ()):
+            for rule in self._rules_of(base):
                 if (directory or not rule.directories_only) and rule.pattern.fullmatch(below if rule.whole_path else name):
                     return rule.ignores
         return False
 
 
-def _parse(data: bytes) -> list[_Rule]:
-    rules = []
+@lru_cache(maxsize=256)
+def _parse(data: bytes) -> Sequence[_Rule]:
+    rules: list[_Rule] = []
     for line in data.removeprefix(_BOM).split(b"\n"):
         if line.startswith(b"#"):
             continue
@@ -121,7 +125,7 @@ def _parse(data: bytes) -> list[_Rule]:
         except _Unmatchable:
             continue
         rules.append(_Rule(compiled, ignores, directories_only, b"/" in pattern))
-    return rules
+    return rules[::-1]
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:

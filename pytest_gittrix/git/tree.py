@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pytest_gittrix.git.path_rules import collision_key
@@ -178,6 +179,100 @@ def flatten(read_tree: ReadTree, root: str | None) -> dict[str, Entry]:
             found.append((prefix + name, entry))
     found.sort(key=lambda named: named[0])
     return {os.fsdecode(path): entry for path, entry in found}
+
+
+def by_directory(files: Mapping[str, Entry]) -> dict[str, dict[str, Entry]]:
+    """Files by directory ('' is the root) and name; parents come before their children."""
+    found: dict[str, dict[str, Entry]] = {"": {}}
+    for path, entry in files.items():
+        directory, _, name = path.rpartition("/")
+        if directory not in found:
+            for parent in parents(path):
+                found.setdefault(parent, {})
+        found[directory][name] = entry
+    return found
+
+
+class TreeFiles(Mapping[str, Entry]):
+    """What ``flatten`` gives, read when it is asked for: to look at one path reads the trees above it, to go through all reads all.
+
+    Args:
+        read_tree: reads the trees.
+        root: the tree.
+    """
+
+    def __init__(self, read_tree: ReadTree, root: str) -> None:
+        self._read_tree, self._root = read_tree, root
+        self._asked: dict[str, Entry | None] = {}
+
+    @cached_property
+    def all(self) -> dict[str, Entry]:
+        """All of them."""
+        return flatten(self._read_tree, self._root)
+
+    def __getitem__(self, path: str) -> Entry:
+        try:
+            found = self._asked[path]
+        except KeyError:
+            found = self._asked[path] = entry_at(self._read_tree, self._root, path)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Every path and its entry."""
+        return self.all.items()
+
+    def values(self) -> ValuesView[Entry]:
+        """Every entry."""
+        return self.all.values()
+
+
+class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
+    """What ``by_directory`` gives of the files of a tree, read when it is asked for.
+
+    Args:
+        read_tree: reads the trees.
+        root: the tree.
+        files: its files.
+    """
+
+    def __init__(self, read_tree: ReadTree, root: str, files: TreeFiles) -> None:
+        self._read_tree, self._root, self._files = read_tree, root, files
+        self._asked: dict[str, dict[str, Entry] | None] = {}
+
+    @cached_property
+    def all(self) -> dict[str, dict[str, Entry]]:
+        """All of them."""
+        return by_directory(self._files)
+
+    def __getitem__(self, path: str) -> Mapping[str, Entry]:
+        try:
+            found = self._asked[path]
+        except KeyError:
+            tree = _subtree(lookup(self._read_tree, self._root, path)) if path else self._root
+            lines = self._read_tree(tree).items() if tree is not None else ()
+            files = {os.fsdecode(name): entry for name, item in lines if (entry := _leaf(item)) is not None}
+            found = self._asked[path] = None if tree is None else files
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def items(self) -> ItemsView[str, Mapping[str, Entry]]:
+        """Every directory and its files."""
+        return self.all.items()
 
 
 def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:

@@ -12,7 +12,7 @@ import os
 import time
 from bisect import insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,7 +24,18 @@ from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Changes, Entry, changed_paths, flatten, parents
+from pytest_gittrix.git.tree import (
+    DIRECTORY,
+    SUBMODULE,
+    Changes,
+    Entry,
+    TreeDirectories,
+    TreeFiles,
+    by_directory,
+    changed_paths,
+    flatten,
+    parents,
+)
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
 from pytest_gittrix.workspaces.seed_files import (
@@ -37,6 +48,7 @@ from pytest_gittrix.workspaces.seed_files import (
     derivation,
     derivation_by,
     exact_packs,
+    has_many_objects,
     listed_files,
     replaced_objects,
     seed_below,
@@ -138,19 +150,16 @@ class Seed:
     def entries(self) -> Mapping[str, Entry]:
         """Every file, symlink and submodule of the baseline, by path, in git's order; from the seed's index or, without one, its trees."""
         listed = listed_files(self.directory, self.format)
-        return flatten(self.trees.read, self.root) if listed is None else listed
+        if listed is not None:
+            return listed
+        files = TreeFiles(self.trees.read, self.root)
+        return files if has_many_objects(self.directory) else files.all
 
     @cached_property
     def directories(self) -> Mapping[str, Mapping[str, Entry]]:
         """The baseline's files by directory ('' is the root) and name; parents come before their children."""
-        found: dict[str, dict[str, Entry]] = {"": {}}
-        for path, entry in self.entries.items():
-            directory, _, name = path.rpartition("/")
-            if directory not in found:
-                for parent in parents(path):
-                    found.setdefault(parent, {})
-            found[directory][name] = entry
-        return found
+        files = self.entries
+        return TreeDirectories(self.trees.read, self.root, files) if isinstance(files, TreeFiles) else by_directory(files)
 
     def files_below(self, directory: str) -> list[str]:
         """Every path of the baseline below a directory; none if it has no such directory. Costs what is below, not what is beside."""
@@ -174,13 +183,14 @@ class Seed:
     @cached_property
     def ignore(self) -> Ignore:
         """The ignore rules of the baseline's own ``.gitignore`` files."""
-        # Git also ignores a .gitignore that is a link.
-        sources = {
-            path.rpartition("/")[0]: self.blob(entry.id)
-            for path, entry in self.entries.items()
-            if path.rpartition("/")[2] == ".gitignore" and entry.kind in ("file", "executable")
-        }
-        return Ignore(sources)
+        if isinstance(self.entries, TreeFiles):
+            return Ignore(_IgnoreFiles(self))
+        return Ignore({path.rpartition("/")[0]: data for path in self.entries if (data := self._ignore_file(path)) is not None})
+
+    def _ignore_file(self, path: str) -> bytes | None:
+        """The bytes of the ``.gitignore`` at a path; None if it is another file, or a link, which git passes over too."""
+        entry = self.entries.get(path) if path.rpartition("/")[2] == ".gitignore" else None
+        return self.blob(entry.id) if entry is not None and entry.kind in ("file", "executable") else None
 
     def blob(self, id_: str) -> bytes:
         """A file's bytes; the contents of a small repository are cached completely."""
@@ -250,6 +260,28 @@ class Seed:
     def shallow(self) -> str:
         """Contents of a ``shallow`` file: the commits whose parents are missing."""
         return Path(self.directory, "shallow").read_text()
+
+
+class _IgnoreFiles(Mapping[str, bytes]):
+    """The ``.gitignore`` files of a large baseline by their directories, each read when it is asked for."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._seed = seed
+
+    def __getitem__(self, directory: str) -> bytes:
+        data = self._seed._ignore_file(f"{directory}/.gitignore" if directory else ".gitignore")
+        if data is None:
+            raise KeyError(directory)
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.rpartition("/")[0] for path in self._seed.entries if self._seed._ignore_file(path) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return True  # nobody knows before all are read
 
 
 def check_history(history: object) -> History:
@@ -394,12 +426,12 @@ def _youngest_among(names: Collection[str], seeds: str, repository: Repository) 
 def _inherit(seed: Seed, before: Seed, changes: Changes) -> None:
     """Give a seed what the seed that it was derived from has read already, brought forward by what differs."""
     known = vars(before)
-    if "entries" in known:
+    if isinstance(known.get("entries"), dict):
         changes = {path: entry for path, entry in changes.items() if before.entries.get(path) != entry}
         vars(seed)["entries"] = _entries_with(before.entries, changes)
-    if "directories" in known:
+    if isinstance(known.get("directories"), dict):
         vars(seed)["directories"] = _directories_with(before.directories, changes)
-    if "ignore" in known and not any(path.rpartition("/")[2] == ".gitignore" for path in changes):
+    if "ignore" in known and isinstance(before.entries, dict) and not any(path.rpartition("/")[2] == ".gitignore" for path in changes):
         vars(seed)["ignore"] = before.ignore
 
 

@@ -55,6 +55,8 @@ _LITTLE_DATA: Final = 64 << 10
 """Bytes that are not worth the time to compress them, since a line of seeds has few of them."""
 _SMALL_INDEX: Final = 4 << 10
 """Size in bytes of the index of a pack of about a hundred objects."""
+_LARGE_INDEX: Final = 256 << 10
+"""Size in bytes of the index of a pack of about nine thousand objects."""
 
 
 Read = Callable[[str], tuple[str, bytes]]
@@ -113,13 +115,23 @@ def derivation_by(landed: BuiltCommit, directory: str) -> Derivation | None:
 
 
 def _has_few_objects(directory: str) -> bool:
+    return not _indexes_reach(directory, _SMALL_INDEX)
+
+
+def has_many_objects(directory: str) -> bool:
+    """Whether the seed in a directory has so many that to list its files takes longer than to look up a few."""
+    return _indexes_reach(directory, _LARGE_INDEX)
+
+
+def _indexes_reach(directory: str, least: int) -> bool:
+    """Whether the indexes of a seed's packs have at least so many bytes."""
     packs, size = os.path.join(directory, "objects", "pack"), 0
     for name in os.listdir(packs):
         if name.endswith(".idx"):
             size += os.path.getsize(os.path.join(packs, name))
-            if size >= _SMALL_INDEX:
-                return False
-    return True
+            if size >= least:
+                return True
+    return False
 
 
 def seed_directory(seeds: str, commit: str, history: object) -> str:

@@ -40,7 +40,7 @@ from pytest_gittrix.os_level.files import (
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
 from pytest_gittrix.workspaces.seed import History, Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, REPOSITORY_LAYER, built_once, seed_below
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, REPOSITORY_LAYER, built_once, has_many_objects, seed_below
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
@@ -457,7 +457,9 @@ def _make_layer(seed: Seed, lower: str, changes: Changes) -> bool:
     """Make the layer of what differs from a checkout. Returns False where it would save little, or there are no whiteouts."""
     if os.path.isdir(os.path.join(lower, ".git")):
         return False  # an earlier version put the repository of that baseline there, which is not to show
-    if len(changes) > MOST_LAYERED or len(changes) * _WORTH_A_LAYER > len(seed.entries):
+    if len(changes) > MOST_LAYERED:
+        return False
+    if not has_many_objects(seed.directory) and len(changes) * _WORTH_A_LAYER > len(seed.entries):
         return False
     if any(entry is not None and entry.mode == SUBMODULE for entry in changes.values()):
         return False  # what is below would show in its empty directory

@@ -252,9 +252,9 @@ def test_what_is_missing_ends_a_linked_work_tree_and_what_a_disk_refuses_is_trie
         return link
 
     with monkeypatch.context() as patch:
-        patch.setattr(side_work, "link_or_copy", fail(FileNotFoundError(errno.ENOENT, "No such file")))
+        patch.setattr(side_work, "link_files", fail(FileNotFoundError(errno.ENOENT, "No such file")))
         missing.discard()
-        patch.setattr(side_work, "link_or_copy", fail(OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(side_work, "link_files", fail(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(AdapterUnavailable, match="No space left"):
             refused.discard()
         assert (site.directory(refused) / "leaving").is_dir()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.git import FORMATS as FORMAT_NAMES
 from support.git import GitRepo, executable, link, submodule
 
@@ -22,6 +24,9 @@ from pytest_gittrix.git.tree import (
     Entry,
     Item,
     TreeClash,
+    TreeDirectories,
+    TreeFiles,
+    by_directory,
     changed_paths,
     collisions,
     entry_at,
@@ -175,6 +180,58 @@ def test_writing_reads_only_the_directories_on_the_way(shelf: Shelf) -> None:
     _, written = write_trees(shelf.read, base, {"c/y/file": TWO}, SHA1.hash_object)
 
     assert len(shelf.reads) == len(written) == 3
+
+
+def test_a_tree_whose_names_stay_keeps_its_order_and_one_that_gets_a_name_is_sorted(shelf: Shelf) -> None:
+    base = shelf.write({"a.c": ONE, "a/b": ONE, "a0": ONE, "m": ONE})
+    for changes in ({"a0": TWO, "a/b": TWO}, {"a.c": None}, {"a-": TWO}, {"a/b": None, "a": TWO}, {"m": None, "m/n": TWO}):
+        after = shelf.write(changes, base)
+        names = [*parse_tree(shelf.objects[after], 20)]
+        directories = {path.split("/")[0] for path in flatten(shelf.read, after) if "/" in path}
+        assert names == sorted(names, key=lambda name: name + b"/" * (name.decode() in directories)), changes
+
+
+FILES = st.dictionaries(
+    st.lists(st.sampled_from(["a", "b", "c", "\udcff"]), min_size=1, max_size=4).map("/".join),
+    st.sampled_from([ONE, TWO, Entry(SYMLINK, "3" * 40), Entry(SUBMODULE, "4" * 40)]),
+    min_size=1,
+    max_size=12,
+).map(lambda files: {path: entry for path, entry in files.items() if not any(parent in files for parent in parents(path))})
+
+
+@given(FILES, st.lists(st.sampled_from(["a", "a/b", "b", "b/c/a", "\udcff/a", "", "a/b/c/c", "d"])))
+def test_files_that_are_read_when_asked_for_are_those_that_are_read_at_once(files: dict[str, Entry], asked: list[str]) -> None:
+    shelf = Shelf()
+    root = shelf.write(files)
+    lazy = TreeFiles(shelf.read, root)
+    directories = TreeDirectories(shelf.read, root, lazy)
+    at_once = flatten(shelf.read, root)
+    split = by_directory(at_once)
+    for path in [*asked, *files]:
+        assert lazy.get(path) == at_once.get(path)
+        assert (path in lazy) == (path in at_once)
+        directory = path.rpartition("/")[0]
+        assert directories.get(directory) == split.get(directory)
+        assert (path in directories) == (path in split)
+    assert [*lazy.items()] == [*at_once.items()]
+    assert ([*lazy], [*lazy.values()], len(lazy)) == ([*at_once], [*at_once.values()], len(at_once))
+    assert [*directories.items()] == [*split.items()]
+    assert ([*directories], len(directories)) == ([*split], len(split))
+
+
+def test_a_look_at_one_file_reads_the_trees_above_it_once(shelf: Shelf) -> None:
+    root = shelf.write({f"{top}/{middle}/file": ONE for top in "abcdefgh" for middle in "xyz"})
+    shelf.reads.clear()
+    files = TreeFiles(shelf.read, root)
+    directories = TreeDirectories(shelf.read, root, files)
+
+    for _ in range(3):
+        assert files["c/y/file"] == ONE
+        assert "c/y/other" not in files
+        assert directories["c/y"] == {"file": ONE}
+        assert "c/q" not in directories
+
+    assert len(shelf.reads) == 11  # three for each of three looks, and two for the directory that is not there
 
 
 def test_the_lines_of_a_new_tree_are_what_git_reads_from_it_in_its_order(shelf: Shelf) -> None:

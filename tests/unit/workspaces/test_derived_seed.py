@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.git import FORMATS, Content, GitRepo, git, submodule
+from support.git import FORMATS, Content, GitRepo, git, link, submodule
 from support.moving import contents, edit
 
 from pytest_gittrix import confine
@@ -100,6 +100,30 @@ def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
             shutil.rmtree(path)
         prune_seeds(str(tmp_path / "seeds"), list, remove=shutil.rmtree)
     assert derived > 3
+
+
+def test_a_large_baseline_is_not_listed_to_look_at_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: dict[str, Content] = {f"{top}/{middle}/file": f"{top}{middle}\n" for top in "abcdefgh" for middle in "xyz"}
+    files |= {".gitignore": "*.log\n", "c/.gitignore": "!kept.log\n*.o\n", "d/.gitignore": link("../c/.gitignore")}
+    repo = GitRepo.make(tmp_path / "durable", files, bare=True)
+    at_once = prepared(repo, tmp_path / "seeds")
+    monkeypatch.setattr(seed_files, "_LARGE_INDEX", 0)
+    seeds_module._recent.clear()
+    seed = prepared(repo, tmp_path / "seeds")
+    read: list[str] = []
+    trees = seed.trees
+    monkeypatch.setattr(trees, "read", lambda id_, read_tree=trees.read: (read.append(id_), read_tree(id_))[1])
+
+    assert seed.entries["c/y/file"] == at_once.entries["c/y/file"]
+    assert "c/y/other" not in seed.entries
+    assert seed.ignore.ignored("c/y/x.o")
+    assert len(set(read)) == 3
+
+    paths = ("x.log", "c/x.log", "c/kept.log", "c/x.o", "d/x.o", "d/kept.log", "c/y/kept.log", "q/x.log")
+    assert [seed.ignore.ignored(path) for path in paths] == [at_once.ignore.ignored(path) for path in paths]
+    assert {path for path in paths if not seed.ignore.ignored(path)} == {"c/kept.log", "c/y/kept.log", "d/x.o"}
+    assert list(seed.entries.items()) == list(at_once.entries.items())
+    assert seed.directories == at_once.directories
 
 
 SHOWN = """

@@ -10,7 +10,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pytest_gittrix.git.path_rules import collision_key
@@ -199,18 +198,25 @@ class TreeFiles(Mapping[str, Entry]):
     Args:
         read_tree: reads the trees.
         root: the tree.
+
+    Attributes:
+        whole: all of them, once somebody has gone through them.
     """
 
     def __init__(self, read_tree: ReadTree, root: str) -> None:
         self._read_tree, self._root = read_tree, root
         self._asked: dict[str, Entry | None] = {}
+        self.whole: dict[str, Entry] | None = None
 
-    @cached_property
     def all(self) -> dict[str, Entry]:
         """All of them."""
-        return flatten(self._read_tree, self._root)
+        if self.whole is None:
+            self.whole = flatten(self._read_tree, self._root)
+        return self.whole
 
     def __getitem__(self, path: str) -> Entry:
+        if self.whole is not None:
+            return self.whole[path]
         try:
             found = self._asked[path]
         except KeyError:
@@ -220,18 +226,18 @@ class TreeFiles(Mapping[str, Entry]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.all)
+        return iter(self.all())
 
     def __len__(self) -> int:
-        return len(self.all)
+        return len(self.all())
 
     def items(self) -> ItemsView[str, Entry]:
         """Every path and its entry."""
-        return self.all.items()
+        return self.all().items()
 
     def values(self) -> ValuesView[Entry]:
         """Every entry."""
-        return self.all.values()
+        return self.all().values()
 
 
 class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
@@ -241,18 +247,25 @@ class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
         read_tree: reads the trees.
         root: the tree.
         files: its files.
+
+    Attributes:
+        whole: all of them, once somebody has gone through them.
     """
 
     def __init__(self, read_tree: ReadTree, root: str, files: TreeFiles) -> None:
         self._read_tree, self._root, self._files = read_tree, root, files
         self._asked: dict[str, dict[str, Entry] | None] = {}
+        self.whole: dict[str, dict[str, Entry]] | None = None
 
-    @cached_property
     def all(self) -> dict[str, dict[str, Entry]]:
         """All of them."""
-        return by_directory(self._files)
+        if self.whole is None:
+            self.whole = by_directory(self._files)
+        return self.whole
 
     def __getitem__(self, path: str) -> Mapping[str, Entry]:
+        if self.whole is not None:
+            return self.whole[path]
         try:
             found = self._asked[path]
         except KeyError:
@@ -265,14 +278,14 @@ class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.all)
+        return iter(self.all())
 
     def __len__(self) -> int:
-        return len(self.all)
+        return len(self.all())
 
     def items(self) -> ItemsView[str, Mapping[str, Entry]]:
         """Every directory and its files."""
-        return self.all.items()
+        return self.all().items()
 
 
 def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:

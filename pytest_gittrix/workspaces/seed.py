@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.commit import Commit, parse_commit
@@ -153,13 +153,19 @@ class Seed:
         if listed is not None:
             return listed
         files = TreeFiles(self.trees.read, self.root)
-        return files if has_many_objects(self.directory) else files.all
+        return files if has_many_objects(self.directory) else files.all()
 
     @cached_property
     def directories(self) -> Mapping[str, Mapping[str, Entry]]:
         """The baseline's files by directory ('' is the root) and name; parents come before their children."""
         files = self.entries
         return TreeDirectories(self.trees.read, self.root, files) if isinstance(files, TreeFiles) else by_directory(files)
+
+    def read_all(self) -> None:
+        """Read the list of all files now, for somebody who looks at each: that takes less time than to look them up one by one."""
+        for listing in (self.entries, self.directories):
+            if isinstance(listing, (TreeFiles, TreeDirectories)):
+                listing.all()
 
     def files_below(self, directory: str) -> list[str]:
         """Every path of the baseline below a directory; none if it has no such directory. Costs what is below, not what is beside."""
@@ -426,13 +432,23 @@ def _youngest_among(names: Collection[str], seeds: str, repository: Repository) 
 def _inherit(seed: Seed, before: Seed, changes: Changes) -> None:
     """Give a seed what the seed that it was derived from has read already, brought forward by what differs."""
     known = vars(before)
-    if isinstance(known.get("entries"), dict):
-        changes = {path: entry for path, entry in changes.items() if before.entries.get(path) != entry}
-        vars(seed)["entries"] = _entries_with(before.entries, changes)
-    if isinstance(known.get("directories"), dict):
-        vars(seed)["directories"] = _directories_with(before.directories, changes)
-    if "ignore" in known and isinstance(before.entries, dict) and not any(path.rpartition("/")[2] == ".gitignore" for path in changes):
+    entries, directories = (_whole(known.get(name)) for name in ("entries", "directories"))
+    if entries is not None:
+        changes = {path: entry for path, entry in changes.items() if entries.get(path) != entry}
+        vars(seed)["entries"] = _entries_with(entries, changes)
+    if directories is not None:
+        vars(seed)["directories"] = _directories_with(directories, changes)
+    if known.get("has_submodules") is False:
+        vars(seed)["has_submodules"] = any(entry is not None and entry.mode == SUBMODULE for entry in changes.values())
+    # Rules that are read when they are asked for come from the other seed, which may be removed.
+    is_read = isinstance(known.get("entries"), dict)
+    if is_read and "ignore" in known and not any(path.rpartition("/")[2] == ".gitignore" for path in changes):
         vars(seed)["ignore"] = before.ignore
+
+
+def _whole(listing: Any) -> Any:
+    """A listing that was read whole; None if it was not read, or only where somebody asked."""
+    return listing.whole if isinstance(listing, (TreeFiles, TreeDirectories)) else listing
 
 
 def _entries_with(entries: Mapping[str, Entry], changes: Changes) -> dict[str, Entry]:

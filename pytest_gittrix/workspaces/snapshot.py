@@ -204,6 +204,8 @@ class _Walk:
         self.suspect_all = not created.complete or abs(boot_offset() - created.boot) > _STEP_NS
 
     def run(self, root: int) -> None:
+        if self.created.complete:
+            self.seed.read_all()
         self._walk_directory(root, "", 0, suspect=self.suspect_all, complete=self.created.complete)
         self._add_deletions()
 

@@ -240,6 +240,25 @@ class TreeFiles(Mapping[str, Entry]):
         return self.all().values()
 
 
+class _FilesOfTree(Mapping[str, Entry]):
+    """The files among the lines of one tree, by name."""
+
+    def __init__(self, lines: Mapping[bytes, Item]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, name: str) -> Entry:
+        entry = _leaf(self._lines.get(os.fsencode(name)))
+        if entry is None:
+            raise KeyError(name)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return (os.fsdecode(name) for name, (mode, _) in self._lines.items() if mode != DIRECTORY)
+
+    def __len__(self) -> int:
+        return sum(mode != DIRECTORY for mode, _ in self._lines.values())
+
+
 class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
     """What ``by_directory`` gives of the files of a tree, read when it is asked for.
 
@@ -254,7 +273,7 @@ class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
 
     def __init__(self, read_tree: ReadTree, root: str, files: TreeFiles) -> None:
         self._read_tree, self._root, self._files = read_tree, root, files
-        self._asked: dict[str, dict[str, Entry] | None] = {}
+        self._asked: dict[str, _FilesOfTree | None] = {}
         self.whole: dict[str, dict[str, Entry]] | None = None
 
     def all(self) -> dict[str, dict[str, Entry]]:
@@ -270,9 +289,7 @@ class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
             found = self._asked[path]
         except KeyError:
             tree = _subtree(lookup(self._read_tree, self._root, path)) if path else self._root
-            lines = self._read_tree(tree).items() if tree is not None else ()
-            files = {os.fsdecode(name): entry for name, item in lines if (entry := _leaf(item)) is not None}
-            found = self._asked[path] = None if tree is None else files
+            found = self._asked[path] = None if tree is None else _FilesOfTree(self._read_tree(tree))
         if found is None:
             raise KeyError(path)
         return found

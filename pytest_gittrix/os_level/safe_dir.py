@@ -219,11 +219,12 @@ class SafeDir:
                 raise open_below.LinkInTheWay(path)
             fd = os.open(temporary, _CREATE, 0o666, dir_fd=parent)
             try:
-                fresh = stat.S_IMODE(os.fstat(fd).st_mode)
-                kept = before.st_mode & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else fresh
-                mode = _mode(kept, executable)
-                if mode != fresh:
-                    os.fchmod(fd, mode)
+                if before is not None or executable is not None:
+                    fresh = stat.S_IMODE(os.fstat(fd).st_mode)
+                    kept = before.st_mode & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else fresh
+                    mode = _mode(kept, executable)
+                    if mode != fresh:
+                        os.fchmod(fd, mode)
                 write_all(fd, data)
                 if sync:
                     os.fsync(fd)

@@ -51,7 +51,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
     from benchmarks.machine import machine
     from benchmarks.programs import programs
     from benchmarks.query import query
-    from benchmarks.startup import command_line, startup
+    from benchmarks.startup import command_line, in_use, startup
     from benchmarks.store import record, store
     from benchmarks.unfinished import unfinished
 
@@ -62,7 +62,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
         "contention": lambda: contention(quick=quick),
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
-        "command line": lambda: command_line(quick=quick),
+        "command line": lambda: [*command_line(quick=quick), *in_use(quick=quick)],
         "unfinished": lambda: unfinished(quick=quick),
         "store": lambda: store(quick=quick),
         "record": lambda: record(quick=quick),

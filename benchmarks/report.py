@@ -107,6 +107,9 @@ class Run:
             goal = f"session {verb}, {dead} ended sessions: times python -c pass"
             shown, bare = (("command line", name, "cpu", dead) for name in (f"session {verb}", "python -c pass"))
             yield self._ratio(goal, shown, bare, 4)
+        for verb in ("start", "info", "touched", "diff"):
+            large, small = (("session in use", f"session {verb}", "cpu", size) for size in (50_000, 10))
+            yield self._ratio(f"session {verb}, lazy: processor time, 50 000 files over 10", large, small, 1.5)
         yield self._plain("unfinished work of 10 000 files: ms", ("unfinished", "unfinished_work()", TOTAL, 10_000), 50)
         yield self._plain("sweep of 5 000 sessions, none due: ms", ("store", "sweep, none due", TOTAL, 5_000), 20)
         for name in ("session.record", "session.record, one subscriber"):

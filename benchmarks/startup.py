@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Variant, interleave, scratch, summarise
+from benchmarks.sample import Sample
 from benchmarks.sessions import fill, id_of
 from pytest_gittrix.testing.world import World
 
@@ -21,6 +23,8 @@ PASS: Final = "python -c pass"
 CPU: Final = "cpu"
 DEAD: Final = (100, 10_000)
 """Sessions that have ended, in the stores that commands are run on."""
+IN_USE: Final = (10, 50_000)
+"""Files of the repositories whose sessions go on."""
 _COLLECT: Final = ("-m", "pytest", "--co", "-q", "-p", "no:cacheprovider")
 
 
@@ -58,6 +62,25 @@ def command_line(*, quick: bool = False) -> list[Measurement]:
             variants: dict[str, Variant] = {name: child(arguments, world.durable.path, env) for name, arguments in jobs.items()}
             turns = interleave(variants, rounds=7 if quick else 21, seconds=8 if quick else 40, warm=2)
         found += summarise("command line", turns, size=dead)
+    return found
+
+
+def in_use(*, quick: bool = False) -> list[Measurement]:
+    """Commands on a ``lazy`` session that goes on, each a process that knows nothing of it, beside an interpreter that does nothing."""
+    found = []
+    for size in IN_USE:
+        with scratch() as root:
+            sample = Sample.make(root / "sample.git", size)
+            env = environment(root) | {"GITTRIX_HOME": str(root / "gittrix")}
+            start = [*gittrix(), "session", "start", "--durable", str(sample.directory), "--workspace", "lazy", "--task", "Look"]
+            id_ = json.loads(subprocess.run([*start, "--json"], env=env, check=True, capture_output=True).stdout)["data"]["id"]
+            for path, data in sample.writes(0).items():
+                subprocess.run([*gittrix(), "session", "write", id_, path], env=env, check=True, input=data, capture_output=True)
+            shown = {f"session {verb}": [*gittrix(), "session", verb, id_] for verb in ("info", "touched", "diff")}
+            jobs = {PASS: [sys.executable, "-c", "pass"], "session start": start, **shown}
+            variants: dict[str, Variant] = {name: child(arguments, root, env) for name, arguments in jobs.items()}
+            turns = interleave(variants, rounds=5 if quick else 15, seconds=8 if quick else 40, warm=2)
+        found += summarise("session in use", turns, size=size)
     return found
 
 

@@ -265,6 +265,21 @@ def test_while_a_program_is_at_work_the_session_reads_and_does_not_write(site: S
     assert run(session, "cat a") == "2\n"
 
 
+def test_a_write_through_a_link_of_either_layer_writes_the_file_behind_it(tmp_path: Path) -> None:
+    files: dict[str, Content] = {"app.py": "old\n", "d/a": "a\n", "below": (SYMLINK, "app.py"), "e": (SYMLINK, "d")}
+    with open_site(tmp_path, files) as site:
+        session = site.start(workspace="overlay")
+        parts_of(session).workspace.files.make_link("above", b"d/a")
+
+        session.write("below", "one\n")
+        session.write("above", "two\n")
+        session.write("e/b", "three\n")
+
+        assert session.touched_files() == ["above", "app.py", "d/a", "d/b"]
+        session.write("below", "a file\n", follow=False)
+        assert (session.read("app.py"), session.read("below", follow=False)) == (b"one\n", b"a file\n")
+
+
 def test_a_directory_of_the_baseline_is_not_renamed_and_can_be_moved_by_copying(session: UserSession) -> None:
     rename = f'{sys.executable} -I -S -c \'import os; os.rename("d", "n")\' 2>&1 | tail -1'
     said = run(session, f"{rename}; git mv d p 2> /dev/null || echo $?; mv d n; mkdir m; mv m o; find n o | sort").splitlines()

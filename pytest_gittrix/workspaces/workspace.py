@@ -64,8 +64,6 @@ _NOTE: Final = "workspace.json"
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOTHING_TO_BRING: Final = contextlib.nullcontext()
 _DEEP: Final = 100
-_LINGER: Final = 2.0
-"""Seconds that the thread which empties the trash waits for more: to start a thread takes as long as to delete a small workspace."""
 _STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
 _CONFIG: Final = """\
 [core]
@@ -813,8 +811,7 @@ class Trash:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._again = self._is_ending = False
-        self._call = threading.Lock()  # held, and released to call the thread: who calls never waits, a forked process neither
+        self._again = False
         self._emptying: threading.Thread | None = None
 
     def discard(self, path: str) -> None:
@@ -843,31 +840,22 @@ class Trash:
         """Delete everything in the trash on a background thread, also what comes while that is at work."""
         if not names_in(self._directory):
             return
-        self._again = True
-        if self._emptying is not None and self._emptying.is_alive():
-            with contextlib.suppress(RuntimeError):  # it has been called already
-                self._call.release()
-            return
-        self._call = threading.Lock()
-        self._call.acquire()
-        self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
-        self._emptying.start()
+        self._again = True  # no lock: a process that is forked while a thread holds one would wait for ever
+        if self._emptying is None or not self._emptying.is_alive():
+            self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
+            self._emptying.start()
 
     def _empty_until_done(self) -> None:
-        while self._again or (not self._is_ending and self._call.acquire(timeout=_LINGER)):
+        while self._again:
             self._again = False
             self.empty()
 
     def wait(self) -> None:
-        """Wait until the background thread has deleted what it was to, and end it."""
+        """Wait for the background thread to end, if it runs."""
         if self._emptying is None:
             return
-        self._is_ending = True
-        with contextlib.suppress(RuntimeError):
-            self._call.release()
         self._emptying.join()
-        self._is_ending, self._emptying = False, None
-        if self._again:  # it was called just as it ended, or its process was forked
+        if self._again:  # somebody called for it just as it ended, or its process was forked
             self._again = False
             self.empty()
 

@@ -54,6 +54,16 @@ def test_git_accepts_a_pack_strictly_and_makes_the_same_index(tmp_path: Path, fo
     assert pack.data.endswith(bytes.fromhex(pack.name))
 
 
+def test_trees_are_stored_as_they_are_and_other_objects_are_compressed() -> None:
+    tree, text = b"".join(b"100644 %d.py\0" % number + bytes(range(20)) for number in range(20)), b"a line of text\n" * 40
+    objects = {SHA1.hash_object(kind, data): (kind, data) for kind, data in (("tree", tree), ("blob", text), ("commit", text))}
+
+    pack = build_pack(objects, SHA1)
+
+    assert tree in pack.data
+    assert text not in pack.data
+
+
 @formats
 def test_an_installed_pack_is_part_of_a_sound_repository(tmp_path: Path, format_: ObjectFormat) -> None:
     repo = repository(tmp_path / "repo", format_)

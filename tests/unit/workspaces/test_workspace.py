@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from support.engine import in_child
 from support.git import FORMATS, Content, GitRepo, executable, link, make_workspace, put, submodule, try_git
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound
@@ -339,6 +341,44 @@ def test_an_empty_or_absent_trash_is_no_error(tmp_path: Path) -> None:
     trash.wait()
 
     assert os.listdir(tmp_path / "trash") == []
+
+
+def thrown_away(trash: Trash, tmp_path: Path) -> None:
+    (tmp_path / "thing").mkdir()
+    trash.discard(str(tmp_path / "thing"))
+    trash.empty_soon()
+
+
+def is_empty_soon(directory: Path) -> bool:
+    end = time.monotonic() + 10
+    while os.listdir(directory) and time.monotonic() < end:
+        time.sleep(0.001)
+    return os.listdir(directory) == []
+
+
+def test_what_is_thrown_away_while_the_thread_ends_is_deleted_too(tmp_path: Path) -> None:
+    trash = Trash(str(tmp_path / "trash"))
+    for number in range(100):
+        thrown_away(trash, tmp_path)
+        time.sleep(number % 10 * 0.0001)
+        thrown_away(trash, tmp_path)
+        trash.wait()
+        assert os.listdir(tmp_path / "trash") == []
+
+
+def test_a_forked_process_empties_its_trash_with_a_thread_of_its_own(tmp_path: Path) -> None:
+    trash = Trash(str(tmp_path / "trash"))
+    thrown_away(trash, tmp_path)
+    assert is_empty_soon(tmp_path / "trash")
+
+    def child() -> None:
+        for _ in range(2):
+            thrown_away(trash, tmp_path)
+            trash.wait()
+            assert os.listdir(tmp_path / "trash") == []
+
+    assert in_child(child) == 0
+    trash.wait()
 
 
 def test_a_trash_empties_directories_that_are_deeper_than_any_walk_goes(tmp_path: Path) -> None:

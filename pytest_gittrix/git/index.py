@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -104,6 +105,37 @@ def build_index(entries: Iterable[tuple[bytes, IndexEntry]], format_: ObjectForm
     return body + format_.digest(body)
 
 
+class _Layout(NamedTuple):
+    """A large index, and what was found by reading all of it.
+
+    Attributes:
+        fixed: the size of an entry before its name, which the object format decides.
+        data: the index.
+        starts: where each entry begins, and the last one ends.
+        keys: their paths.
+        flagged: the numbers of those that git is told not to look at, or that are not plain.
+        tail: the extensions that are kept.
+    """
+
+    fixed: int
+    data: bytes
+    starts: list[int]
+    keys: list[bytes]
+    flagged: list[int]
+    tail: bytes
+
+
+_RECENT: Final[deque[_Layout]] = deque(maxlen=2)
+"""The large indexes that were read or made last. A promotion mostly finds the index that the one before it made."""
+_LARGE: Final = 1 << 18
+"""From how many bytes on an index takes longer to read through than to compare."""
+
+
+def _remember(layout: _Layout) -> None:
+    if len(layout.data) >= _LARGE:
+        _RECENT.append(layout)
+
+
 class IndexFile:
     """An index that was read from a file; it gives the entries of a path, and its bytes with some paths changed.
 
@@ -119,6 +151,10 @@ class IndexFile:
         self._format = format_
         self._data = data or build_index((), format_)
         self._fixed = _STAT.size + format_.size + 2
+        known = next((layout for layout in [*_RECENT] if layout.fixed == self._fixed and layout.data == self._data), None)
+        if known is not None:
+            self._set(known)
+            return
         if not self._data.startswith(b"DIRC") or not self._is_intact():
             raise _damaged()
         _, self._version, self._count = _HEADER.unpack_from(self._data)
@@ -130,6 +166,13 @@ class IndexFile:
             self._scan()
         except (struct.error, IndexError, ValueError):
             raise _damaged() from None
+        if self._version != 4:
+            _remember(_Layout(self._fixed, self._data, self._starts, self._keys, self._flagged, self._tail))
+
+    def _set(self, layout: _Layout) -> None:
+        _, self._data, self._starts, self._keys, self._flagged, self._tail = layout
+        _, self._version, self._count = _HEADER.unpack_from(self._data)
+        self._end = self._starts[-1]
 
     def _is_intact(self) -> bool:
         """Whether the file ends in its own hash, or in the zeros of ``index.skipHash``."""
@@ -141,14 +184,14 @@ class IndexFile:
         data, fixed, flags_of = self._data, self._fixed, _FLAGS.unpack_from
         starts: list[int] = []
         keys: list[bytes] = []
-        self._flagged: list[int] = []
+        flagged: list[int] = []
         at = _HEADER.size
         for number in range(self._count):
             name_at = at + fixed
             (length,) = flags_of(data, name_at - 2)
             if length >= _NAME_MASK:  # next to none has a flag, a stage or a long name
                 if length & (_EXTENDED | _ASSUME_UNCHANGED):
-                    self._flagged.append(number)
+                    flagged.append(number)
                 name_at += 2 if length & _EXTENDED else 0
                 length &= _NAME_MASK
                 if length == _NAME_MASK:
@@ -157,7 +200,7 @@ class IndexFile:
             end = name_at + length
             keys.append(data[name_at:end])
             at += end - at + 8 & ~7
-        self._starts, self._keys, self._end = [*starts, at], keys, at
+        self._starts, self._keys, self._flagged, self._end = [*starts, at], keys, flagged, at
         self._tail = self._extensions(at)
 
     def _extensions(self, at: int) -> bytes:
@@ -236,21 +279,27 @@ class IndexFile:
     def with_changes(self, changes: Mapping[str, IndexEntry | None]) -> bytes:
         """The file's bytes with the entries of some paths replaced (None unstages a path); everything else is copied unchanged."""
         parts: list[bytes] = []
-        count, number = self._count, 0
+        count, number, is_alike = self._count, 0, True
         for path, entry in sorted((os.fsencode(path), entry) for path, entry in changes.items()):
             first, last = self._range(path)
-            parts.append(self._data[self._starts[number] : self._starts[first]])
-            count -= last - first
-            if entry is not None:
-                parts.append(_encode(path, entry))
-                count += 1
+            before = self._data[self._starts[first] : self._starts[last]]
+            after = b"" if entry is None else _encode(path, entry)
+            is_alike = is_alike and last == first + 1 and len(before) == len(after) and self._flags(before) == self._flags(after)
+            parts += [self._data[self._starts[number] : self._starts[first]], after]
+            count += (entry is not None) - (last - first)
             number = last
         parts.append(self._data[self._starts[number] : self._end])
         extended = any(entry is not None and entry.skip_worktree for entry in changes.values())
         version = max(self._version, 3) if extended else self._version
         entries = b"".join(parts)
         body = _HEADER.pack(b"DIRC", version, count) + (_compressed(entries, self._fixed) if version == 4 else entries) + self._tail
-        return body + self._format.digest(body)
+        data = body + self._format.digest(body)
+        if is_alike and version != 4:
+            _remember(_Layout(self._fixed, data, self._starts, self._keys, self._flagged, self._tail))
+        return data
+
+    def _flags(self, entry: bytes) -> bytes:
+        return entry[self._fixed - 2 : self._fixed]
 
 
 def _head_size(data: bytes, at: int, fixed: int) -> int:

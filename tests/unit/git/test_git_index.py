@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from support.git import GitRepo, executable, link, put
 
 from pytest_gittrix.errors import UnsupportedRepository
+from pytest_gittrix.git import index as index_module
 from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index, stat_numbers
 from pytest_gittrix.git.objects import FORMATS, SHA1, ObjectFormat
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
@@ -337,3 +339,50 @@ def test_random_changes_to_random_indexes_agree_with_git(
     write(repo, before.with_changes(changes))
 
     assert staged(repo) == theirs
+
+
+def an_entry(digit: str, mode: int = FILE, **more: bool) -> IndexEntry:
+    return IndexEntry(mode, digit * 40, (0,) * 10, **more)
+
+
+NAMES = ["a", "b/c", "b/d", "e", "f" * 300]
+ENTRIES = st.sampled_from([an_entry("1"), an_entry("2", EXECUTABLE), an_entry("3", SYMLINK), an_entry("4", skip_worktree=True), None])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), ENTRIES, max_size=3), max_size=6))
+def test_an_index_that_is_remembered_is_the_one_that_is_read(changes: list[dict[str, IndexEntry | None]]) -> None:
+    remembered = forgotten = build_index([(b"a", an_entry("1")), (b"e", an_entry("2"))], SHA1)
+    with pytest.MonkeyPatch.context() as patch:
+        for change in changes:
+            patch.setattr(index_module, "_LARGE", 0)
+            remembered = IndexFile(remembered, SHA1).with_changes(change)
+            known = IndexFile(remembered, SHA1)
+            patch.setattr(index_module, "_RECENT", deque(maxlen=2))
+            patch.setattr(index_module, "_LARGE", 1 << 30)
+            forgotten = IndexFile(forgotten, SHA1).with_changes(change)
+            read_anew = IndexFile(forgotten, SHA1)
+            patch.undo()
+
+            assert remembered == forgotten
+            assert known.listing() == read_anew.listing()
+            assert [*known.hidden()] == [*read_anew.hidden()]
+            assert [known.entries(name) for name in NAMES] == [read_anew.entries(name) for name in NAMES]
+
+
+def test_a_large_index_is_not_read_through_again_where_only_contents_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = build_index(((b"%06d" % number, an_entry("1")) for number in range(5000)), SHA1)
+    read_through: list[int] = []
+    scan = IndexFile._scan
+    monkeypatch.setattr(IndexFile, "_scan", lambda self: (read_through.append(1), scan(self))[1])
+    index = IndexFile(data, SHA1)
+
+    for digit in "23":
+        data = index.with_changes({"000007": an_entry(digit), "004999": an_entry(digit, EXECUTABLE)})
+        index = IndexFile(data, SHA1)
+        assert [entry.id[0] for entry in index.entries("000007")] == [digit]
+    assert len(read_through) == 1
+
+    by_another_program = build_index(((b"%06d" % number, an_entry("5")) for number in range(5000)), SHA1)
+    assert [entry.id[0] for entry in IndexFile(by_another_program, SHA1).entries("000007")] == ["5"]
+    assert IndexFile(index.with_changes({"000007": None}), SHA1).entries("000007") == []
+    assert len(read_through) == 3

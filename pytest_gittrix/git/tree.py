@@ -375,11 +375,12 @@ def _by_collision_key(names: Iterable[bytes]) -> dict[str, list[bytes]]:
 
 
 class _Pending:
-    """The changes of one directory: those of its own entries, and those of its subdirectories."""
+    """The changes of one directory: those of its own entries, those of its subdirectories, and whether there is a file then."""
 
-    __slots__ = ("directories", "entries")
+    __slots__ = ("adds", "directories", "entries")
 
     def __init__(self) -> None:
+        self.adds = False
         self.entries: dict[bytes, Entry | None] = {}
         self.directories: dict[bytes, _Pending] = {}
 
@@ -388,9 +389,11 @@ def _nested(changes: Changes) -> _Pending:
     root = _Pending()
     for path, entry in changes.items():
         *above, name = os.fsencode(path).split(b"/")
-        node = root
+        node, adds = root, entry is not None
         for directory in above:
+            node.adds = node.adds or adds
             node = node.directories.setdefault(directory, _Pending())
+        node.adds = node.adds or adds
         node.entries[name] = entry
     return root
 
@@ -433,10 +436,9 @@ def write_trees(
         for name, below in pending.directories.items():
             item = items.get(name)
             subtree = _subtree(item)
-            adds = _adds(below)
-            if item is not None and subtree is None and adds:
+            if item is not None and subtree is None and below.adds:
                 raise TreeClash(os.fsdecode(prefix + name))
-            if subtree is None and not adds:
+            if subtree is None and not below.adds:
                 continue
             rewritten = rewrite(subtree, below, prefix + name + b"/")
             if rewritten is None:
@@ -463,7 +465,3 @@ def write_trees(
     root = rewrite(base, _nested(changes), b"")
     assert root is not None
     return root, written
-
-
-def _adds(pending: _Pending) -> bool:
-    return any(pending.entries.values()) or any(map(_adds, pending.directories.values()))

@@ -75,7 +75,7 @@ def engine(
     from pytest_gittrix.clock.file_clock import clock_from_environment
     from pytest_gittrix.commands.forge_options import ForgeSettings
     from pytest_gittrix.engine.engine import GitTrix
-    from pytest_gittrix.engine.operations.eviction import BUDGET
+    from pytest_gittrix.engine.eviction.evictor import BUDGET
     from pytest_gittrix.engine.operations.validation import budget_from_environment
 
     caller = remote_caller.get()

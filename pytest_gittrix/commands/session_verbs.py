@@ -18,6 +18,7 @@ from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.operations.review import Review
+    from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.git.hunks import Hunk
     from pytest_gittrix.record.state.records import EvictionPolicy
 
@@ -101,13 +102,15 @@ def touched(options: Namespace) -> CommandResult:
     """The paths that differ from the baseline."""
     with context.session(options) as session:
         review = session.review()
-    return CommandResult(review.touched, text_of(review.touched), _refusals(review))
+    shown = [*review.snapshot.changes, *review.snapshot.large, *review.snapshot.withheld_tops]
+    withheld = (f"Left out of a promotion of everything: {line}." for line in review.snapshot.withheld_lines)
+    return CommandResult(review.touched, text_of(sorted(shown)), (*_refusals(review), *withheld))
 
 
 def diff(options: Namespace) -> CommandResult:
     """The changes as a patch; with ``--hunks`` each hunk under its name, and the files without hunks or that cannot be promoted."""
     with context.session(options) as session:
-        review = _only(session.review(), options.paths)
+        review = _review_of(session, options.paths)
         if not options.hunks:
             data = {"diff": review.diff, "refused": dict(review.refused), "secrets": _lists(review.secrets)}
             return CommandResult(data, Diff(review.diff), _review_notes(review))
@@ -235,15 +238,19 @@ def recover(options: Namespace) -> CommandResult:
     return CommandResult(data, text or ("" if report.problems else "Everything was in order.\n"), notes_of(report.problems))
 
 
-def _only(review: Review, paths: Collection[str]) -> Review:
+def _review_of(session: UserSession, paths: Collection[str]) -> Review:
+    """A review of a session, or of some of its touched paths. Raises InvalidInput if one of them is not touched."""
     from dataclasses import replace
 
-    if untouched := [path for path in paths if path not in review.changes and path not in review.refused]:
+    review = session.review()
+    if untouched := [path for path in paths if path not in review.touched and path not in review.refused]:
         raise InvalidInput(
             f"{', '.join(map(repr, untouched))} does not differ from the baseline.",
             why="An empty diff would look the same for a name that is spelled wrong.",
-            fix=f"{did_you_mean(untouched[0], review.changes)}`gittrix session touched` lists what differs.",
+            fix=f"{did_you_mean(untouched[0], review.touched)}`gittrix session touched` lists what differs.",
         )
+    if not review.snapshot.withheld.keys().isdisjoint(paths):  # they are read if they are named
+        return session.review([path for path in paths if path not in review.refused])
     return replace(review, changes={path: review.changes[path] for path in paths if path in review.changes}) if paths else review
 
 
@@ -265,7 +272,8 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
 
 def _review_notes(review: Review) -> tuple[str, ...]:
     """What a person should know before promoting, beside the diff."""
-    return (*_refusals(review), *_secret_notes(review.secrets), *(f"Not part of this: {line}." for line in review.beside))
+    beside = (*review.snapshot.withheld_lines, *review.beside)
+    return (*_refusals(review), *_secret_notes(review.secrets), *(f"Not part of this: {line}." for line in beside))
 
 
 def _refusals(review: Review) -> tuple[str, ...]:

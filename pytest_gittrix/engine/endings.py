@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.operations.eviction import check_end, check_outcome, is_repeated, require_evictable, was_postponed
+from pytest_gittrix.engine.eviction.evictor import check_end, check_outcome, is_repeated, require_evictable
+from pytest_gittrix.engine.eviction.removal import was_postponed
 from pytest_gittrix.engine.operations.expiry import resolution_ns
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound

@@ -15,14 +15,14 @@ from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.endings import evict, postponed, sweep
+from pytest_gittrix.engine.eviction.archive import archives_in
+from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
-from pytest_gittrix.engine.operations.archive import archives_in
 from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
-from pytest_gittrix.engine.operations.eviction import BUDGET
 from pytest_gittrix.engine.operations.ids import SeededIds, SortableIds, random_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef

@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.agents.turns import Turns
+from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.lineage.origins import Origins
 from pytest_gittrix.engine.lineage.recovery import Recovery, settled
-from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.recorder import Emitter, Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.promoter import Promoter
@@ -81,7 +81,7 @@ class EngineServices:
         self.records = Records(self.index)
         self.emitter = Emitter()
         self.turns = Turns(self.emitter.on)
-        self.evictor = Evictor(resources.open_workspace, resources.trash, ephemeral.limits, sweep_budget)
+        self.evictor = Evictor(resources.open_workspace, resources.durable_of, resources.trash, ephemeral.limits, sweep_budget)
         strategies = StrategyPolicy(strategy, Preferences(home / "preferences.json"), ask)
         self.promoter = Promoter(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.endings import evict
+from pytest_gittrix.engine.eviction.archive import Archive, archives_in
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
-from pytest_gittrix.engine.operations.archive import Archive, archives_in
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
@@ -65,7 +65,7 @@ class UserSession(AgentSession):
 
         files = self._relatives(files)
         with self._working("review") as state:
-            snapshot = self._snapshot(state)
+            snapshot = self._snapshot(state, files or ())
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
             return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot))
 

@@ -1,8 +1,7 @@
 """Decide which untracked files the ``.gitignore`` files of a tree ignore.
 
-A snapshot uses the baseline's rules, never the workspace's, so that an agent cannot hide files by editing ``.gitignore`` (rule 3,
-docs/explanation/rules.md). A line means the same as to git, byte for byte: gitignore(5), and git's ``dir.c`` and ``wildmatch.c`` for what
-that leaves open. A line that never matches in git never matches here.
+A line means the same as to git, byte for byte: gitignore(5), and git's ``dir.c`` and ``wildmatch.c`` for what that leaves open. A line that
+never matches in git never matches here.
 """
 
 from __future__ import annotations
@@ -62,27 +61,30 @@ class Ignore:
     """The ignore rules of one tree.
 
     Args:
-        sources: contents of each ``.gitignore``, by its directory ('' is the root).
+        sources: contents of each ``.gitignore``, by its directory ('' is the root). A directory may be added as long as nobody asked for a
+            path below it.
+        exclude: contents of ``info/exclude``, which decide where no ``.gitignore`` does.
+
+    Attributes:
+        sources: as given.
     """
 
-    def __init__(self, sources: Mapping[str, bytes]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Mapping[str, bytes], exclude: bytes = b"") -> None:
+        self.sources = sources
+        self._exclude = _parse(exclude)
         self._directories: dict[str, bool] = {}
         self._rules: dict[bytes, Sequence[_Rule]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._sources)
 
     def _rules_of(self, directory: bytes) -> Sequence[_Rule]:
         """The rules of a directory, in reverse order, since the last matching line decides."""
         rules = self._rules.get(directory)
         if rules is None:
-            rules = self._rules[directory] = _parse(self._sources.get(os.fsdecode(directory), b""))
+            rules = self._rules[directory] = _parse(self.sources.get(os.fsdecode(directory), b""))
         return rules
 
     def ignored(self, path: str, *, directory: bool = False) -> bool:
         """Whether the rules ignore ``path`` or a directory above it."""
-        if not self._sources:
+        if not self.sources and not self._exclude:
             return False
         return self._directory_ignored(path.rpartition("/")[0]) or self._matched(path, directory)
 
@@ -95,14 +97,14 @@ class Ignore:
         return known
 
     def _matched(self, path: str, directory: bool) -> bool:
-        """Whether ``path`` itself is ignored: the nearest ``.gitignore`` with a matching rule decides."""
+        """Whether ``path`` itself is ignored: the nearest ``.gitignore`` with a matching rule decides, and last ``info/exclude``."""
         raw = os.fsencode(path)
         name = raw.rpartition(b"/")[2]
         base = raw
         while base:
             base = base.rpartition(b"/")[0]
             below = raw[len(base) + 1 :] if base else raw
-            for rule in self._rules_of(base):
+            for rule in self._rules_of(base) if base else (*self._rules_of(base), *self._exclude):
                 if (directory or not rule.directories_only) and rule.pattern.fullmatch(below if rule.whole_path else name):
                     return rule.ignores
         return False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pygit2 import Diff as Diff
     from pygit2 import GitError as GitError
     from pygit2 import Odb as Odb
+    from pygit2 import OdbBackendPack as OdbBackendPack
     from pygit2 import Patch as Patch
     from pygit2 import Repository as Repository
     from pygit2 import discover_repository as discover_repository
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _load = door(
     __name__,
     {
-        "pygit2": ("Commit", "Config", "Diff", "GitError", "Odb", "Patch", "Repository", "discover_repository", "hash"),
+        "pygit2": ("Commit", "Config", "Diff", "GitError", "Odb", "OdbBackendPack", "Patch", "Repository", "discover_repository", "hash"),
         "pygit2.enums": ("DeltaStatus", "DiffOption", "FileStatus", "ObjectType", "RepositoryOpenFlag", "SortMode"),
     },
 )

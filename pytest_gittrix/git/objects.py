@@ -103,6 +103,9 @@ class Objects(Protocol):
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object. Raises MissingObject."""
 
+    def header(self, id_: str) -> tuple[str, int]:
+        """Kind and size of an object. Raises MissingObject."""
+
     def size(self, id_: str) -> int:
         """The size of an object's data in bytes. Raises MissingObject."""
 
@@ -123,7 +126,7 @@ class Libgit2Objects:
         """Open the directory, if it is not open. Raises AdapterUnavailable if it cannot be opened."""
         if self._odb is None:
             try:
-                self._odb = libgit2.Odb(str(self._directory))
+                self._odb = self._opened()
             except libgit2.GitError as error:
                 raise AdapterUnavailable(
                     f"The objects in {self._directory} cannot be opened: {error}.",
@@ -132,13 +135,21 @@ class Libgit2Objects:
                 ) from error
         return self._odb
 
+    def _opened(self) -> libgit2.Odb:
+        return libgit2.Odb(str(self._directory))
+
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
         kind, data = self._ask(libgit2.Odb.read, id_)
         return _KINDS[kind], data
 
+    def header(self, id_: str) -> tuple[str, int]:
+        """Kind and size of an object: its data is not inflated."""
+        kind, size = self._ask(libgit2.Odb.read_header, id_)
+        return _KINDS[kind], size
+
     def size(self, id_: str) -> int:
-        """The size of an object, from its header: nothing is inflated."""
+        """The size of an object, from its header."""
         return self._ask(libgit2.Odb.read_header, id_)[1]
 
     def _ask(self, question: Callable[[libgit2.Odb, str], tuple[int, _T]], id_: str) -> tuple[int, _T]:
@@ -202,6 +213,11 @@ class CatFileObjects:
             data = process.stdout.read(int(header[2]))
             process.stdout.read(1)
             return header[1].decode(), data
+
+    def header(self, id_: str) -> tuple[str, int]:
+        """Kind and size of an object, which is read whole."""
+        kind, data = self.read(id_)
+        return kind, len(data)
 
     def size(self, id_: str) -> int:
         """The size of an object's data."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.eviction.archive import WHOLE
+from pytest_gittrix.engine.eviction.evictor import LEAVING
 from pytest_gittrix.engine.lineage.member_recovery import clear_away, keep, kept_data, move_aside, put_back
-from pytest_gittrix.engine.operations.archive import WHOLE
-from pytest_gittrix.engine.operations.eviction import LEAVING
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.tree import parents
@@ -29,7 +29,7 @@ from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
 from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
-from pytest_gittrix.workspaces.rescue import files_below, walk
+from pytest_gittrix.workspaces.repositories.agent_repository import files_below, walk
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _BLOCK: Final = 512

@@ -13,7 +13,7 @@ from typing import Final
 from pytest_gittrix.backends.transport import FETCH_COMMAND, GIT_SETTINGS, PUSH_COMMAND, GitResult, PushResult, Transport, parse_push
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.monotonic import OutOfTime
-from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
 
 _FETCHED: Final = "refs/fetched/"
 _MANY: Final = 100

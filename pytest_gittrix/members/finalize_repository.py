@@ -22,11 +22,11 @@ from pytest_gittrix.members.finalize_held import HeldBack
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action, Notes
 from pytest_gittrix.members.finalize_remote import Deadline, Remote
 from pytest_gittrix.os_level.monotonic import OutOfTime
-from pytest_gittrix.workspaces.alternates import ScratchRepository, Touched
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
-from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository, read_repository
+from pytest_gittrix.workspaces.repositories.agent_repository import LFS_OBJECTS, AgentRepository, read_repository
+from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository, Touched
+from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted, find_uncommitted
 from pytest_gittrix.workspaces.secrets import Suspect, is_credential_file, suspect
-from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""

@@ -19,9 +19,9 @@ from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import Saved
 from pytest_gittrix.members.finalize_repository import GONE, Task
 from pytest_gittrix.record.state.lifecycle import Life
-from pytest_gittrix.workspaces.alternates import ScratchRepository
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace
-from pytest_gittrix.workspaces.rescue import AgentRepository, find_repositories
+from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, find_repositories
+from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _ORIGIN: Final = "refs/remotes/origin/"

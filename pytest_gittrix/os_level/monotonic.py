@@ -25,8 +25,13 @@ class TimeLimit:
         limit: how long; None for as long as it takes.
     """
 
-    def __init__(self, limit: timedelta | None) -> None:
+    def __init__(self, limit: timedelta | None = None) -> None:
+        self._limit = limit
         self._end = None if limit is None else real_seconds() + limit.total_seconds()
+
+    def again(self) -> TimeLimit:
+        """The same limit for another piece of work, from now on."""
+        return TimeLimit(self._limit)
 
     def check(self) -> None:
         """End the work if its time is over; called at each of its steps.

@@ -22,6 +22,8 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | NO_FOLLOW
 PASS = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 LIST = os.O_RDONLY | _DIRECTORY
 
+_IS_SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
 _NEVER = frozenset(("", ".", ".."))
 # What the shape of a directory answers: something is missing, or of another kind, or has too long a name.
 _OF_SHAPE = frozenset(
@@ -81,7 +83,7 @@ class Root:
             CapabilityMissing: this platform has no descriptor-relative access.
         """
         self._fd = -1
-        if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
+        if not _IS_SUPPORTED:
             raise CapabilityMissing(
                 f"{name!r} cannot be guarded on this platform",
                 why="Descriptor-relative access (openat and O_NOFOLLOW) is what keeps an agent's links from leading out of its workspace.",

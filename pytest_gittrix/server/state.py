@@ -19,7 +19,7 @@ from pytest_gittrix.commands.managers import members_of, orchestrator_of
 from pytest_gittrix.commands.output import put_error
 from pytest_gittrix.commands.team_file import Team
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.engine.operations.eviction import BUDGET
+from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.operations.validation import budget_from_environment
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.monotonic import real_seconds

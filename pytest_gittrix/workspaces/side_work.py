@@ -29,7 +29,7 @@ from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
 from pytest_gittrix.os_level.files import link_files, names_in, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
+from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
 
 REPOSITORY: Final = "archive.agent.git"

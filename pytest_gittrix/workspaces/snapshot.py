@@ -26,11 +26,14 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.overlay import is_opaque
 from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.visibility import Visibility, WorkspaceGit
 
 _TRIES: Final = 5
 _DEEPEST: Final = 400  # a descriptor is open for each
 _STEP_NS: Final = 1_000_000
 _SETTLED_NS: Final = 2 * 10**9
+_RULES: Final = ".gitignore"
+_LARGEST_RULES: Final = 1 << 20
 _UNSAFE: Final = "its name could be taken for a git directory"
 _SUBMODULE: Final = "it is a submodule; what is inside it is not looked at"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,6 +109,9 @@ class Snapshot:
         nested: directories with a git repository of their own, whose files are among the changes and whose history is not; sorted.
         given: files that the session was given at its start and that are as they were then: in the workspace, and no changes.
         bases: as ``Workspace.bases``.
+        withheld: untracked files that only the workspace's own ignore rules ignore, with their sizes in bytes. They were not read. A
+            snapshot for which one is named has it among the changes.
+        ignored: untracked paths that the baseline's and the workspace's rules ignore; the name of a directory ends in ``/``.
     """
 
     seed: Seed
@@ -117,16 +123,38 @@ class Snapshot:
     nested: tuple[str, ...] = ()
     given: Changes = field(default_factory=dict)
     bases: Changes = field(default_factory=dict)
+    withheld: Mapping[str, int] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     @property
     def touched(self) -> list[str]:
-        """Every path that differs from the baseline, sorted: the changes, and the files that are too large to be among them."""
-        return sorted([*self.changes, *self.large])
+        """Every path that differs from the baseline, sorted: the changes, and the files that are too large or withheld."""
+        return sorted([*self.changes, *self.large, *self.withheld])
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """A line for each file that is too large to be among the changes."""
-        return tuple(f"{path!r}: {self.refused[path]}" for path in self.large)
+        """A line for each file that is too large to be among the changes, and for each uppermost path that is withheld."""
+        return (*map(self.refusal, self.large), *self.withheld_lines)
+
+    def refusal(self, path: str) -> str:
+        """A line for one of ``refused``."""
+        return f"{path!r}: {self.refused[path]}"
+
+    @cached_property
+    def withheld_tops(self) -> Mapping[str, list[int]]:
+        """The uppermost paths below which there is nothing but withheld files, with the sizes of these; a directory ends in ``/``."""
+        mixed = {parent for path in (*self.changes, *self.refused, *self.ignored, *self.given) for parent in parents(path)}
+        tops: dict[str, list[int]] = {}
+        for path, size in self.withheld.items():
+            top = next((f"{parent}/" for parent in parents(path) if parent not in mixed and parent not in self.seed.directories), path)
+            tops.setdefault(top, []).append(size)
+        return tops
+
+    @property
+    def withheld_lines(self) -> tuple[str, ...]:
+        """A line for each of ``withheld_tops``."""
+        why = "only the workspace's own ignore rules ignore it"
+        return tuple(f"{sized(top, len(sizes), sum(sizes))}: {why}" for top, sizes in self.withheld_tops.items())
 
     @property
     def files(self) -> Changes:
@@ -169,6 +197,12 @@ class Snapshot:
         return objects
 
 
+def sized(path: str, files: int, size: int) -> str:
+    """A path with its size for people; that of a directory, which ends in ``/``, with the number of its files."""
+    count = f"{files} file{'' if files == 1 else 's'}, " if path.endswith("/") else ""
+    return f"{path!r} ({count}{size} byte{'' if size == 1 else 's'})"
+
+
 # Errors of opening a name that was replaced by something else since it was listed.
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
 
@@ -187,15 +221,18 @@ class _Walk:
         limits: Limits,
         named: Collection[str],
         deleted: Collection[str],
+        git: WorkspaceGit,
         on_step: Callable[[], object],
     ) -> None:
         self.seed, self.created, self.limits, self.on_step = seed, created, limits, on_step
-        self.named, self.deleted = frozenset(named), frozenset(deleted)
-        self.named_directories = {parent for path in self.named for parent in parents(path)}
+        self.deleted = frozenset(deleted)
+        self.visibility = Visibility(seed.ignore, named, git)
         self.changes: dict[str, Entry | None] = {}
         self.blobs: dict[str, bytes] = {}
         self.refused: dict[str, str] = {}
         self.large: dict[str, LargeFile] = {}
+        self.withheld: dict[str, int] = {}
+        self.ignored: list[str] = []
         self.nested: list[str] = []
         self.latest = 0
         self.total = 0
@@ -233,6 +270,7 @@ class _Walk:
             entries = [*scanned]
         remaining = [entry for entry in entries if entry.name not in unsuspected or entry.stat(follow_symlinks=False).st_ctime_ns >= stamp]
         unchanged = len(entries) - len(remaining)
+        self._read_rules(descriptor, path, entries, remaining, known, complete=complete)
         for entry in remaining:
             name = entry.name
             if name == ".git":
@@ -267,6 +305,27 @@ class _Walk:
             absent = known.keys() - {*present, *({entry.name for entry in entries} - {entry.name for entry in remaining})}
             self.changes.update(dict.fromkeys(prefix + name for name in absent))
 
+    def _read_rules(
+        self,
+        descriptor: int,
+        path: str,
+        entries: list[os.DirEntry[str]],
+        remaining: list[os.DirEntry[str]],
+        known: Mapping[str, Entry],
+        *,
+        complete: bool,
+    ) -> None:
+        """Note the ignore rules of a directory, if they may be other ones than the baseline's."""
+        changed = next((entry for entry in remaining if entry.name == _RULES), None)
+        if changed is not None:
+            # Git passes over rules that are a link, too.
+            is_read = changed.is_file(follow_symlinks=False) and changed.stat(follow_symlinks=False).st_size <= _LARGEST_RULES
+            self.visibility.read_rules(path, _read_file(descriptor, _RULES, _LARGEST_RULES)[1] if is_read else b"")
+        elif _RULES in known and (
+            not any(entry.name == _RULES for entry in entries) if complete else f"{path}/{_RULES}".lstrip("/") in self.deleted
+        ):
+            self.visibility.read_rules(path, b"")
+
     def _tracked(self, path: str) -> bool:
         return path in self.seed.entries or path in self.seed.directories
 
@@ -281,11 +340,12 @@ class _Walk:
             os.close(descriptor)
 
     def _enter_subdirectory(self, parent: int, path: str, name: str, depth: int, *, suspect: bool, complete: bool) -> None:
-        tracked = path in self.seed.directories
-        if not tracked and path not in self.named_directories and self.seed.ignore.ignored(path, directory=True):
+        standing = "work" if path in self.seed.directories else self.visibility.standing(path, directory=True)
+        if standing == "ignored":
+            self.ignored.append(f"{path}/")
             return
         # The agent did not choose a name that is in the baseline; a change below such a directory is refused file by file.
-        if not tracked and not is_safe_component(os.fsencode(name)):
+        if standing == "work" and path not in self.seed.directories and not is_safe_component(os.fsencode(name)):
             self.refused[path] = _UNSAFE
             return
         descriptor = _open(parent, name, _DIRECTORY)
@@ -296,9 +356,14 @@ class _Walk:
 
     def _compare_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
         self.on_step()
-        if baseline is None and path not in self.named and self.seed.ignore.ignored(path):
-            return
         kind = stat.S_IFMT(status.st_mode)
+        standing = "work" if baseline is not None or kind not in (stat.S_IFREG, stat.S_IFLNK) else self.visibility.standing(path)
+        if standing == "ignored":
+            self.ignored.append(path)
+            return
+        if standing == "withheld":
+            self.withheld[path] = status.st_size
+            return
         if kind == stat.S_IFLNK:
             if not may_be_link(path):
                 self.refused[path] = "a link that can be read as .gitmodules leads git outside the repository"
@@ -435,6 +500,7 @@ def take_snapshot(
     path: str,
     seed: Seed,
     created: CreationState,
+    git: WorkspaceGit,
     *,
     limits: Limits | None = None,
     named: Collection[str] = (),
@@ -447,8 +513,9 @@ def take_snapshot(
         path: the workspace.
         seed: its baseline.
         created: what was noted when it was made.
+        git: what its git says.
         limits: the size that the snapshot may have.
-        named: paths written through the session, which are included even if the baseline's rules ignore them.
+        named: paths that were written through the session or selected, which are included whatever ignore rules say.
         deleted: paths deleted through the session, for a workspace where a missing file alone is no deletion (``lazy``).
         on_step: called for each directory and each file that is looked into; may raise to end the snapshot.
 
@@ -461,7 +528,7 @@ def take_snapshot(
             root = os.open(path, _DIRECTORY)
         except OSError as error:
             raise (workspace_gone(path, error.strerror) if error.errno in _REPLACED else _unreadable(path, error)) from error
-        walk = _Walk(seed, created, limits or Limits(), named, deleted, on_step)
+        walk = _Walk(seed, created, limits or Limits(), named, deleted, git, on_step)
         try:
             walk.run(root)
         except (_ChangedDuringWalk, FileNotFoundError):
@@ -475,7 +542,17 @@ def take_snapshot(
             os.close(root)
         changes = dict(sorted(walk.changes.items()))
         refused, large = dict(sorted(walk.refused.items())), dict(sorted(walk.large.items()))
-        return Snapshot(seed, changes, walk.blobs, refused, walk.latest, large, tuple(sorted(walk.nested)))
+        return Snapshot(
+            seed,
+            changes,
+            walk.blobs,
+            refused,
+            walk.latest,
+            large,
+            tuple(sorted(walk.nested)),
+            withheld=dict(sorted(walk.withheld.items())),
+            ignored=tuple(sorted(walk.ignored)),
+        )
     raise AdapterUnavailable(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
         why="A snapshot of moving files would promote what nobody wrote.",

@@ -340,7 +340,7 @@ class _Look:
 
 
 def _files_below(directory: str) -> Iterator[str]:
-    from pytest_gittrix.workspaces.rescue import files_below  # dear to load, and most worktrees do without
+    from pytest_gittrix.workspaces.repositories.agent_repository import files_below  # dear to load, and most worktrees do without
 
     return files_below(directory)
 
@@ -348,7 +348,7 @@ def _files_below(directory: str) -> Iterator[str]:
 def _repositories_below(directory: str) -> Sequence[str]:
     if not os.path.isdir(directory):
         return ()
-    from pytest_gittrix.workspaces.rescue import find_repositories
+    from pytest_gittrix.workspaces.repositories.agent_repository import find_repositories
 
     return find_repositories(directory)
 

@@ -39,6 +39,7 @@ from pytest_gittrix.os_level.files import (
 )
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
+from pytest_gittrix.workspaces.repositories.agent_git import AgentGit
 from pytest_gittrix.workspaces.seed import History, Seed, open_seed
 from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, REPOSITORY_LAYER, built_once, has_many_objects, seed_below
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
@@ -246,7 +247,7 @@ class Workspace:
         on_step: Callable[[], object] = lambda: None,
     ) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
-        taken = take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted, on_step=on_step)
+        taken = take_snapshot(self.path, self.seed, self.created, self.git(), limits=limits, named=named, deleted=deleted, on_step=on_step)
         if self.bases:
             taken = replace(taken, bases=self.bases)
         if not self.created.layered or self.seed is self.began:
@@ -255,6 +256,13 @@ class Workspace:
         newer = (path for path, (_, new) in self.began.differences(self.seed).items() if new is not None and path not in taken.touched)
         gone = [path for path in newer if self.files.lstat(path) is None]
         return replace(taken, changes=dict(sorted({**taken.changes, **dict.fromkeys(gone)}.items())))
+
+    def git(self) -> AgentGit:
+        """What its git tracks and excludes, as of now; a workspace without a git has none of either."""
+        if self._admin is not None:
+            return AgentGit(self._admin, os.path.dirname(os.path.dirname(self._admin)), self.began)
+        own = os.path.join(self.path, ".git")
+        return AgentGit(own, own, self.began)
 
     @property
     def state_dir(self) -> str | None:

@@ -265,19 +265,33 @@ def _a_lazy_workspace_holds_what_was_written(path: Path) -> None:
         assert session.touched_files() == ["README.md"]
 
 
-@shows("Untracked files that durable ignores", "The rules are those in the baseline's `.gitignore` files")
+@shows(
+    "Untracked files that both sets of ignore rules ignore",
+    "One set is the baseline's `.gitignore` files; the other is those of the workspace",
+    "What only the second set ignores is touched, and promoted if it is named.",
+    "The user's own rules (`core.excludesFile`) count for nothing.",
+)
 def _ignored_files_are_not_touched_files(path: Path) -> None:
     with _site(path, {".gitignore": "*.log\n"}) as site:
         session = site.start()
-        shell(
-            session,
-            "echo x > a.log; echo x > b.log; mkdir .git/info; echo '*.py' > .git/info/exclude; echo x > c.py",
-        )
+        shell(session, "echo x > a.log; echo x > b.log; echo x > d.log; git add -f d.log; mkdir .git/info; echo '*.py' > .git/info/exclude")
+        shell(session, "echo x > c.py; echo '*.txt' > ../own; git config core.excludesFile ../own; echo x > e.txt")
         session.write("b.log", "named\n")
-        assert session.touched_files() == ["b.log", "c.py"]
-        session.promote(["c.py"])
-        assert "a.log" not in (site.directory(session) / "archive.patch").read_text()
-        assert "named" in (site.directory(session) / "archive.patch").read_text()
+        assert session.touched_files() == ["b.log", "c.py", "d.log", "e.txt"]
+        assert [*site.durable.changed(session.promote(["c.py"]).sha)] == ["c.py"]
+        assert "+named" in (site.directory(session) / "archive.patch").read_text()
+
+
+@shows("An archive holds ignored files up to 32 MiB and 2,000 in all", "What is over the limit goes with its workspace;")
+def _large_ignored_files_are_named(path: Path) -> None:
+    with _site(path, {".gitignore": "*.log\nout/\n__pycache__/\n"}) as site:
+        session = site.start()
+        shell(session, "mkdir out __pycache__; truncate -s 33M out/a; echo x > b.log; echo x > __pycache__/c.pyc; echo x > new.py")
+        (warning,) = session.promote().warnings
+        assert "'out/' (1 file, 34603008 bytes)" in warning
+        archive, ref = str(site.directory(session) / "archive.git"), f"refs/gittrix/archive/{session.id}"
+        listed = site.durable.git("--git-dir", archive, "ls-tree", "-r", "--name-only", ref)
+        assert {"b.log", "out/a", "__pycache__/c.pyc"} & {*listed.splitlines()} == {"b.log"}
 
 
 @shows("Empty directories, sockets, pipes and times", "Only the executable bit of a mode is kept.")

@@ -29,9 +29,9 @@ from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.member_witness import Witness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
-from pytest_gittrix.workspaces.alternates import ScratchRepository
-from pytest_gittrix.workspaces.rescue import read_repository
-from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
+from pytest_gittrix.workspaces.repositories.agent_repository import read_repository
+from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
+from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted, find_uncommitted
 
 SEEDS: Final = range(300 if SOAK else 12)
 CALLS: Final = 250

@@ -21,7 +21,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.engine.operations.archive import WHOLE
+from pytest_gittrix.engine.eviction.archive import WHOLE
 from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.lifecycle import LEGAL, Life

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.engine.agents.session_parts import SessionObject
-from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry
+from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry, work_beside
 from pytest_gittrix.engine.operations.attachments import attach, attached
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_checkpoint
 from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
@@ -37,12 +37,11 @@ from pytest_gittrix.engine.operations.review import (
     snapshot_of,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
-from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
+from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory
 from pytest_gittrix.record.eventlog.events import Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.side_work import nested_repositories
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -183,12 +182,12 @@ class AgentSession(SessionObject):
         """Paths deleted through the session, where absence alone does not say so."""
         return state.api_deleted if self._workspace.kind == "lazy" else frozenset()
 
-    def _snapshot(self, state: SessionState) -> Snapshot:
-        return current_snapshot(state, self._workspace, self._limits)
+    def _snapshot(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
+        return current_snapshot(state, self._workspace, self._limits, selected)
 
-    def _look(self, state: SessionState) -> Snapshot:
+    def _look(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
         """As ``_snapshot``, within an operation that only looks."""
-        return snapshot_of(state, self._workspace, self._limits)
+        return snapshot_of(state, self._workspace, self._limits, selected)
 
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).
@@ -205,7 +204,7 @@ class AgentSession(SessionObject):
         """
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
         with self._working("diff", looks=True) as state:
-            return patch_of(self._look(state), names)
+            return patch_of(self._look(state, names or ()), names)
 
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.
@@ -228,12 +227,7 @@ class AgentSession(SessionObject):
 
     def _beside(self, state: SessionState, snapshot: Snapshot) -> tuple[str, ...]:
         """What the agent's own git holds that is in no touched file, a line each."""
-        try:
-            nested = nested_repositories(self._workspace.path, snapshot.nested)
-            work = self._commits(state).beside(snapshot, promoted=True)
-        except GittrixError as problem:
-            return (f"The agent's repository cannot be read: {problem.fact}",)
-        return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))
+        return work_beside(self._recorder, state, self._workspace, snapshot)
 
     def _commits(self, state: SessionState) -> AgentCommits:
         return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)

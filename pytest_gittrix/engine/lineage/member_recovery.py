@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.operations.archive import WHOLE
-from pytest_gittrix.engine.operations.eviction import LEAVING
+from pytest_gittrix.engine.eviction.archive import WHOLE
+from pytest_gittrix.engine.eviction.evictor import LEAVING
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState

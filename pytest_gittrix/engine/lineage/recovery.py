@@ -14,15 +14,15 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.eviction.evictor import Evictor
+from pytest_gittrix.engine.eviction.removal import was_postponed
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.attachments import RESOURCES
-from pytest_gittrix.engine.operations.eviction import Evictor, was_postponed
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
-from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.os_level.files import names_in, remove_left
 from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
@@ -184,18 +184,8 @@ class Recovery:
         if state.state == "promoted" and not state.policy.until_promote:
             return
         time = TimeLimit(self.evictor.budget)
-        done = self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state), within=time)
-        (self.report.removed if done else self.report.postponed).append(state.id)
-
-    def _promoted(self, state: SessionState) -> Changes | None:
-        """What a promotion put into durable, so that only the rest is archived; None where that cannot be told any more."""
-        if state.result is None or not state.result.sha:
-            return None
-        with suppress(GittrixError):
-            durable = self.durable_of(state)
-            parents = durable.commit(state.result.sha).parents
-            return {path: new for path, (_, new) in durable.drift(parents[0], state.result.sha).items()} if parents else None
-        return None
+        removed = self.evictor.evict(recorder, state, "promoted", within=time)
+        (self.report.removed if removed is not None else self.report.postponed).append(state.id)
 
     def _orphans(self) -> None:
         """Directories in which no event was ever stored whole: a start was killed at its very first steps.

@@ -7,31 +7,34 @@ pack, a branch and an index the same way. If the agent made its git directory un
 from __future__ import annotations
 
 import os
-import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
-from pytest_gittrix.engine.operations.archive import AGENT
+from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import BuiltCommit, Signature, build_commit, parse_commit
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
-from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in
-from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
+from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.side_work import LinkedWork, SideWork, find_linked_work, find_side_work
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.repositories.agent_git import read_head
+from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
+from pytest_gittrix.workspaces.side_work import LinkedWork, SideWork, find_linked_work, find_side_work, nested_repositories
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
-_LARGEST_COMMIT = 1 << 20
+AGENT: Final = ("agent", "agent@localhost")
+"""Name and address of the author of commits that the engine makes of an agent's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +79,11 @@ class AgentCommits:
         """The branch (full reference) and commit of the agent's own HEAD, as far as plain files say."""
         if self._workspace.kind not in WITH_OWN_GIT:
             return None, None
-        size = self._seed.format.hex_size
-        with tolerating_shape():
-            head = self._text(".git/HEAD")
-            if not head.startswith("ref:"):
-                return None, head if re.fullmatch(rf"[0-9a-f]{{{size}}}", head) else None
-            ref = branch_ref(head.removeprefix("ref:").strip())
-            with tolerating_shape():
-                loose = self._text(f".git/{ref}")
-                return ref, loose if re.fullmatch(rf"[0-9a-f]{{{size}}}", loose) else None
-            packed = re.search(rf"^([0-9a-f]{{{size}}}) {re.escape(ref)}$", self._text(".git/packed-refs"), re.MULTILINE)
-            return ref, packed[1] if packed else None
-        return None, None
+        return read_head(self._git_dir, self._git_dir, self._seed.format)
 
-    def _text(self, path: str) -> str:
-        return os.fsdecode(self._workspace.files.read(path, max_bytes=_LARGEST_COMMIT)[0]).strip()
+    @property
+    def _git_dir(self) -> str:
+        return os.path.join(self._workspace.path, ".git")
 
     def make(self, snapshot: Snapshot, message: str, seconds: int) -> str:
         """Commit a snapshot on top of the agent's present commit; returns the sha.
@@ -145,12 +138,12 @@ class AgentCommits:
         return IndexEntry(entry.mode, entry.id, (*numbers[:9], len(data)) if data is not None else numbers)
 
     def log(self) -> Iterator[CommitEntry]:
-        """The agent's commits, newest first, down to the baseline; those made with its own git too, while they are loose objects."""
+        """The agent's commits, newest first, down to the baseline; those made with its own git too."""
         next_id: str | None = self.head()
-        with self._engine_objects() as stored:
+        with self._stored_objects() as stores:
             while next_id is not None and next_id != self._seed.commit:
                 try:
-                    commit = parse_commit(next_id, self._loose(next_id, "commit") or _read(stored, next_id) or b"")
+                    commit = parse_commit(next_id, _read_from(stores, next_id))
                     author, when = commit.author, commit.author.when
                 except (LookupError, ValueError, OverflowError, OSError):
                     return  # not to be had, or forged: what the agent's git holds can be anything
@@ -184,29 +177,34 @@ class AgentCommits:
         )
 
     @contextmanager
-    def _engine_objects(self) -> Iterator[Objects | None]:
-        """The objects of the engine's repository, opened once for many reads; None while there is no repository."""
-        if not (self._directory / "objects").is_dir():
-            yield None
-            return
-        objects = open_objects(self._directory / "objects", self._seed.format)
+    def _stored_objects(self) -> Iterator[list[Objects]]:
+        """The objects of the agent's repository and of the engine's, as far as these are there, opened once for many reads."""
+        stores: list[Objects] = []
+        with suppress(GittrixError, FileNotFoundError):
+            if self._workspace.kind in WITH_OWN_GIT:
+                stores.append(AgentObjects(os.path.join(self._git_dir, "objects"), self._seed.format))
+        if (self._directory / "objects").is_dir():
+            stores.append(open_objects(self._directory / "objects", self._seed.format))
         try:
-            yield objects
+            yield stores
         finally:
-            objects.close()
-
-    def _loose(self, id_: str, kind: str) -> bytes | None:
-        """An object's data from a loose file of the agent's, if it is what its name says; the engine writes none there."""
-        with tolerating_shape(), suppress(zlib.error):
-            packed = self._workspace.files.read(f".git/objects/{id_[:2]}/{id_[2:]}", max_bytes=_LARGEST_COMMIT)[0]
-            raw = zlib.decompressobj().decompress(packed, _LARGEST_COMMIT)
-            data = raw.partition(b"\0")[2]
-            return data if self._seed.format.hash_object(kind, data) == id_ else None
-        return None
+            for store in stores:
+                store.close()
 
 
-def _read(objects: Objects | None, id_: str) -> bytes | None:
+def work_beside(recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot) -> tuple[str, ...]:
+    """A line for each piece of work that the agent's own git holds, and that is in no file of its work tree."""
     try:
-        return objects.read(id_)[1] if objects is not None else None
-    except MissingObject:
-        return None
+        nested = nested_repositories(workspace.path, snapshot.nested)
+        work = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits).beside(snapshot, promoted=True)
+    except GittrixError as problem:
+        return (f"The agent's repository cannot be read: {problem.fact}",)
+    return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))
+
+
+def _read_from(stores: Iterable[Objects], commit: str) -> bytes:
+    """The data of a commit, from the first store that has it. Raises LookupError if none has."""
+    for store in stores:
+        with suppress(MissingObject):
+            return store.read(commit)[1]
+    raise LookupError(commit)

@@ -69,15 +69,35 @@ def catch_up(workspace: Workspace, state: SessionState) -> None:
         rebase(workspace, state.baseline, merged, state.api_deleted, promoted)
 
 
-def current_snapshot(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
+def current_snapshot(
+    state: SessionState,
+    workspace: Workspace,
+    limits: Limits,
+    selected: Collection[str] = (),
+    on_step: Callable[[], object] = lambda: None,
+) -> Snapshot:
     """As ``snapshot_of``, once the workspace has its session's baseline; the caller holds the lease."""
     catch_up(workspace, state)
-    return snapshot_of(state, workspace, limits, on_step)
+    return snapshot_of(state, workspace, limits, selected, on_step)
 
 
-def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
-    """A session's workspace as a tree; see ``snapshot.take_snapshot`` for ``on_step`` and for errors."""
-    named = {**state.api_touched, **state.seed_files}
+def snapshot_of(
+    state: SessionState,
+    workspace: Workspace,
+    limits: Limits,
+    selected: Collection[str] = (),
+    on_step: Callable[[], object] = lambda: None,
+) -> Snapshot:
+    """A session's workspace as a tree.
+
+    Args:
+        state: the session.
+        workspace: its workspace.
+        limits: sizes that a snapshot may have.
+        selected: paths that are read even if the workspace's own rules ignore them.
+        on_step: as for ``take_snapshot``, which says what is raised.
+    """
+    named = {*state.api_touched, *state.seed_files, *selected}
     taken = workspace.snapshot(limits=limits, named=named, deleted=state.api_deleted, on_step=on_step)
     return taken.with_given({path for path, resource in state.seed_files.items() if _is_as_given(taken, path, resource)})
 
@@ -360,13 +380,8 @@ def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None, on_step: 
 
     ``on_step`` is called for each change, and may raise to end the work.
     """
-    selected = None if paths is None else frozenset(paths)
-    notes = [
-        f"Not in this patch: {line}.\n"
-        for path, line in zip(snapshot.large, snapshot.left_out, strict=True)
-        if selected is None or path in selected
-    ]
-    return "".join(notes) + patch_text(file_changes(snapshot, paths), on_step=on_step)
+    lines = snapshot.left_out if paths is None else [snapshot.refusal(path) for path in snapshot.large if path in frozenset(paths)]
+    return "".join(f"Not in this patch: {line}.\n" for line in lines) + patch_text(file_changes(snapshot, paths), on_step=on_step)
 
 
 def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[Suspect]:
@@ -455,7 +470,8 @@ class Review:
     @cached_property
     def diff(self) -> str:
         """A unified diff that ``git apply`` accepts. A line before it names each file that is too large for it."""
-        return patch_of(self.snapshot, [*self.changes, *self.snapshot.large])
+        is_whole = len(self.changes) == len(self.snapshot.changes)
+        return patch_of(self.snapshot, None if is_whole else [*self.changes, *self.snapshot.large])
 
     @cached_property
     def hunks(self) -> Mapping[str, tuple[Hunk, ...]]:

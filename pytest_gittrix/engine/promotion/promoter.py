@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from pytest_gittrix.engine.operations.eviction import Evictor
+from pytest_gittrix.engine.eviction.evictor import Evictor
+from pytest_gittrix.engine.eviction.removal import Removed
+from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, catch_up, snapshot_of, suspects
@@ -23,10 +26,11 @@ from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strat
 from pytest_gittrix.errors import Advice, GittrixError, InvalidInput, SecretsFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.snapshot import Snapshot, sized
 from pytest_gittrix.workspaces.workspace import Workspace
 
 _SHOWN: Final = 50
+_STAYS: Final = "not promoted, and still in the workspace: {}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,10 @@ class Promoter:
         with recorder.working("promote", "human") as state:
             catch_up(workspace, state)
             reviewed, files = request.selection(state)
-            snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits)
+            files = None if files is None else [*files]
+            chosen = {*(files or ()), *(request.hunks or ())}
+            snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits, chosen)
+            beside = partial(work_beside, recorder, state, workspace, snapshot)
             durable = self.resources.durable_of(state)
             branch = state.durable_branch or durable.branch
             message = request.commit_message(state)
@@ -172,32 +179,57 @@ class Promoter:
                 self.settle,
                 Keeping(state, workspace) if keeps else None,
             )
-            selection = select(snapshot, files, request.hunks)
+            selection = select(snapshot, files, request.hunks, beside)
             found = request.secrets(snapshot, selection)
             promotion.warnings.extend(_taken_back(workspace, selection))
-            result = promotion.run(selection)
+            if not chosen:
+                promotion.warnings.extend(_withheld(snapshot))
+            result = replace(promotion.run(selection), secrets=found)
             if keeps:
-                return replace(self._go_on(recorder, workspace, result), secrets=found)
-            return replace(self._end_session(recorder, workspace, result, selection.changes), secrets=found)
+                return _with_warnings(self._go_on(recorder, workspace, result), map(_STAYS.format, beside()))
+            return self._end_session(recorder, workspace, result, selection.changes, beside)
 
     def _go_on(self, recorder: Recorder, workspace: Workspace, result: PromoteResult) -> PromoteResult:
         """Give the workspace the promoted commit as its baseline; one that cannot have it yet is a warning of the result."""
         try:
             catch_up(workspace, recorder.read())
         except (GittrixError, OSError) as problem:
-            return replace(result, warnings=(*result.warnings, f"the workspace is not brought forward yet: {problem}"))
+            return _with_warnings(result, [f"the workspace is not brought forward yet: {problem}"])
         return result
 
-    def _end_session(self, recorder: Recorder, workspace: Workspace, result: PromoteResult, promoted: Changes) -> PromoteResult:
+    def _end_session(
+        self,
+        recorder: Recorder,
+        workspace: Workspace,
+        result: PromoteResult,
+        promoted: Changes,
+        beside: Callable[[], Iterable[str]],
+    ) -> PromoteResult:
         """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""
         state = recorder.read()
         if not (state.ended and state.policy.until_promote):
-            return result
+            return _with_warnings(result, map(_STAYS.format, beside()))
         try:
-            replace(self.evictor, open_workspace=lambda _state: workspace).evict(recorder, state, "promoted", promoted=promoted)
+            evictor = replace(self.evictor, open_workspace=lambda _state: workspace)
+            removed = evictor.evict(recorder, state, "promoted", promoted=promoted) or Removed()
         except (GittrixError, OSError) as problem:
-            return replace(result, warnings=(*result.warnings, f"the workspace is still there: {problem}"))
-        return result
+            return _with_warnings(result, [f"the workspace is still there: {problem}"])
+        archived = (f"not promoted, but archived: {line}" for line in removed.beside)
+        lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
+        return _with_warnings(result, (*archived, *lost))
+
+
+def _with_warnings(result: PromoteResult, warnings: Iterable[str]) -> PromoteResult:
+    return replace(result, warnings=(*result.warnings, *warnings))
+
+
+def _withheld(snapshot: Snapshot) -> list[str]:
+    """A warning of what a promotion of everything leaves out because only the workspace's own rules ignore it."""
+    tops = [sized(top, len(sizes), sum(sizes)) for top, sizes in snapshot.withheld_tops.items()]
+    if not tops:
+        return []
+    more = f" and {len(tops) - _SHOWN} more" if len(tops) > _SHOWN else ""
+    return [f"not promoted, since only the workspace's own ignore rules ignore it: {', '.join(tops[:_SHOWN])}{more}"]
 
 
 def _taken_back(workspace: Workspace, selection: Selection) -> list[str]:

@@ -72,7 +72,8 @@ class PromoteResult:
         branch: the branch it is on, or the patch is for.
         pr_url: address of the pull request, if one was opened.
         patch: the patch itself, with strategy ``patch``.
-        warnings: what failed after the branch had moved (a checkout left behind, a pull request not opened).
+        warnings: work that was not promoted and is in no file, or ignored; and what failed after the branch had moved, such as a checkout
+            that was left behind or a pull request that was not opened.
         secrets: promoted files that look like credentials, or gained lines that do, by path, as ``Review.secrets``.
     """
 

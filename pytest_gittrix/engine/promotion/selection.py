@@ -5,7 +5,7 @@ A pure function from a snapshot to the entries that are to change. Whether they 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_gittrix.engine.operations.validation import check_paths
@@ -29,13 +29,19 @@ class Selection(NamedTuple):
     blobs: Mapping[str, bytes]
 
 
-def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> Selection:
+def select(
+    snapshot: Snapshot,
+    files: Iterable[str] | None,
+    hunks: Mapping[str, Collection[int]] | None,
+    beside: Callable[[], Sequence[str]] = tuple,
+) -> Selection:
     """Choose from a snapshot: everything, some files, some hunks, or files and hunks together.
 
     Args:
         snapshot: the workspace.
         files: touched paths to take whole; None takes all, unless ``hunks`` says otherwise.
         hunks: for a path, the numbers (from 1) of the hunks to take; the rest of that file stays as the baseline has it.
+        beside: gives a line for each piece of work that is in no file, for the message of a promotion of nothing.
 
     Raises:
         PromoteFailed: nothing is selected, or a path was not touched; the message names it and lists those that were.
@@ -69,7 +75,7 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
             fix=Advice("Name the files to promote, or leave files= out.", "Name the files to promote, or leave --files out."),
         )
     if not wanted:
-        raise PromoteFailed("There is nothing to promote: no file differs from the baseline.", stage="staging", fix="Discard the session.")
+        raise _nothing(snapshot, beside())
     changes: dict[str, Entry | None] = {path: snapshot.changes[path] for path in wanted}
     blobs = {entry.id: snapshot.blobs[entry.id] for entry in changes.values() if entry is not None}
     for path, numbers in chosen_hunks.items():
@@ -79,6 +85,24 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
         changes[path] = Entry(entry.mode, snapshot.seed.format.hash_object("blob", data))
         blobs[changes[path].id] = data  # type: ignore[union-attr]
     return Selection(changes, blobs)
+
+
+def _nothing(snapshot: Snapshot, beside: Sequence[str]) -> PromoteFailed:
+    """The error for a promotion of everything where no file has changed, which says where there is work all the same."""
+    fact = "There is nothing to promote: no file differs from the baseline."
+    withheld = snapshot.withheld_lines
+    if not beside and not withheld:
+        return PromoteFailed(fact, stage="staging", fix="Discard the session.")
+    moving = "Check that work out in the workspace, with `git checkout` or `git stash pop`, then promote. " if beside else ""
+    return PromoteFailed(
+        fact,
+        stage="staging",
+        why=f"There is work elsewhere: {'; '.join([*beside, *withheld][:_SHOWN])}.",
+        fix=Advice(
+            f"{moving}{'Select ignored files by name, with files=[...].' if withheld else ''}".strip(),
+            f"{moving}{'Select ignored files by name, with --files.' if withheld else ''}".strip(),
+        ),
+    )
 
 
 def _wanted(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]]) -> list[str]:

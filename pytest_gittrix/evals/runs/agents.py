@@ -218,7 +218,8 @@ class GoldAgent:
         """Apply the gold patch."""
         if toolbox.gold is None:
             raise AgentFailed("the case has no gold patch")
-        done = toolbox.run(["git", "apply", "--whitespace=nowarn"], stdin=toolbox.gold.read_bytes())
+        # The index gets the names of new files, so that one which ignore rules leave out is part of the result.
+        done = toolbox.run(["git", "apply", "--whitespace=nowarn", "--intent-to-add"], stdin=toolbox.gold.read_bytes())
         if not succeeded(done):
             raise AgentFailed("the gold patch does not apply")
         return None

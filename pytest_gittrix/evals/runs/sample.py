@@ -176,6 +176,8 @@ class Sample:
                 if landed:
                     with self._recorder.timed("check"):
                         self._check(world)
+                    if self._ending.outcome == "fail":
+                        self._tell_work_elsewhere(review)
             self._recorder.add("sample.done", {"outcome": self._ending.outcome, "reason": self._ending.reason})
             return self._record_of(world, session, review, patch)
 
@@ -320,6 +322,12 @@ class Sample:
         wrong = [check for check in ending.checks if not check.ok]
         ending.outcome = "fail" if wrong else "pass"
         ending.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
+
+    def _tell_work_elsewhere(self, review: Review) -> None:
+        """Add to the reason of a failure what the agent did that was not promoted, such as a stash."""
+        elsewhere = (*review.snapshot.withheld_lines, *review.beside)
+        if elsewhere:
+            self._ending.reason = self._line(f"{self._ending.reason}; not promoted: {'; '.join(elsewhere)}")
 
     def _check_place(self, world: World) -> CheckPlace:
         """A copy of the result: no check sees what code of the result did in another."""

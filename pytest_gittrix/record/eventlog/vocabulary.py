@@ -81,7 +81,7 @@ _SESSION: Mapping[str, Kind] = {
         "tree",
         optional="left_out",
     ),
-    "workspace.removed": _kind("The workspace is gone; the record stays."),
+    "workspace.removed": _kind("The workspace is gone, with the ignored files that left_out names; the record stays.", optional="left_out"),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
     "turn.ended": _kind(
         "A turn is over (status is done, failed, interrupted, or lost with the process it ran in).", "turn status", optional="reason"

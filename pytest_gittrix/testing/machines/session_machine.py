@@ -66,12 +66,13 @@ _AGENT_GIT: dict[str, str] = {
     "stage": "git add -A",
     "unstage": "git rm -rq --cached --ignore-unmatch .",
     "overlook": "git ls-files -z | git update-index -z --assume-unchanged --stdin",
-    "ignore": "echo '*' > .git/info/exclude || { mkdir -p .git/info && echo '*' > .git/info/exclude; }",
     "another branch": "git symbolic-ref HEAD refs/heads/own",
     "detach": "git update-ref --no-deref HEAD $(git rev-parse HEAD)",
     "misconfigure": "git config core.fileMode false && git config core.ignoreCase true && git config core.excludesFile /dev/null",
     "forget the index": "rm -f .git/index",
 }
+_HIDE: Final = "mkdir -p .git/info && echo '*' > .git/info/exclude"
+_SHOW: Final = "rm -f .git/info/exclude"
 
 
 _NEEDS: Final = "_gittrix_needs"
@@ -208,6 +209,15 @@ class SandboxMachine(RuleBasedStateMachine):
     def agent_runs_git(self, session: HeldSession, what: str) -> None:
         """The agent runs git in its own repository; no file changes, so the touched paths stay the same."""
         self.trial.run(session, _AGENT_GIT[what])
+
+    @needs(Capability.SHELL)
+    @rule(session=LIVING)
+    @some_live
+    def agent_ignores_everything(self, session: HeldSession) -> None:
+        """The agent ignores all files, and shows them again; what is touched is the same in between."""
+        self.trial.run(session, _HIDE)
+        self.trial.look(session)
+        self.trial.run(session, _SHOW)
 
     # People ----------------------------------------------------------------------------------------------------------------------
 

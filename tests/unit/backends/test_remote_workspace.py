@@ -12,7 +12,7 @@ from support.engine import Site, at_point, kill_at, open_site
 from support.workspace_server import WorkspaceServer, workspace_server
 
 from pytest_gittrix.backends import Ephemeral, LocalEphemeral, RemoteEphemeral, Workspace
-from pytest_gittrix.engine.operations.archive import WHOLE
+from pytest_gittrix.engine.eviction.archive import WHOLE
 from pytest_gittrix.engine.operations.ids import random_id
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput

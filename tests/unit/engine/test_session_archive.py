@@ -13,7 +13,7 @@ import pytest
 from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, in_child, kill_at, open_site, shell
 from support.git import git
 
-from pytest_gittrix.engine.operations.archive import Archive
+from pytest_gittrix.engine.eviction.archive import Archive
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 
@@ -93,14 +93,18 @@ class TestTheArchiveOfAnEndedSession:
         assert site.durable.read("run.sh", "rescued") == b"v3\n"
         assert restored(site, session) == tree
 
-    def test_holds_what_durable_ignores_if_it_was_written_by_name(self, site: Site) -> None:
+    def test_holds_what_durable_ignores_in_the_commit_and_in_the_patch_what_was_written_by_name(self, site: Site) -> None:
         site.durable.commit({".gitignore": "*.log\n"})
         session = site.start()
         session.write("by-name.log", "mine\n")
         shell(session, "echo noise > by-shell.log")
         session.discard()
+        patch = (site.directory(session) / "archive.patch").read_text()
         fetched(site, session)
-        assert [*site.durable.changed("rescued")] == ["by-name.log"]
+        assert [*site.durable.changed("rescued")] == ["by-name.log", "by-shell.log"]
+        assert "+mine" in patch
+        assert "noise" not in patch
+        assert patch.startswith("Not in this patch: 'by-shell.log', which is ignored. The commit has it.\n")
 
     def test_is_made_where_the_agent_cannot_reach_any_more(self, site: Site) -> None:
         session = site.start()

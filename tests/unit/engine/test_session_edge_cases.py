@@ -153,7 +153,7 @@ class TestTime:
         assert world.gittrix.sweep() == [session.id]
 
     def test_set_back_is_not_noted_for_what_was_used_since_or_has_ended(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pytest_gittrix.engine.operations.eviction.resolution_ns", lambda _clock: 10**9)
+        monkeypatch.setattr("pytest_gittrix.engine.eviction.evictor.resolution_ns", lambda _clock: 10**9)
         used, ended = world.start(), world.start()
         ended.discard()
         logs = [world.gittrix.store.log(id_) for id_ in (used.id, ended.id)]

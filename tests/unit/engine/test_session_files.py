@@ -241,11 +241,13 @@ class TestTouchedFiles:
         with pytest.raises(AdapterUnavailable, match="gone"):
             session.touched_files()
 
-    def test_leave_out_what_the_baseline_ignores(self, tmp_path: Path) -> None:
+    def test_leave_out_what_both_sets_of_ignore_rules_ignore(self, tmp_path: Path) -> None:
         with open_site(tmp_path, FILES | {".gitignore": "build/\n*.o\n"}) as site:
             session = site.start()
-            shell(session, "mkdir build; echo x > build/out; echo x > a.o; echo x > a.c; echo '' > .gitignore")
-            assert session.touched_files() == [".gitignore", "a.c"]
+            shell(session, "mkdir build; echo x > build/out; echo x > a.o; echo x > a.c")
+            assert session.touched_files() == ["a.c"]
+            shell(session, "echo build/ > .gitignore")
+            assert session.touched_files() == [".gitignore", "a.c", "a.o"]
 
     def test_do_not_contain_sockets_or_pipes(self, site: Site) -> None:
         session = site.start()

@@ -11,7 +11,7 @@ from support.engine import EXECUTABLE, FILE, Site, kill_at, open_site, shell
 from support.git import FORMATS
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.engine.operations import archive
+from pytest_gittrix.engine.eviction import archive
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.workspaces import snapshot

@@ -167,7 +167,6 @@ CHANGES: dict[str, Mapping[str, Content]] = {
     "a tracked file that the rules would ignore": {"kept.log": "edited\n"},
     "its deletion": {"kept.log": None},
     "an edit in an ignored directory": {"build/made.txt": "edited\n"},
-    "the ignore rules": {".gitignore": "*\n", "new.py": "hidden by the agent's own rules\n"},
     "fewer ignore rules": {".gitignore": None},
     "a submodule that became a file": {"vendor": "plain\n"},
     "a submodule gone": {"vendor": None},
@@ -304,9 +303,9 @@ def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:
     # A stamp from the future is what a clock that was set back looks like: every change seems older than the workspace.
     deceived = workspace.created._replace(stamp=workspace.created.stamp + 10**12)
 
-    assert take_snapshot(workspace.path, workspace.seed, deceived).changes == {}
+    assert take_snapshot(workspace.path, workspace.seed, deceived, workspace.git()).changes == {}
     stepped = deceived._replace(boot=deceived.boot + 10**12)
-    assert list(take_snapshot(workspace.path, workspace.seed, stepped).changes) == ["app.py"]
+    assert list(take_snapshot(workspace.path, workspace.seed, stepped, workspace.git()).changes) == ["app.py"]
 
 
 def test_a_workspace_opened_again_gives_the_same_snapshot(workspace: Workspace, tmp_path: Path) -> None:

@@ -46,8 +46,10 @@ def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Pat
     workspace = make_workspace(repo, tmp_path)
     suspicious = workspace.created._replace(boot=0)
 
-    assert [take_snapshot(workspace.path, workspace.seed, origin).refused for origin in (workspace.created, suspicious)] == [{}, {}]
-    assert take_snapshot(workspace.path, workspace.seed, suspicious).changes == {}
+    assert [
+        take_snapshot(workspace.path, workspace.seed, origin, workspace.git()).refused for origin in (workspace.created, suspicious)
+    ] == [{}, {}]
+    assert take_snapshot(workspace.path, workspace.seed, suspicious, workspace.git()).changes == {}
 
     put(Path(workspace.path), {"git~1": "edited\n", "git~2/new": "n\n"})
     assert list(workspace.snapshot().refused) == ["git~1", "git~2/new"]

@@ -66,7 +66,7 @@ def find_uncommitted(
         entries: everything in the commit, by path.
         format_: the commit's object format.
         may_be_deleted: called with the path of a missing file; says whether that is a deletion.
-        exclude: more ignore rules, which come before those of the root's ``.gitignore``.
+        exclude: more ignore rules, which decide where no ``.gitignore`` does.
         nested: directories below the root that are other repositories; they are skipped.
         on_file: called for each file; may raise to end the comparison.
         max_file: most bytes that one file may have.
@@ -107,10 +107,8 @@ class _Comparison:
         self._nested = nested
         self._directories = {above for path in entries for above in parents(path)}
         self._submodules = {path for path, entry in entries.items() if entry.mode == SUBMODULE}
-        self._exclude = exclude
-        self._sources: dict[str, bytes] = {}
-        self._rules_read: set[str] = set()
-        self._ignore = Ignore({})
+        self._rules: dict[str, bytes] = {}
+        self._ignore = Ignore(self._rules, exclude)
         self.present: set[str] = set()
         self.result = Uncommitted()
 
@@ -127,17 +125,13 @@ class _Comparison:
 
     def _read_rules(self, directory: str) -> None:
         """Add the ignore rules of one directory; those of its parents have been read before."""
-        if directory in self._rules_read:
+        if directory in self._rules:
             return
-        self._rules_read.add(directory)
-        rules = b"" if directory else self._exclude + b"\n"
+        self._rules[directory] = b""
         # Git also ignores a .gitignore that is a link.
         # What the system refuses to read is raised: without these rules, what a person keeps out of commits would be in one.
         with tolerating_shape():
-            rules += self._files.read(f"{directory}/.gitignore" if directory else ".gitignore")[0]
-        if rules.strip():
-            self._sources[directory] = rules
-            self._ignore = Ignore(dict(self._sources))
+            self._rules[directory] = self._files.read(f"{directory}/.gitignore" if directory else ".gitignore")[0]
 
     def compare(self, found: Found) -> None:
         """Compare one file with the commit and note the result."""

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.engine.operations.agent_commits import AGENT
 from pytest_gittrix.engine.operations.review import patch_of
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.errors import AdapterUnavailable
@@ -22,11 +23,11 @@ from pytest_gittrix.git.pack import install_pack, store_object
 from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.left_out import LeftOut
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.side_work import REPOSITORY
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
-AGENT: Final = ("agent", "agent@localhost")
 _MOST_COPIED: Final = 4 << 30
 WHOLE: Final = "archive.workspace"
 """A workspace, or what of it is kept, that could not be archived as a change of its baseline."""
@@ -44,7 +45,7 @@ class Archive:
         repository: a bare repository that holds it as a commit.
         ref: the commit's reference there.
         commit: the commit.
-        touched: the paths in it.
+        touched: the paths in it, ignored ones too.
         large: those of them that are in the commit only, since they are too large for a patch.
     """
 
@@ -131,6 +132,7 @@ def write_archive(
     changes: Mapping[str, Entry | None],
     *,
     large: Mapping[str, Entry],
+    ignored: LeftOut,
     seconds: int,
     sync: bool,
     on_step: Callable[[], object] = lambda: None,
@@ -146,6 +148,7 @@ def write_archive(
         snapshot: the workspace.
         changes: what of it to keep.
         large: what ``store_large_files`` gave.
+        ignored: ignored files, which are in the commit and not in the patch.
         seconds: date of the commit, since 1970.
         sync: write through to the disk.
         on_step: called at each step; may raise to end the work, which begins anew another time.
@@ -155,14 +158,15 @@ def write_archive(
     """
     seed = snapshot.seed
     patch = directory / _PATCH
-    text = patch_of(snapshot, [*changes, *large], on_step)
+    notes = (*(f"Not in this patch: {path!r}, which is ignored. The commit has it.\n" for path in ignored.entries),)
+    text = "".join(notes) + patch_of(snapshot, [*changes, *large], on_step)
     write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
     on_step()
     built = build_commit(
         seed.trees.read,
         seed.root,
-        {**changes, **large},
-        snapshot.blobs,
+        {**changes, **large, **ignored.entries},
+        {**snapshot.blobs, **ignored.blobs},
         parent=seed.commit,
         author=Signature(*AGENT, seconds),
         message=f"gittrix: set aside from {visible(task) or session_id}",
@@ -177,7 +181,7 @@ def write_archive(
     if sync:
         sync_tree(str(repository))
         sync_directory(str(directory))
-    return Archive(patch, repository, ref, built.id, tuple(sorted([*changes, *large])), tuple(large))
+    return Archive(patch, repository, ref, built.id, tuple(sorted([*changes, *large, *ignored.entries])), tuple(large))
 
 
 def _open_repository(directory: Path, seed: Seed, sync: bool) -> Path:

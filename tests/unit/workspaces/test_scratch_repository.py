@@ -10,7 +10,7 @@ from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import GitFailed
 from pytest_gittrix.git.objects import SHA1, object_format
-from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
 
 LINES = "".join(f"line {number}\n" for number in range(12))
 

@@ -1,0 +1,1 @@
+"""How sessions end without being kept: their work is archived, and their workspaces are removed."""

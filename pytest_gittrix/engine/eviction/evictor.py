@@ -1,0 +1,215 @@
+"""Eviction: a session ends, its unpromoted work is archived, its workspace is removed; and the sweep that evicts by TTL.
+
+A session is expired if and only if now is strictly past its deadline (GitTrix). The order matters: the end is recorded, a rename takes the
+workspace out of the agent's reach, and only then it is read and archived, so nothing that was written before is lost (rule 8,
+docs/explanation/rules.md). What cannot be archived as a change of the baseline is kept whole. After a kill, a recovery goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal, get_args
+
+from pytest_gittrix import points
+from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.eviction.archive import Archive
+from pytest_gittrix.engine.eviction.removal import Removal, Removed, promoted_changes
+from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
+from pytest_gittrix.errors import CapabilityMissing, EvictionRace, GittrixError, InvalidInput
+from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import OUTCOMES
+from pytest_gittrix.record.store.store import LOCK, TURN
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Trash, Workspace
+
+EndState = Literal["expired", "discarded", "promoted"]
+_END_STATES = get_args(EndState)
+
+LEAVING = "leaving"
+"""The name of a workspace in its session's directory, between the agent's reach and its removal."""
+
+BUDGET: Final = timedelta(seconds=30)
+"""The real time that one session may take in a sweep or a recovery by default."""
+
+OpenWorkspace = Callable[[SessionState], Workspace]
+
+
+def check_end(state: str) -> EndState:
+    """Validate how an eviction is to end a session. Raises InvalidInput, which lists the ends."""
+    if state in _END_STATES:
+        return state  # type: ignore[return-value]
+    raise InvalidInput(f"A session cannot end as {state!r}.", fix=f"Use one of: {', '.join(_END_STATES)}.")
+
+
+def check_outcome(outcome: str | None) -> str | None:
+    """Validate how an agent did. Raises InvalidInput, which lists the outcomes; a handoff is made with ``handoff()``."""
+    if outcome is None or outcome in OUTCOMES:
+        return outcome
+    raise InvalidInput(
+        f"An agent cannot have ended as {outcome!r}.", fix=f"Use one of: {', '.join(OUTCOMES)}; or hand the session on with handoff()."
+    )
+
+
+def require_evictable(state: SessionState) -> None:
+    """Refuse to evict an ended session, unless it still has its workspace (a promotion without ``until_promote``).
+
+    Raises:
+        SessionExpired: there is nothing left to evict.
+        InvalidInput: it is a member's, whose work is finalized and retained (BotMinter).
+    """
+    if state.life is not None and not state.ended:
+        raise InvalidInput(
+            f"Session {state.id} is a member's, and {state.life}: it can be neither evicted nor discarded.",
+            why="What its agent did is saved to the remotes when it ends, and not archived.",
+            fix="Stop it; once it is retained, clean it up.",
+        )
+    if not state.workspace_present:
+        require_live(state)
+
+
+def is_repeated(state: SessionState, how: EndState, outcome: str | None) -> bool:
+    """Whether a session has ended so already, with the same outcome, so that a second report of it is no error (Gas Town)."""
+    return state.ended and not state.workspace_present and outcome is not None and (state.state, state.outcome) == (how, outcome)
+
+
+@dataclass(frozen=True)
+class Evictor:
+    """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.
+
+    Attributes:
+        open_workspace: finds a session's workspace.
+        durable_of: finds a session's durable repository.
+        trash: where removed workspaces go.
+        limits: sizes that a snapshot may have.
+        budget: the real time that one session may take in a sweep or a recovery; None for as long as it takes.
+    """
+
+    open_workspace: OpenWorkspace
+    durable_of: Callable[[SessionState], Durable]
+    trash: Trash
+    limits: Limits = field(default_factory=Limits)
+    budget: timedelta | None = BUDGET
+
+    def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace) -> Archive | None:
+        """Archive what differs from the baseline in a workspace, and what is ignored; None if there is nothing of either.
+
+        Raises:
+            AdapterUnavailable: the workspace cannot be read.
+            OSError: the archive cannot be written.
+        """
+        return Removal(recorder, state, self.limits).archive_files(workspace)
+
+    def evict(
+        self,
+        recorder: Recorder,
+        state: SessionState,
+        how: EndState,
+        *,
+        promoted: Changes | None = None,
+        outcome: str | None = None,
+        within: TimeLimit | None = None,
+    ) -> Removed | None:
+        """End a session, archive what it did not promote, and remove its workspace.
+
+        A second call on a session whose eviction was interrupted or postponed goes on where that stopped. A workspace whose archive takes
+        longer than it may a second time is kept whole, which takes no time.
+
+        Args:
+            recorder: the session's record.
+            state: its state, read under the lease.
+            how: the state in which it ends; an ended session stays as it is.
+            promoted: the changes that were promoted; by default those of the commit that the session ended with.
+            outcome: how its agent did, if the caller says.
+            within: how long it may take; None for as long as it takes.
+
+        Returns:
+            What became of its workspace; None if it took too long and was postponed, out of the agent's reach and with all its work.
+
+        Raises:
+            GittrixError: its end cannot be stored; or its work can be neither archived nor kept, is all still there, and a recovery tries
+                again (``outcome`` is ``unknown``).
+        """
+        if not state.ended:
+            state = recorder.append("session.ended", {"state": how} | ({"outcome": outcome} if outcome else {}), commit_point=True)
+            points.reached("evict:ended")
+        removed = Removed()
+        with settled_later(f"The end of session {state.id}"):
+            if state.workspace_present:
+                done = promoted if promoted is not None else promoted_changes(state, self.durable_of)
+                removal = Removal(recorder, state, self.limits, done, within or TimeLimit())
+                try:
+                    removed = self._clear(removal)
+                except OutOfTime:
+                    recorder.append("eviction.postponed", {"budget_ns": _nanoseconds(self.budget)})
+                    return None
+                self.trash.discard(str(recorder.directory / "engine"))
+                recorder.append("workspace.removed", {"left_out": [*removed.left_out]} if removed.left_out else {})
+        # Unlinked while it is held: a process that waits for it finds that the name is gone, and looks again.
+        with suppress(FileNotFoundError):
+            os.unlink(recorder.directory / LOCK)
+        turn = recorder.directory / TURN
+        if turn.exists():  # left by a killed turn; a running turn removes its lock itself
+            with suppress(GittrixError), Lease(turn, wait=0) as lease:
+                lease.remove()
+        return removed
+
+    def _clear(self, removal: Removal) -> Removed:
+        """Move a workspace out of the agent's reach, archive it or keep it whole, and move it to the trash."""
+        leaving = str(removal.recorder.directory / LEAVING)
+        try:
+            workspace = self.open_workspace(removal.state)
+        except CapabilityMissing:
+            raise  # its files are where only another adapter reaches them
+        except GittrixError as problem:
+            removal.keep_whole(removal.state.workspace or leaving, problem)
+            return Removed()
+        workspace.move_aside(leaving)
+        points.reached("evict:apart")
+        removed = removal.archive(workspace)
+        workspace.remove(self.trash)
+        points.reached("evict:workspace-gone")
+        return removed
+
+    def sweep_one(self, recorder: Recorder, *, patient: bool = False) -> bool:
+        """Evict one session if it is past its TTL, judged under its lease; returns whether it was evicted.
+
+        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget`` to archive.
+
+        Args:
+            recorder: the session's record.
+            patient: look at all its files for use of it, however long that takes.
+
+        Raises:
+            OutOfTime: to look at its files takes longer than ``budget``, so that nobody can say yet whether it is past its TTL.
+        """
+        look = TimeLimit(None if patient else self.budget)
+        try:
+            with recorder.leased(wait=0) as state:
+                if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
+                    return False
+                points.reached("sweep:past-deadline")
+                if not state.ended:
+                    state = recorder.with_activity(state, look.check)
+                if not is_past(state, recorder.clock):
+                    return False
+                return self.evict(recorder, state, "expired", within=TimeLimit(self.budget)) is not None
+        except EvictionRace:
+            return False
+
+    def rebase_one(self, recorder: Recorder) -> None:
+        """Restart the idle time of a session that was last used in the future, because the clock was set back since."""
+        with suppress(EvictionRace), recorder.leased(wait=0) as state:
+            if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
+                recorder.append("session.accessed", {"op": "clock set back"})
+
+
+def _nanoseconds(time: timedelta | None) -> int | None:
+    return None if time is None else time // timedelta(microseconds=1) * 1000

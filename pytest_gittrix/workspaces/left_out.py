@@ -1,0 +1,100 @@
+"""Reads what a promotion of everything leaves out of a workspace, before the workspace is removed: untracked files that rules ignore.
+
+What is small is read, so that it can be archived. What is large is named with its size. What can be made again is passed over.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.git.path_rules import is_safe_path
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir
+from pytest_gittrix.workspaces.regenerable import MARKS, Regenerable
+from pytest_gittrix.workspaces.snapshot import Snapshot, sized
+
+_MOST_FILES: Final = 2000
+_MOST_BYTES: Final = 32 << 20
+"""What is kept of all together."""
+
+
+class LeftOut(NamedTuple):
+    """Ignored files of a workspace.
+
+    Attributes:
+        entries: the entries of those that are kept, by path.
+        blobs: their bytes, by id.
+        lines: what is not kept because it is too large: a path and its size each.
+    """
+
+    entries: Mapping[str, Entry]
+    blobs: Mapping[str, bytes]
+    lines: tuple[str, ...]
+
+
+def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], object] = lambda: None) -> LeftOut:
+    """Read the files of a workspace that a promotion of everything leaves out, and that cannot be made again.
+
+    Args:
+        files: the workspace's files.
+        snapshot: the workspace, at the moment when it was taken.
+        on_step: called for each file; may raise to end the reading.
+
+    Raises:
+        AdapterUnavailable: there is a git repository among them, or a name that no commit may have.
+        PathNotFound, WriteRejected: a file cannot be read.
+    """
+    regenerable = Regenerable()
+    entries: dict[str, Entry] = {}
+    blobs: dict[str, bytes] = {}
+    lines: list[str] = []
+    left = _MOST_BYTES
+    for top in (*snapshot.withheld_tops, *snapshot.ignored):
+        found = [*_files_of(files, top, regenerable, on_step)]
+        size = sum(one.stat.st_size for one in found)
+        if len(entries) + len(found) > _MOST_FILES or size > left:
+            lines.append(sized(top, len(found), size))
+            continue
+        left -= size
+        for one in found:
+            on_step()
+            entry, data = _read(files, one, snapshot)
+            entries[one.path], blobs[entry.id] = entry, data
+    return LeftOut(entries, blobs, tuple(lines))
+
+
+def _files_of(files: SafeDir, top: str, regenerable: Regenerable, on_step: Callable[[], object]) -> list[Found]:
+    """The files and links at or below an ignored path that cannot be made again."""
+    path, is_directory = top.rstrip("/"), top.endswith("/")
+    if regenerable.covers(path, directory=is_directory) or (is_directory and regenerable.is_marked(files, path)):
+        return []
+    if not is_directory:
+        status = files.lstat(path)
+        return [] if status is None else [Found(path, status)]
+    found = []
+    marked: list[str] = []
+    for one in files.scan(path):
+        on_step()
+        directory, _, name = one.path.rpartition("/")
+        if regenerable.covers(one.path, directory=one.is_dir):
+            continue
+        if name in MARKS and regenerable.is_marked(files, directory):
+            marked.append(f"{directory}/")
+        if one.path.endswith("/.git"):
+            raise AdapterUnavailable(f"{one.path.removesuffix('/.git')!r} has a repository of its own, whose history is not archived.")
+        if stat.S_ISREG(one.stat.st_mode) or stat.S_ISLNK(one.stat.st_mode):
+            found.append(one)
+    return [one for one in found if not one.path.startswith(tuple(marked))]
+
+
+def _read(files: SafeDir, one: Found, snapshot: Snapshot) -> tuple[Entry, bytes]:
+    if not is_safe_path(one.path):
+        raise AdapterUnavailable(f"{one.path!r} is not archived: its name could be taken for a git directory.")
+    if stat.S_ISLNK(one.stat.st_mode):
+        mode, data = SYMLINK, files.read_link(one.path)
+    else:
+        mode, data = EXECUTABLE if one.stat.st_mode & 0o100 else FILE, files.read(one.path, max_bytes=_MOST_BYTES)[0]
+    return Entry(mode, snapshot.seed.format.hash_object("blob", data)), data

@@ -27,6 +27,7 @@ from pytest_gittrix.os_level.files import Permit, make_directories, remove_left,
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _PACK_HEADER: Final = struct.Struct(">4sII")
 _FANOUT_END: Final = 8 + 4 * 256
+_MAGIC: Final = b"\xfftOc" + struct.pack(">I", 2)
 _DIFFERENCES: Final = (6, 7)
 """The types of objects that are stored as differences."""
 _PIECE: Final = 1 << 20
@@ -111,7 +112,7 @@ def _index(ids: Sequence[bytes], offsets: Sequence[int], checksums: Sequence[int
     small = [positions.get(offset, offset) for offset in offsets] if large else offsets
     body = b"".join(
         [
-            b"\xfftOc" + struct.pack(">I", 2),
+            _MAGIC,
             struct.pack(">256I", *fanout),
             *ids,
             struct.pack(f">{len(ids)}I", *checksums),
@@ -255,6 +256,26 @@ def _hashed_pieces(hasher: hashlib._Hash, count: int, data: mmap, kept: Iterable
         hasher.update(piece)
         yield piece
     yield hasher.digest()
+
+
+def ids_in_index(data: bytes, format_: ObjectFormat) -> list[str]:
+    """The ids of the objects in a pack, from the pack's index.
+
+    Args:
+        data: the index file, which can hold anything.
+        format_: the object format.
+
+    Raises:
+        ValueError: it is damaged, or not of version 2.
+    """
+    size, count = format_.size, int.from_bytes(data[_FANOUT_END - 4 : _FANOUT_END])
+    if (
+        not data.startswith(_MAGIC)
+        or len(data) < _FANOUT_END + count * (size + 8) + 2 * size
+        or data[-size:] != format_.digest(data[:-size])
+    ):
+        raise ValueError("the index of a pack is damaged, or not of version 2")
+    return [data[at : at + size].hex() for at in range(_FANOUT_END, _FANOUT_END + count * size, size)]
 
 
 def _read_index(data: bytes, format_: ObjectFormat) -> tuple[list[bytes], tuple[int, ...], list[int]]:

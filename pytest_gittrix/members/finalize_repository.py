@@ -105,7 +105,7 @@ class Task:
             GittrixError, OSError, ValueError, LookupError, RecursionError: the agent's repository cannot be read.
         """
         format_ = clone_format(self.clone, self.repository.commit)
-        found = read_repository(self.root, format_, timeout=left())
+        found = read_repository(self.root, format_, on_step=left)
         lenders = [directory for parent in (os.path.join(self.root, ".git"), self.clone) if os.path.isdir(directory := f"{parent}/objects")]
         scratch = ScratchRepository.make(path, format_, lenders, shallow=found.shallow, time_left=left)
         try:

@@ -12,23 +12,21 @@ import re
 import secrets
 import shutil
 import stat
-import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from heapq import heappop, heappush
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.bare_repository import open_bare
-from pytest_gittrix.git.commit import parse_commit
-from pytest_gittrix.git.index import IndexFile
-from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
-from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.git.pack import ids_in_index
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
-from pytest_gittrix.os_level.files import link_files, names_in, sync_directory, sync_tree, write_file
+from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.repositories.accounting import Accounting
+from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
 from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
 
@@ -37,14 +35,13 @@ REPOSITORY: Final = "archive.agent.git"
 CONTENTS: Final = "archive.txt"
 """The file in it that says what is there."""
 
-_BUILDING: Final = "archive.agent.tmp"
-_UNKNOWN_INDEX: Final = "the index is in a format that only git reads"
+BUILDING: Final = "archive.agent.tmp"
+UNKNOWN_INDEX: Final = "the index is in a format that only git reads"
 _INDEX: Final = re.compile(r"index|sharedindex\.[0-9a-f]+")  # a split index is in two files
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
 _SUBMODULES: Final = ".git/modules"
 _LARGEST_INDEX: Final = 256 << 20
 _LARGEST_LOG: Final = 16 << 20
-_MOST_LOGGED: Final = 1000
 _BATCH: Final = 64 << 20
 
 
@@ -52,137 +49,22 @@ class SideWork(NamedTuple):
     """What is in an agent's repository and in no file of its work tree.
 
     Attributes:
-        refs: commits by the names that they get in the archive.
+        refs: objects by the names that they get in the archive.
         lines: the same for people, a line for each.
+        also: more lines, of what is kept and nobody is told of: contents that were staged and staged over, objects that are damaged.
         repository: the repository, as its files describe it.
     """
 
     refs: Mapping[str, str]
     lines: tuple[str, ...]
+    also: tuple[str, ...]
     repository: AgentRepository
-
-
-class LinkedWork(NamedTuple):
-    """What is staged or committed in a linked work tree, and in no file of it. Its objects are durable's, which forgets them some day.
-
-    Attributes:
-        git_dir: the directory in durable with its HEAD and its index.
-        commits: those that its detached HEAD leads to and the baseline does not, that of HEAD first.
-        edge: their parents that are not among them, with the parents of each; without the baseline itself.
-        blobs: the ids of staged contents.
-        lines: the same for people, a line for each.
-    """
-
-    git_dir: str
-    commits: tuple[str, ...]
-    edge: Mapping[str, tuple[str, ...]]
-    blobs: tuple[str, ...]
-    lines: tuple[str, ...]
-
-
-def find_linked_work(
-    git_dir: str,
-    seed: Seed,
-    files: Mapping[str, Entry | None],
-    *,
-    promoted: bool,
-    on_step: Callable[[], object] = lambda: None,
-) -> LinkedWork | None:
-    """Look for work of a linked work tree that goes with it: commits on no branch, and contents that are only staged.
-
-    Args:
-        git_dir: the directory in durable with its HEAD and its index.
-        seed: its baseline.
-        files: what the work tree changed of the baseline, which is archived or promoted.
-        promoted: whether that was promoted, so that its commits are no side work.
-        on_step: called for each commit; may raise to end the search.
-
-    Raises:
-        WriteRejected: the index or HEAD cannot be read.
-        AdapterUnavailable: durable's objects cannot be read.
-    """
-    try:
-        with SafeDir.open(git_dir) as git:
-            head = os.fsdecode(git.read("HEAD", max_bytes=_LARGEST_LOG)[0]).strip()
-            data = git.read("index", max_bytes=_LARGEST_INDEX)[0] if git.exists("index") else b""
-    except FileNotFoundError:
-        return None
-    staged: dict[str, str] = {}
-    lines: list[str] = []
-    try:
-        if data != seed.index:  # else nobody has staged anything since the work tree was made
-            staged = _staged(IndexFile(data, seed.format).staged(), seed, files)
-        lines += _staged_lines(staged)
-    except (UnsupportedRepository, ValueError, IndexError, struct.error):
-        lines.append(_UNKNOWN_INDEX)
-    commits: tuple[str, ...] = ()
-    edge: Mapping[str, tuple[str, ...]] = {}
-    if not promoted and re.fullmatch(rf"[0-9a-f]{{{seed.format.hex_size}}}", head) and head != seed.commit:
-        with _objects_of_durable(git_dir, seed) as objects:
-            commits, edge = _commits_since(seed.commit, head, objects, on_step)
-        lines.append(f"a detached HEAD is at {head}{'' if commits else ', which is in durable alone'}")
-    return LinkedWork(git_dir, commits, edge, tuple(staged.values()), tuple(lines)) if lines else None
-
-
-@contextmanager
-def _objects_of_durable(git_dir: str, seed: Seed) -> Iterator[Objects]:
-    objects = open_objects(Path(git_dir, "..", "..", "objects"), seed.format)
-    try:
-        yield objects
-    finally:
-        objects.close()
-
-
-def _commits_since(
-    baseline: str, head: str, objects: Objects, on_step: Callable[[], object]
-) -> tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]:
-    """The commits that ``head`` leads to and ``baseline`` does not, and their other parents, as ``git rev-list --boundary`` finds them.
-
-    Both histories are read from the newest commit to the oldest, until all that is left to read belongs to the baseline. Dates that a clock
-    or an agent set wrong make this read more, or return commits that the baseline leads to as well; none is left out.
-    """
-    parents: dict[str, tuple[str, ...]] = {}
-    of_baseline = {baseline}
-    unread: list[tuple[int, bool, str]] = []
-    undecided: set[str] = set()
-
-    def read(id_: str) -> None:
-        on_step()
-        with suppress(MissingObject, ValueError, LookupError, OverflowError):  # what an agent's commit names can be anything
-            commit = parse_commit(id_, objects.read(id_)[1])
-            parents[id_] = commit.parents
-            heappush(unread, (-commit.committer.seconds, id_ not in of_baseline, id_))  # at equal dates the baseline's come first
-            if id_ not in of_baseline:
-                undecided.add(id_)
-
-    read(baseline)
-    read(head)
-    found: list[str] = []
-    while undecided:
-        id_ = heappop(unread)[2]
-        undecided.discard(id_)
-        found.append(id_)
-        if id_ in of_baseline:
-            marked = list(parents[id_])
-            while marked:
-                below = marked.pop()
-                if below not in of_baseline:
-                    of_baseline.add(below)
-                    undecided.discard(below)
-                    marked += parents.get(below, ())
-        for parent in parents[id_]:
-            if parent not in parents:
-                read(parent)
-    commits = dict.fromkeys(id_ for id_ in found if id_ not in of_baseline)
-    beyond = {parent for id_ in commits for parent in parents[id_] if parent not in commits and parent != baseline}
-    return tuple(commits), {id_: parents[id_] for id_ in sorted(beyond) if id_ in parents}
 
 
 def find_side_work(
     root: str,
     seed: Seed,
     *,
-    made_here: Collection[str],
     on_branch: Callable[[], Collection[str]],
     promoted: bool,
     files: Mapping[str, Entry | None],
@@ -195,7 +77,6 @@ def find_side_work(
     Args:
         root: the work tree, with its own ``.git``.
         seed: its baseline.
-        made_here: names of packs that the engine itself put there.
         on_branch: gives the commits of the branch that HEAD is on, down to the baseline.
         promoted: whether the work tree was promoted, so that these are no side work: their outcome is in the promotion.
         files: what the work tree changed of the baseline, which is archived or promoted.
@@ -205,30 +86,84 @@ def find_side_work(
         UnsupportedRepository, AdapterUnavailable, WriteRejected: the repository, or a part of it, cannot be read.
     """
     # An overlay has the baseline's pack in a layer below, and nobody makes it before a program needs it: so it is asked for last.
-    if not _stores_objects(root, lambda pack: pack in made_here or pack in seed.packs):
+    if not _stores_objects(root, lambda pack: pack in seed.packs):
         return None
-    found = read_repository(root, seed.format, known_packs={*seed.packs, *made_here}, on_step=on_step)
+    found = read_repository(root, seed.format, known_packs=seed.packs, on_step=on_step)
     if found.problems:
         raise AdapterUnavailable(
             found.problems[0], why="The agent's repository may hold work that is in no file.", fix="Look into it by hand: it is kept."
         )
-    branch = on_branch()
-    known = {seed.commit, *(branch if promoted else ())}
-    refs = {_ref(name, number): id_ for number, (name, id_) in enumerate(found.branches.items()) if id_ not in known}
-    lines = [f"branch {name!r} is at {id_}" for name, id_ in found.branches.items() if id_ not in known]
-    if found.branch is None and found.commit is not None and found.commit not in known:
-        refs["refs/gittrix/agent/HEAD"] = found.commit
-        lines.append(f"a detached HEAD is at {found.commit}")
+    objects = AgentObjects(os.path.join(root, ".git", "objects"), seed.format)
+    try:
+        return _account(found, Accounting(found.objects, objects, on_step), seed, on_branch() if promoted else (), files)
+    finally:
+        objects.close()
+
+
+def _account(
+    found: AgentRepository, accounting: Accounting, seed: Seed, promoted: Collection[str], files: Mapping[str, Entry | None]
+) -> SideWork | None:
+    """The objects that neither the baseline nor a promotion nor a file of the work tree has, by what leads to them."""
+    if found.packed:  # an agent that packs its repository packs the baseline with it
+        accounting.cover(id_ for name in seed.packs if name.endswith(".idx") for id_ in _packed_ids(seed, name))
+    accounting.left -= {entry.id for entry in files.values() if entry is not None}
+    accounting.cover([seed.commit, *promoted])
+    named: list[tuple[str, str]] = []
+    lines: list[str] = []
+    for name, id_, line in _tips(found):
+        if id_ in accounting.left:
+            named.append((name, id_))
+            lines.append(line)
+            accounting.cover([id_])
+    for place, index in (("", found.index), *((f" in the work tree {one.name!r}", one.index) for one in found.work_trees)):
+        staged = {} if index is None else staged_apart(((path, id_) for path, id_ in index.staged() if id_ in accounting.left), seed, files)
+        lines += [f"{line}{place}" for line in (*staged_lines(staged), *([UNKNOWN_INDEX] if index is None else []))]
+        named += [("staged/", id_) for id_ in staged.values()]
+        accounting.cover(staged.values())
+    lost = {id_: accounting.kind(id_) for id_ in accounting.roots()}
+    named += [("lost/", id_) for id_, kind in lost.items() if kind]
+    lines += [f"nothing names the {kind} {id_}" for id_, kind in lost.items() if kind not in ("blob", "")]
+    contents = [*lost.values()].count("blob")
+    also = [f"nothing names the contents of {contents} file{'s' if contents > 1 else ''}"] if contents else []
+    also += [f"the object {id_} is damaged" for id_ in sorted(accounting.damaged)]
+    return SideWork(numbered(named), tuple(lines), tuple(also), found) if lines or also else None
+
+
+def numbered(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """References of an archive by their full names, those whose names end in ``/`` with a number."""
+    refs: dict[str, str] = {}
+    numbers: Counter[str] = Counter()
+    for name, id_ in named:
+        refs[f"refs/gittrix/agent/{name}{numbers[name] if name.endswith('/') else ''}"] = id_
+        numbers[name] += 1
+    return refs
+
+
+def _packed_ids(seed: Seed, name: str) -> list[str]:
+    with open(os.path.join(seed.pack_dir, name), "rb") as index:
+        return ids_in_index(index.read(), seed.format)
+
+
+def _tips(found: AgentRepository) -> Iterator[tuple[str, str, str]]:
+    """What leads to objects of a repository, the most telling first: a name for the archive, the object, and a line for people.
+
+    A name that ends in ``/`` gets a number.
+    """
+    for name, id_ in found.branches.items():
+        yield _branch_name(name), id_, f"branch {name!r} is at {id_}"
+    if found.branch is None and found.commit is not None:
+        yield "HEAD", found.commit, f"a detached HEAD is at {found.commit}"
     for number, id_ in enumerate(found.stashes):
-        refs[f"refs/gittrix/agent/stash/{number}"] = id_
-        lines.append(f"stash {number} is {id_}")
-    known |= {*branch, *refs.values()}
-    forgotten = [id_ for id_ in _logged(root, seed) if id_ not in known and id_ in found.objects]
-    refs |= {f"refs/gittrix/agent/reflog/{number}": id_ for number, id_ in enumerate(forgotten)}
-    lines += [f"commit {id_} is in the reflog" for id_ in forgotten]
-    lines += _staged_lines(_staged(((path, id_) for path, id_ in found.staged() if id_ in found.objects), seed, files))
-    lines += [] if found.has_known_index else [_UNKNOWN_INDEX]
-    return SideWork(refs, tuple(lines), found) if lines else None
+        yield "stash/", id_, f"stash {number} is {id_}"
+    for name, id_ in found.references.items():
+        yield "references/", id_, f"{name} is at {id_}"
+    for tree in found.work_trees:
+        for name, id_ in tree.heads.items():
+            yield "work-trees/", id_, f"{name} of the work tree {tree.name!r} is at {id_}"
+    for id_ in (*found.logged, *(id_ for tree in found.work_trees for id_ in tree.logged)):
+        yield "reflog/", id_, f"commit {id_} is in the reflog"
+    for name, id_ in found.heads.items():  # HEAD itself was among the first
+        yield "heads-of-git/", id_, f"{name} is at {id_}"
 
 
 def nested_repositories(root: str, directories: Collection[str]) -> list[str]:
@@ -267,12 +202,11 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
         WriteRejected: the index is there and cannot be read.
         OSError: the disk refused, or the agent took away the right to move them.
     """
-    from_, building, target = os.path.join(root, ".git", "objects"), directory / _BUILDING, directory / REPOSITORY
+    from_, building, target = os.path.join(root, ".git", "objects"), directory / BUILDING, directory / REPOSITORY
     if not stat.S_ISDIR(os.lstat(from_).st_mode):
         raise UnsupportedRepository(f"{from_} is no directory.", why="It could lead anywhere.", fix="Look into it by hand.")
-    _begin(building, seed, work.lines, os.path.join(root, ".git"))
-    packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(work.refs.items()))
-    write_file(building / "packed-refs", f"# pack-refs with: sorted \n{packed}".encode())
+    begin_archive(building, seed, (*work.lines, *work.also), os.path.join(root, ".git"))
+    write_refs(building, work.refs)
     if work.repository.shallow:
         write_file(building / "shallow", "".join(f"{id_}\n" for id_ in work.repository.shallow).encode())
     # It may lead to other object directories; those of the agent's are of no concern here.
@@ -280,82 +214,11 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
         os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))
     shutil.rmtree(building / "objects")
     os.rename(from_, building / "objects")
-    _finish(building, target, sync)
+    finish_archive(building, target, sync)
     return target
 
 
-def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: bool, on_step: Callable[[], object] = lambda: None) -> Path:
-    """Copy what only a linked work tree leads to, with its index, into a bare repository; a killed copy begins anew.
-
-    Args:
-        directory: the session's directory.
-        seed: the baseline.
-        work: what ``find_linked_work`` found.
-        sync: write through to the disk.
-        on_step: called for each object; may raise to end the copy, of which nothing is left then.
-
-    Returns:
-        The bare repository, which is whole in itself if it holds commits.
-
-    Raises:
-        AdapterUnavailable: the index is too large, or durable's objects cannot be read.
-        OSError: the disk refused.
-    """
-    building, target = directory / _BUILDING, directory / REPOSITORY
-    try:
-        _begin(building, seed, work.lines, work.git_dir)
-        packs = building / "objects" / "pack"
-        with _objects_of_durable(work.git_dir, seed) as objects:
-            for batch in _batches(_objects_to_keep(objects, seed, work, on_step)):
-                install_pack(str(packs.parent), build_pack(batch, seed.format))
-        if work.commits:
-            packs.mkdir(exist_ok=True)
-            link_files(seed.pack_dir, packs, seed.packs)
-            cut = {*seed.shallow.splitlines(), *(id_ for id_, parents in work.edge.items() if parents)}
-            if cut:
-                write_file(building / "shallow", "".join(f"{id_}\n" for id_ in sorted(cut)).encode())
-            write_file(building / "packed-refs", f"# pack-refs with: sorted \n{work.commits[0]} refs/gittrix/agent/HEAD\n".encode())
-        _finish(building, target, sync)
-    except Exception:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    return target
-
-
-def _batches(objects: Iterable[tuple[str, str, bytes]]) -> Iterator[dict[str, tuple[str, bytes]]]:
-    """Objects in parts that can be held in memory, each for a pack of its own."""
-    batch: dict[str, tuple[str, bytes]] = {}
-    size = 0
-    for id_, kind, data in objects:
-        batch[id_] = kind, data
-        size += len(data)
-        if size > _BATCH:
-            yield batch
-            batch, size = {}, 0
-    if batch:
-        yield batch
-
-
-def _objects_to_keep(objects: Objects, seed: Seed, work: LinkedWork, on_step: Callable[[], object]) -> Iterator[tuple[str, str, bytes]]:
-    """Id, kind and data of every object that the commits, those on their edge and the index name, and the baseline does not have."""
-    known = {entry.id for entry in seed.entries.values()}
-    pending = [*work.commits, *work.edge, *work.blobs]
-    while pending:
-        id_ = pending.pop()
-        if id_ in known:
-            continue
-        known.add(id_)
-        on_step()
-        with suppress(MissingObject, ValueError, LookupError, OverflowError):  # what an agent's index, commit or tree names can be anything
-            kind, data = objects.read(id_)
-            yield id_, kind, data
-            if kind == "commit":
-                pending.append(parse_commit(id_, data).tree)
-            elif kind == "tree":
-                pending += [item for mode, item in parse_tree(data, seed.format.size).values() if mode != SUBMODULE]
-
-
-def _begin(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:
+def begin_archive(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:
     """Make a bare repository with an agent's index and a list of what is in it, in place of one that a killed attempt left."""
     shutil.rmtree(building, ignore_errors=True)
     open_bare(building, seed.format.name)
@@ -363,7 +226,14 @@ def _begin(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> No
     _keep_index(git_dir, building)
 
 
-def _finish(building: Path, target: Path, sync: bool) -> None:
+def write_refs(repository: Path, refs: Mapping[str, str]) -> None:
+    """Write all references of an archive."""
+    packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(refs.items()))
+    write_file(repository / "packed-refs", f"# pack-refs with: sorted \n{packed}".encode())
+
+
+def finish_archive(building: Path, target: Path, sync: bool) -> None:
+    """Give an archive that is whole its name."""
     if sync:
         sync_tree(str(building))
     os.rename(building, target)
@@ -391,7 +261,7 @@ def _keep_index(git_dir: str, target: Path) -> None:
 
 def settle_side_work(root: str, directory: Path) -> Path | None:
     """The repository that ``keep_side_work`` made, or was about to name when it was killed; None if there is none."""
-    building, target = directory / _BUILDING, directory / REPOSITORY
+    building, target = directory / BUILDING, directory / REPOSITORY
     git_dir = os.path.join(root, ".git")  # a file, in a linked work tree
     if os.path.isdir(git_dir) and (building / "objects").is_dir() and not os.path.lexists(os.path.join(git_dir, "objects")):
         os.rename(building, target)
@@ -416,31 +286,20 @@ def _stores_objects(root: str, is_known: Callable[[str], bool] = lambda _pack: F
     return any(name.endswith(".pack") and not is_known(name) for name in packs)
 
 
-def _ref(name: str, number: int) -> str:
+def _branch_name(name: str) -> str:
     """The name of a branch in the archive; a name that git takes for none is numbered."""
     try:
-        return f"refs/gittrix/agent/heads/{branch_ref(name).removeprefix('refs/heads/')}"
+        return f"heads/{branch_ref(name).removeprefix('refs/heads/')}"
     except InvalidInput:
-        return f"refs/gittrix/agent/unnamed-heads/{number}"
+        return "unnamed-heads/"
 
 
-def _logged(root: str, seed: Seed) -> list[str]:
-    """The commits that the log of HEAD names, newest first."""
-    try:
-        with SafeDir.open(os.path.join(root, ".git")) as git:
-            text = git.read("logs/HEAD", max_bytes=_LARGEST_LOG)[0]
-    except FileNotFoundError:
-        return []
-    size = seed.format.hex_size
-    ids = [match.decode() for match in re.findall(rb"^[0-9a-f]{%d} ([0-9a-f]{%d}) " % (size, size), text, re.MULTILINE)]
-    return [*dict.fromkeys(reversed(ids))][:_MOST_LOGGED]
-
-
-def _staged(staged: Iterable[tuple[str, str]], seed: Seed, files: Mapping[str, Entry | None]) -> dict[str, str]:
+def staged_apart(staged: Iterable[tuple[str, str]], seed: Seed, files: Mapping[str, Entry | None]) -> dict[str, str]:
     """The staged contents that are neither in the baseline nor in the work tree, by path."""
     kept = {entry.id for entry in files.values() if entry is not None}
     return {path: id_ for path, id_ in staged if id_ not in kept and (path not in seed.entries or seed.entries[path].id != id_)}
 
 
-def _staged_lines(paths: Iterable[str]) -> tuple[str, ...]:
+def staged_lines(paths: Iterable[str]) -> tuple[str, ...]:
+    """A line for people for each of these paths."""
     return tuple(f"{path!r} is staged with other contents" for path in paths)

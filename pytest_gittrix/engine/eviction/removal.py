@@ -25,12 +25,10 @@ from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.left_out import LeftOut, read_left_out
+from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work, keep_linked_work
 from pytest_gittrix.workspaces.side_work import (
     CONTENTS,
     REPOSITORY,
-    LinkedWork,
-    find_linked_work,
-    keep_linked_work,
     keep_side_work,
     nested_repositories,
     settle_side_work,
@@ -157,7 +155,7 @@ class Removal:
     def _archive_side_work(self, workspace: Workspace, snapshot: Snapshot, beside: list[str]) -> Exception | None:
         """Archive what lies beside the files, and say what; returns why the whole workspace has to be kept instead, or None."""
         try:
-            kept = self._keep_side_work(workspace, snapshot)
+            kept = self._keep_side_work(workspace, snapshot, beside)
         except GittrixError as problem:
             return problem
         except OSError as problem:
@@ -169,10 +167,10 @@ class Removal:
                 raise  # a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
         if kept is not None:
-            beside += self._note_side_work(kept)
+            self._note_side_work(kept)
         return None
 
-    def _keep_side_work(self, workspace: Workspace, snapshot: Snapshot) -> Path | None:
+    def _keep_side_work(self, workspace: Workspace, snapshot: Snapshot, beside: list[str]) -> Path | None:
         """Keep what the agent committed, stashed or staged aside, and commits of its branch that were not promoted."""
         directory = self.recorder.directory
         kept = settle_side_work(workspace.path, directory)
@@ -180,6 +178,7 @@ class Removal:
             return kept
         commits = AgentCommits(workspace, directory.joinpath(*CHECKPOINTS), self.state.commits)
         work = commits.beside(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
+        beside += () if work is None else work.lines
         if isinstance(work, LinkedWork):
             return keep_linked_work(directory, workspace.began, work, sync=self._sync, on_step=self.time.check)
         if work is None:
@@ -233,11 +232,10 @@ class Removal:
         self._note({"touched": len(self.state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
-    def _note_side_work(self, repository: Path) -> list[str]:
-        """Store that what lay beside the files was set aside in a repository, and return its list, a line each."""
+    def _note_side_work(self, repository: Path) -> None:
+        """Store that what lay beside the files was set aside in a repository."""
         lines = (repository / CONTENTS).read_text("utf-8").splitlines()
         self._note({"touched": 0, "patch": repository.name, "reason": f"beside the work tree: {'; '.join(lines)}"[:_LONGEST_LINE]})
-        return lines
 
     def _note(self, archive: Mapping[str, Any]) -> None:
         """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""

@@ -23,13 +23,13 @@ from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.repositories.agent_git import read_head
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
-from pytest_gittrix.workspaces.side_work import LinkedWork, SideWork, find_linked_work, find_side_work, nested_repositories
+from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work
+from pytest_gittrix.workspaces.side_work import SideWork, find_side_work, nested_repositories
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
@@ -169,7 +169,6 @@ class AgentCommits:
         return find_side_work(
             self._workspace.path,
             self._seed,
-            made_here=names_in(self._directory / "objects" / "pack"),
             on_branch=lambda: [commit.sha for commit in self.log()],
             promoted=promoted,
             files=files,

@@ -17,7 +17,7 @@ from support.refusals import refuse_to_open
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.workspaces import seed_files, side_work
+from pytest_gittrix.workspaces import linked_work, seed_files
 
 NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
 
@@ -69,7 +69,65 @@ def on_a_branch_that_was_packed(session: UserSession) -> None:
     git(session, "gc", "-q")
 
 
+def named(*script: str) -> Callable[[UserSession], None]:
+    """A commit that only what the script makes leads to: neither HEAD nor a branch nor a reflog does."""
+
+    def do(session: UserSession) -> None:
+        id_ = commit(session, "the work")
+        shell(session, "; ".join(script).replace("COMMIT", id_))
+        git(session, "reset", "-q", "--hard", "HEAD~1")
+        shell(
+            session,
+            'rm -rf .git/logs .git/COMMIT_EDITMSG; [ -n "$KEEP" ] || rm -f .git/ORIG_HEAD'.replace("$KEEP", "1" * ("ORIG" in script[0])),
+        )
+
+    return do
+
+
+def in_a_linked_work_tree(session: UserSession) -> None:
+    git(session, "worktree", "add", "-q", "--detach", "inner")
+    shell(session, "cd inner; echo the work | tr -d '\\n' > work.txt; git add work.txt; git commit -qm inner; git rm -qf work.txt")
+    shell(session, "rm -rf inner .git/worktrees/inner/logs")
+
+
+def in_the_index_of_a_linked_work_tree(session: UserSession) -> None:
+    git(session, "worktree", "add", "-q", "--detach", "inner")
+    shell(session, "cd inner; printf 'the work' > work.txt; git add work.txt; cd ..; rm -rf inner")
+
+
+def in_a_stash_that_was_dropped(session: UserSession) -> None:
+    in_a_stash(session)
+    git(session, "stash", "drop", "-q")
+
+
+def in_a_tree_that_nothing_names(session: UserSession) -> None:
+    in_the_index(session)
+    git(session, "write-tree")
+    git(session, "reset", "-q", "--mixed")
+
+
+def in_contents_that_were_staged_over(session: UserSession) -> None:
+    in_the_index(session)
+    git(session, "reset", "-q", "--mixed")
+
+
 DEEDS: dict[str, tuple[Callable[[UserSession], None], str]] = {
+    "a lightweight tag": (named("git tag light COMMIT"), "refs/gittrix/agent/references/0:work.txt"),
+    "an annotated tag": (named("git tag -am x heavy COMMIT"), "refs/gittrix/agent/references/0^{commit}:work.txt"),
+    "a private reference": (named("git update-ref refs/checkpoints/1 COMMIT"), "refs/gittrix/agent/references/0:work.txt"),
+    "a packed private reference": (
+        named("git update-ref refs/checkpoints/1 COMMIT", "git pack-refs --all"),
+        "refs/gittrix/agent/references/0:work.txt",
+    ),
+    "notes": (named("git update-ref refs/notes/commits COMMIT"), "refs/gittrix/agent/references/0:work.txt"),
+    "a remote branch": (named("git update-ref refs/remotes/origin/x COMMIT"), "refs/gittrix/agent/references/0:work.txt"),
+    "ORIG_HEAD": (named("echo ORIG"), "refs/gittrix/agent/heads-of-git/0:work.txt"),
+    "a file of a fetch": (named("printf 'COMMIT\\t\\tbranch x\\n' > .git/FETCH_HEAD"), "refs/gittrix/agent/heads-of-git/0:work.txt"),
+    "nothing but an object": (named("true"), "refs/gittrix/agent/lost/0:work.txt"),
+    "a linked work tree": (in_a_linked_work_tree, "refs/gittrix/agent/work-trees/0:work.txt"),
+    "the index of a linked work tree": (in_the_index_of_a_linked_work_tree, "refs/gittrix/agent/staged/0"),
+    "a dropped stash": (in_a_stash_that_was_dropped, "refs/gittrix/agent/lost/0^3:work.txt"),
+    "a tree": (in_a_tree_that_nothing_names, "refs/gittrix/agent/lost/0:work.txt"),
     "a side branch": (on_a_side_branch, "refs/gittrix/agent/heads/feature:work.txt"),
     "a packed side branch": (on_a_branch_that_was_packed, "refs/gittrix/agent/heads/feature:work.txt"),
     "a stash": (in_a_stash, "refs/gittrix/agent/stash/0^3:work.txt"),
@@ -252,9 +310,9 @@ def test_what_is_missing_ends_a_linked_work_tree_and_what_a_disk_refuses_is_trie
         return link
 
     with monkeypatch.context() as patch:
-        patch.setattr(side_work, "link_files", fail(FileNotFoundError(errno.ENOENT, "No such file")))
+        patch.setattr(linked_work, "link_files", fail(FileNotFoundError(errno.ENOENT, "No such file")))
         missing.discard()
-        patch.setattr(side_work, "link_files", fail(OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(linked_work, "link_files", fail(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(AdapterUnavailable, match="No space left"):
             refused.discard()
         assert (site.directory(refused) / "leaving").is_dir()
@@ -315,13 +373,64 @@ def test_a_branch_that_was_not_promoted_is_kept_with_its_history(site: Site) -> 
     assert kept(site, session, f"{first}:work.txt") == "one"
 
 
-def test_commits_that_were_made_through_the_session_are_none_of_this(site: Site) -> None:
+def test_commits_that_were_made_through_the_session_are_kept_like_others(site: Site) -> None:
+    discarded, promoted = site.start(), site.start()
+    for session in (discarded, promoted):
+        session.write("work.txt", "first")
+        session.commit("through the session")
+        session.write("work.txt", f"second of {session.id}")
+    discarded.discard()
+    promoted.promote()
+
+    assert kept(site, discarded, "refs/gittrix/agent/heads/main:work.txt") == "first"
+    assert not (site.directory(promoted) / "archive.agent.git").exists()
+
+
+def test_contents_that_were_staged_over_are_kept_and_nobody_is_told(site: Site) -> None:
     session = site.start()
-    session.write("work.txt", "x")
-    session.commit("through the session")
+    in_contents_that_were_staged_over(session)
+    session.write("other.txt", "x")
+    assert session.review().beside == ()
+
+    assert session.promote().warnings == ()
+
+    assert kept(site, session, "refs/gittrix/agent/lost/0") == "the work"
+    assert (site.directory(session) / "archive.agent.git" / "archive.txt").read_text() == "nothing names the contents of 1 file\n"
+
+
+def test_names_of_what_was_promoted_are_not_kept(site: Site) -> None:
+    session = site.start()
+    commit(session, "one")
+    shell(
+        session,
+        "git tag light; git tag -am x heavy; git update-ref refs/checkpoints/1 HEAD; git worktree add -q --detach inner; rm -r inner",
+    )
+    session.promote()
+
+    lines = (site.directory(session) / "archive.agent.git" / "archive.txt").read_text().splitlines()
+    assert [line.partition(" is at ")[0] for line in lines] == ["refs/tags/heavy"]  # the tag has a message of its own
+
+
+@pytest.mark.parametrize("where", ["loose", "packed"])
+def test_a_damaged_object_is_named_and_the_rest_is_kept(site: Site, where: str) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    tree = git(session, "rev-parse", "feature^{tree}")
+    assert session.workspace_path is not None
+    if where == "loose":
+        file = session.workspace_path / ".git" / "objects" / tree[:2] / tree[2:]
+        file.chmod(0o644)
+        file.write_bytes(b"damaged")
+    else:
+        git(session, "repack", "-adq")
+        pack = next((session.workspace_path / ".git" / "objects" / "pack").glob("*.pack"))
+        pack.chmod(0o644)
+        pack.write_bytes(pack.read_bytes()[:40] + b"damaged" + pack.read_bytes()[47:])
     session.discard()
 
-    assert not (site.directory(session) / "archive.agent.git").exists()
+    lines = (site.directory(session) / "archive.agent.git" / "archive.txt").read_text()
+    assert "branch 'feature' is at" in lines
+    assert "is damaged" in lines
 
 
 def test_objects_that_lead_elsewhere_are_kept_with_the_whole_workspace(site: Site, tmp_path: Path) -> None:
@@ -346,7 +455,8 @@ def test_a_review_and_the_info_say_what_is_no_part_of_the_changes(site: Site, de
 
     (line,) = session.review().beside
     assert session.info().beside == (line,)
-    assert any(word in line for word in ("branch 'feature' is at", "stash 0 is", "'work.txt' is staged", "is in the reflog"))
+    known = ("branch 'feature' is at", "stash 0 is", "'work.txt' is staged", "is in the reflog", "refs/", "HEAD", "nothing names the ")
+    assert any(word in line for word in known)
 
 
 def test_a_review_of_commits_on_the_agents_branch_is_all_there_is(site: Site) -> None:
@@ -486,3 +596,21 @@ def test_commits_in_a_submodule_of_the_agents_are_kept(site: Site, tmp_path: Pat
 
     modules = site.directory(session) / "archive.workspace" / ".git" / "modules" / "lib"
     assert run_git(["--git-dir", str(modules), "-c", "core.worktree=", "show", "HEAD:one.txt"], cwd=tmp_path) == b"one\n"
+
+
+def test_commits_of_a_linked_work_tree_that_only_its_reflog_names_are_kept(site: Site) -> None:
+    site.durable.commit({"develop.txt": "d\n"}, branch="develop")
+    discarded, promoted = site.start(workspace="worktree"), site.start(workspace="worktree")
+    for session in (discarded, promoted):
+        git(session, "checkout", "-q", "--detach", "develop")  # what durable's own branches have stays there
+        git(session, "checkout", "-q", "--detach", session.info().baseline_sha)
+        commit(session, "forgotten")
+        git(session, "reset", "-q", "--hard", "HEAD~1")
+        shell(session, f"echo x > {session.id}.txt")
+    discarded.discard()
+    promoted.promote()
+    forget_everything(site)
+
+    for session in (discarded, promoted):
+        assert kept(site, session, "refs/gittrix/agent/reflog/0:work.txt") == "forgotten"
+        assert (site.directory(session) / "archive.agent.git" / "archive.txt").read_text().count("\n") == 1

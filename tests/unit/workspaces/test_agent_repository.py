@@ -73,7 +73,10 @@ def test_what_git_saw_at_the_origin_is_read_too(tmp_path: Path, repo: GitRepo, p
         clone.git("pack-refs", "--all")
     later = repo.commit({"a.txt": "later\n"})
     clone.git("fetch", "-q")
-    assert found_in(clone).remotes == {"deep/er/x": repo.head("deep/er/x"), "main": later}
+    found = found_in(clone)
+    assert found.remotes == {"HEAD": later, "deep/er/x": repo.head("deep/er/x"), "main": later}
+    assert found.references["refs/remotes/origin/main"] == later
+    assert later in found.logged
 
 
 def test_a_detached_head_is_on_no_branch(repo: GitRepo) -> None:

@@ -10,9 +10,9 @@ import pytest
 from support.git import FORMATS, GitRepo, git, make_workspace
 
 from pytest_gittrix.os_level.monotonic import OutOfTime
-from pytest_gittrix.workspaces import side_work
+from pytest_gittrix.workspaces import linked_work
+from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work, keep_linked_work
 from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.side_work import LinkedWork, find_linked_work, keep_linked_work
 from pytest_gittrix.workspaces.workspace import Workspace
 
 OLD = 1100
@@ -101,7 +101,7 @@ def test_a_merge_of_old_history_takes_along_no_history_of_the_baseline(tmp_path:
 
 
 def test_more_commits_than_a_thousand_are_kept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_work, "_BATCH", 50_000)
+    monkeypatch.setattr(linked_work, "_BATCH", 50_000)
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n"})
     workspace = make_workspace(repo, tmp_path / "space", "worktree")
     ids = history(repo, [[number - 1] if number else [] for number in range(OLD)], [1000] * OLD, onto=workspace.seed.commit)

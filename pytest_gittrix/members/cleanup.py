@@ -1,7 +1,8 @@
 """Removing workspaces of members' sessions: by age, by disk budget, or on request (docs/explanation/you-know-botminter.md).
 
 A workspace with work that is nowhere else is removed only on request by its id, and then kept whole in its session's archive. Of any other
-one, files that are in no repository or that may be credentials are kept there. A workspace is renamed first, so that one that cannot be
+one, files that are in no repository, that may be credentials or that git ignores are kept there, if these are small and cannot be made
+again. A workspace is renamed first, so that one that cannot be
 removed stays retained; then it is looked into, the removal is recorded, and the files are deleted. The session's record stays.
 """
 
@@ -26,8 +27,10 @@ from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
 from pytest_gittrix.members.record import MemberRecord, Team
 from pytest_gittrix.members.stop import MemberEnd
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
+from pytest_gittrix.workspaces.left_out import find_left_out
 from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.agent_repository import files_below, walk
 from pytest_gittrix.workspaces.secrets import is_credential_file
@@ -158,9 +161,10 @@ class MemberCleanup:
                     raise _Changed
                 os.makedirs(self.team.engine.store.root / ".trash", exist_ok=True)
                 apart = move_aside(record.directory)
+                left_out: tuple[str, ...] = ()
                 try:
                     if apart:
-                        self._keep(record, now, even_unsaved=even_unsaved)
+                        left_out = self._keep(record, now, even_unsaved=even_unsaved)
                     points.reached("member:removing")
                     session.move("removed")
                 except BaseException:
@@ -173,11 +177,18 @@ class MemberCleanup:
                 kept = kept_data(record.directory)
                 if kept is not None:
                     session.add("archive.written", kept)
-                session.add("workspace.removed", {})
+                session.add("workspace.removed", {"left_out": [*left_out]} if left_out else {})
                 return None if kept is None else str(record.directory / WHOLE)
 
-    def _keep(self, record: MemberRecord, life: Life, *, even_unsaved: bool) -> None:
-        """Choose what of a workspace that is set apart is archived. Raises _Changed if it holds work and is not to be removed then."""
+    def _keep(self, record: MemberRecord, life: Life, *, even_unsaved: bool) -> tuple[str, ...]:
+        """Choose what of a workspace that is set apart is archived.
+
+        Returns:
+            A line for each ignored file or directory that is too large for that.
+
+        Raises:
+            _Changed: the workspace holds work and is not to be removed then.
+        """
         workspace = replace(record.multi_repo(), path=str(record.directory / LEAVING))
         try:
             repositories = inspect_workspace(record, workspace)
@@ -185,25 +196,35 @@ class MemberCleanup:
             if not even_unsaved:
                 raise
             keep(record.directory)
-            return
+            return ()
         if not even_unsaved and self._hold_work(life, repositories):
             raise _Changed
         if any(one.holds_work for one in repositories):
             keep(record.directory)
-        else:
-            keep(record.directory, _doubtful(workspace, repositories))
+            return ()
+        paths, left_out = _doubtful(workspace, repositories)
+        keep(record.directory, paths)
+        return left_out
 
 
-def _doubtful(workspace: MultiRepoWorkspace, repositories: Iterable[RepositoryState]) -> list[str]:
-    """The files of a workspace that are saved nowhere and were no reason to retain it, relative to it."""
+def _doubtful(workspace: MultiRepoWorkspace, repositories: Iterable[RepositoryState]) -> tuple[list[str], tuple[str, ...]]:
+    """The files of a workspace that are saved nowhere and were no reason to retain it, and lines for those that are too large to keep."""
     own = [one.directory for one in workspace.repositories]
+    placed = [*zip(own, repositories, strict=False)]
     secrets = [
         f"{place}/{path}"
-        for place, one in zip(own, repositories, strict=False)
+        for place, one in placed
         for path in one.uncommitted
         if is_credential_file(path) and not is_runtime(path, tracked=False)
     ]
-    return [path for path in (*secrets, *_loose(workspace.path, own)) if _is_file(workspace.path, path)]
+    ignored = [f"{place}/{path}" for place, one in placed for path in one.ignored if not is_runtime(path, tracked=False)]
+    try:
+        with SafeDir.open(workspace.path) as files:
+            found, left_out = find_left_out(files, ignored)
+    except (GittrixError, FileNotFoundError):
+        found, left_out = (), tuple(map(repr, ignored))
+    kept = dict.fromkeys([*secrets, *_loose(workspace.path, own), *(one.path for one in found)])
+    return [path for path in kept if _is_file(workspace.path, path)], left_out
 
 
 def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:

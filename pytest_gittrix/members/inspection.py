@@ -44,6 +44,7 @@ class RepositoryState:
             so.
         problem: why the repository cannot be read, if so; then it counts as holding work.
         pushed: the paths of ``uncommitted`` that a finalization committed and pushed as they are.
+        ignored: untracked paths that git ignores; that of a directory ends in ``/``. They do not count as work.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RepositoryState:
     holds_work: bool = False
     problem: str | None = None
     pushed: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +127,20 @@ class _RepositoryInspection:
 
     def run(self, pushed: Collection[str]) -> RepositoryState:
         found = self.found
-        dirty, saved, work = self._files()
+        dirty, saved, work, ignored = self._files()
         unpushed, alone = self._commits(pushed)
         problem = "; ".join([*found.problems, *(f".git/{path} holds work of its own" for path in found.other_stores)]) or None
         holds = bool(work or alone or problem)
-        return RepositoryState(self.task.repository.name, found.branch, tuple(dirty), tuple(unpushed), holds, problem, tuple(saved))
+        name = self.task.repository.name
+        return RepositoryState(name, found.branch, tuple(dirty), tuple(unpushed), holds, problem, tuple(saved), tuple(ignored))
 
-    def _files(self) -> tuple[list[str], list[str], list[str]]:
-        """The files that differ, and those of them that are pushed as they are, and those that are work."""
+    def _files(self) -> tuple[list[str], list[str], list[str], list[str]]:
+        """The files that differ, and those of them that are pushed as they are, and those that are work; and what is ignored."""
         entries, found = self.task.compare(self.found, self.scratch)
         dirty = sorted({*found.changes, *found.refused})
         safe = {path for path, entry in found.changes.items() if self._is_saved(path, entry)}
         idle = {path for path in dirty if path in safe or is_credential_file(path) or is_runtime(path, tracked=path in entries)}
-        return dirty, sorted(safe), [path for path in dirty if path not in idle]
+        return dirty, sorted(safe), [path for path in dirty if path not in idle], found.ignored
 
     def _is_saved(self, path: str, entry: Entry | None) -> bool:
         return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))

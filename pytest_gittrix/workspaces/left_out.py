@@ -6,7 +6,7 @@ What is small is read, so that it can be archived. What is large is named with i
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable
@@ -35,6 +35,38 @@ class LeftOut(NamedTuple):
     lines: tuple[str, ...]
 
 
+def find_left_out(
+    files: SafeDir, tops: Iterable[str], on_step: Callable[[], object] = lambda: None
+) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+    """Find the files at or below ignored paths that cannot be made again, and name those that are too large to be kept.
+
+    Args:
+        files: the directory that they are in.
+        tops: the paths; that of a directory ends in ``/``.
+        on_step: called for each file; may raise to end the search.
+
+    Returns:
+        The files to keep, and a line with path and size for each of ``tops`` that is too large.
+
+    Raises:
+        AdapterUnavailable: there is a git repository among them.
+        WriteRejected: a directory cannot be listed.
+    """
+    regenerable = Regenerable()
+    kept: list[Found] = []
+    lines: list[str] = []
+    left = _MOST_BYTES
+    for top in tops:
+        found = _files_of(files, top, regenerable, on_step)
+        size = sum(one.stat.st_size for one in found)
+        if len(kept) + len(found) > _MOST_FILES or size > left:
+            lines.append(sized(top, len(found), size))
+        else:
+            kept += found
+            left -= size
+    return tuple(kept), tuple(lines)
+
+
 def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], object] = lambda: None) -> LeftOut:
     """Read the files of a workspace that a promotion of everything leaves out, and that cannot be made again.
 
@@ -47,23 +79,14 @@ def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], obje
         AdapterUnavailable: there is a git repository among them, or a name that no commit may have.
         PathNotFound, WriteRejected: a file cannot be read.
     """
-    regenerable = Regenerable()
+    found, lines = find_left_out(files, (*snapshot.withheld_tops, *snapshot.ignored), on_step)
     entries: dict[str, Entry] = {}
     blobs: dict[str, bytes] = {}
-    lines: list[str] = []
-    left = _MOST_BYTES
-    for top in (*snapshot.withheld_tops, *snapshot.ignored):
-        found = [*_files_of(files, top, regenerable, on_step)]
-        size = sum(one.stat.st_size for one in found)
-        if len(entries) + len(found) > _MOST_FILES or size > left:
-            lines.append(sized(top, len(found), size))
-            continue
-        left -= size
-        for one in found:
-            on_step()
-            entry, data = _read(files, one, snapshot)
-            entries[one.path], blobs[entry.id] = entry, data
-    return LeftOut(entries, blobs, tuple(lines))
+    for one in found:
+        on_step()
+        entry, data = _read(files, one, snapshot)
+        entries[one.path], blobs[entry.id] = entry, data
+    return LeftOut(entries, blobs, lines)
 
 
 def _files_of(files: SafeDir, top: str, regenerable: Regenerable, on_step: Callable[[], object]) -> list[Found]:

@@ -26,9 +26,9 @@ from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work
 from pytest_gittrix.workspaces.repositories.agent_git import read_head
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
-from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work
 from pytest_gittrix.workspaces.side_work import SideWork, find_side_work, nested_repositories
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace

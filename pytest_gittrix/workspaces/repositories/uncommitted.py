@@ -38,12 +38,14 @@ class Uncommitted:
         changes: new entry by path, None where the commit's file was deleted.
         blobs: bytes of the new entries, by id.
         refused: paths that exist but can never be committed, each with the reason.
+        ignored: untracked paths that ignore rules leave out; that of a directory ends in ``/``.
         times: last modification of each new entry, in seconds since 1970, by path.
     """
 
     changes: dict[str, Entry | None] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict, repr=False)
     refused: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
     times: dict[str, int] = field(default_factory=dict, repr=False)
 
 
@@ -121,7 +123,13 @@ class _Comparison:
         if path in self._entries or path in self._directories:
             return False
         status = self._files.lstat(path)
-        return status is None or self._ignore.ignored(path, directory=stat.S_ISDIR(status.st_mode))
+        if status is None:
+            return True
+        is_directory = stat.S_ISDIR(status.st_mode)
+        is_ignored = self._ignore.ignored(path, directory=is_directory)
+        if is_ignored:
+            self.result.ignored.append(f"{path}/" if is_directory else path)
+        return is_ignored
 
     def _read_rules(self, directory: str) -> None:
         """Add the ignore rules of one directory; those of its parents have been read before."""

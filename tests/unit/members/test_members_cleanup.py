@@ -17,6 +17,7 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.member_workspaces import git
+from pytest_gittrix.workspaces import left_out
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)
@@ -288,6 +289,27 @@ def test_files_that_may_be_credentials_or_are_in_no_repository_are_kept_when_the
         "projects/app/deep/credentials.json": b"deep/credentials.json\n",
     }
     assert (archive(crew, life) / "notes" / "link").is_symlink()
+
+
+def test_ignored_files_are_kept_when_their_workspace_goes_unless_they_can_be_made_again(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_out, "_MOST_BYTES", 20)
+    crew.app.commit({".gitignore": "lib/\nnode_modules/\nlarge/\nrun.log\n"})
+    life = crew.chat()
+    for path in ("lib/core.py", "node_modules/p/1.js", "run.log"):
+        crew.put(life.id, path, f"{path}\n")
+    crew.put(life.id, "large/x", "x" * 100)
+    crew.members.stop(life.id, force=True)
+    crew.clock.advance(DAY)
+
+    assert crew.members.scan().archived == {life.id: str(archive(crew, life))}
+
+    assert {path: data for path, data in shown(archive(crew, life)).items() if data is not None} == {
+        "projects/app/lib/core.py": b"lib/core.py\n"
+    }
+    (removed,) = [event for event in crew.events(life.id) if event.type == "workspace.removed"]
+    assert removed.data["left_out"] == ["'projects/app/large/' (1 file, 100 bytes)"]
 
 
 def test_what_comes_between_the_choice_and_the_removal_spares_a_workspace(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,11 @@ def test_credentials_and_runtime_state_are_told_and_are_no_work(crew: Crew) -> N
     assert (seen.uncommitted, seen.holds_work) == ((".env", ".ralph/state.json", "run.log"), False)
 
 
-def test_what_git_ignores_is_not_told(crew: Crew) -> None:
+def test_what_git_ignores_is_no_work_and_named_apart(crew: Crew) -> None:
     crew.app.commit({".gitignore": "build/\n"})
     life = crew.chat()
     crew.put(life.id, "build/out.o")
-    assert app(crew, life) == RepositoryState("app", None)
+    assert app(crew, life) == RepositoryState("app", None, ignored=("build/",))
 
 
 def test_branches_are_told_that_the_remote_has_not(crew: Crew) -> None:

@@ -22,6 +22,7 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, find_repositories
 from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
+from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _ORIGIN: Final = "refs/remotes/origin/"
@@ -45,6 +46,7 @@ class RepositoryState:
         problem: why the repository cannot be read, if so; then it counts as holding work.
         pushed: the paths of ``uncommitted`` that a finalization committed and pushed as they are.
         ignored: untracked paths that git ignores; that of a directory ends in ``/``. They do not count as work.
+        staged: paths for which contents are staged that neither their files nor the commit that is checked out have. They count as work.
     """
 
     name: str
@@ -55,6 +57,7 @@ class RepositoryState:
     problem: str | None = None
     pushed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    staged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +130,28 @@ class _RepositoryInspection:
 
     def run(self, pushed: Collection[str]) -> RepositoryState:
         found = self.found
-        dirty, saved, work, ignored = self._files()
+        entries, differing = self.task.compare(self.found, self.scratch)
+        dirty, saved, work = self._files(entries, differing)
+        staged = self._staged(entries, differing)
         unpushed, alone = self._commits(pushed)
         problem = "; ".join([*found.problems, *(f".git/{path} holds work of its own" for path in found.other_stores)]) or None
-        holds = bool(work or alone or problem)
-        name = self.task.repository.name
-        return RepositoryState(name, found.branch, tuple(dirty), tuple(unpushed), holds, problem, tuple(saved), tuple(ignored))
+        holds = bool(work or staged or alone or problem)
+        name, ignored = self.task.repository.name, tuple(differing.ignored)
+        return RepositoryState(name, found.branch, tuple(dirty), tuple(unpushed), holds, problem, tuple(saved), ignored, tuple(staged))
 
-    def _files(self) -> tuple[list[str], list[str], list[str], list[str]]:
-        """The files that differ, and those of them that are pushed as they are, and those that are work; and what is ignored."""
-        entries, found = self.task.compare(self.found, self.scratch)
+    def _staged(self, entries: Mapping[str, Entry], differing: Uncommitted) -> list[str]:
+        """The paths that are staged with contents that are nowhere else."""
+        elsewhere = {entry.id for entry in (*entries.values(), *differing.changes.values()) if entry is not None}
+        elsewhere |= {id_ for _, id_ in filter(None, self.saved.files.values())}
+        staged = () if self.found.index is None else self.found.index.staged()
+        return sorted({path for path, id_ in staged if id_ not in elsewhere and id_ in self.found.objects})
+
+    def _files(self, entries: Mapping[str, Entry], found: Uncommitted) -> tuple[list[str], list[str], list[str]]:
+        """The files that differ, and those of them that are pushed as they are, and those that are work."""
         dirty = sorted({*found.changes, *found.refused})
         safe = {path for path, entry in found.changes.items() if self._is_saved(path, entry)}
         idle = {path for path in dirty if path in safe or is_credential_file(path) or is_runtime(path, tracked=path in entries)}
-        return dirty, sorted(safe), [path for path in dirty if path not in idle], found.ignored
+        return dirty, sorted(safe), [path for path in dirty if path not in idle]
 
     def _is_saved(self, path: str, entry: Entry | None) -> bool:
         return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))

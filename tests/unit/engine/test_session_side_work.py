@@ -378,7 +378,7 @@ def test_commits_that_were_made_through_the_session_are_kept_like_others(site: S
     for session in (discarded, promoted):
         session.write("work.txt", "first")
         session.commit("through the session")
-        session.write("work.txt", f"second of {session.id}")
+        session.write("work.txt", f"second of {session.id}")  # what the commit had is in no file
     discarded.discard()
     promoted.promote()
 

@@ -236,11 +236,15 @@ def shown(directory: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
 
 
-@pytest.mark.parametrize("how", ["a file", "a commit", "a stash", "a commit that nothing leads to", "a repository of its own"])
+@pytest.mark.parametrize("how", ["a file", "a commit", "a stash", "the index", "a commit that nothing leads to", "a repository of its own"])
 def test_rule_8_a_chat_that_was_killed_with_unsaved_work_is_no_success(crew: Crew, how: str) -> None:
     life = crew.chat()
     if how == "a file":
         crew.put(life.id, "new.txt")
+    elif how == "the index":
+        crew.put(life.id, "new.txt")
+        crew.git(life.id, "add", "new.txt")
+        (crew.repo(life.id) / "new.txt").unlink()
     elif how == "a repository of its own":
         crew.put(life.id, "new.txt")
         crew.git(life.id, "init", "-q", "inner")

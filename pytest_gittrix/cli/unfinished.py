@@ -1,6 +1,7 @@
 """``gittrix unfinished``: what would be lost if a worktree were removed now.
 
-Exit status 0 means that nothing would be, 1 that there is work, 2 that the command was misused or the worktree cannot be read.
+Exit status 0 means that nothing would be, 1 that there is work, 2 that the command was misused or the worktree cannot be read. What is
+elsewhere or can be made again is only noted.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ def arguments(verb: ArgumentParser) -> None:
     verb.set_defaults(failure=_UNREAD)
     verb.add_argument("path", nargs="?", default=".", metavar="PATH", help="the worktree; the current one by default")
     verb.add_argument("--base", metavar="NAME", help="the branch that finished work is on; by default the remote's HEAD, main or master")
+    verb.add_argument("--keep", action="append", metavar="PATTERN", help="ignored files that count although they can be made again")
+    verb.add_argument("--strict", action="store_true", help="count what is elsewhere or can be made again, too")
 
 
 def unfinished(options: Namespace) -> CommandResult:
     """Find the work in a worktree that is nowhere else."""
-    from pytest_gittrix.workspaces.unfinished import unfinished_work
+    from pytest_gittrix.workspaces.unfinished.work import unfinished_work
 
-    work = unfinished_work(options.path, options.base)
-    lines = [f"{form:<10}  {_listed(found)}\n" for form, found in work.forms()]
-    return CommandResult(work.to_json(), "".join(lines) or "nothing would be lost\n", status=FOUND if work else 0)
+    work = unfinished_work(options.path, options.base, strict=options.strict, keep=options.keep or ())
+    lines = [f"{form:<10}  {_listed(found)}\n" for form, found in work.forms()] or ["nothing would be lost\n"]
+    notes = [f"{note.form:<10}  {visible(f'{note.item}: {note.where}')}\n" for note in work.noted[:_SHOWN]]
+    more = [f"{len(work.noted) - _SHOWN} more\n"] if len(work.noted) > _SHOWN else []
+    head = ["not lost:\n"] if notes else []
+    return CommandResult(work.to_json(), "".join([*lines, *head, *notes, *more]), status=FOUND if work else 0)
 
 
 def _listed(found: Sequence[object]) -> str:

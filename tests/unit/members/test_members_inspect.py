@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from support.members import Crew
 
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.members import RepositoryState
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-from pytest_gittrix.workspaces.unfinished import unfinished_work
+from pytest_gittrix.workspaces.unfinished.work import unfinished_work
 
 
 @pytest.fixture
@@ -254,21 +255,21 @@ def test_what_a_person_is_told_of_a_workspace_its_engine_finds_too(crew: Crew) -
 
     work, seen = unfinished_work(crew.repo(life.id)), crew.members.inspect(life.id).repositories
 
-    assert (work.detached, work.nested) == ((commit[:12],), ("vendor/inner",))
+    assert (work.unpushed, work.stashes, work.nested) == (("HEAD (1 commit)",), ("stash@{0}",), ("vendor/inner",))
+    assert commit in seen[0].unpushed[0] or commit.startswith(seen[0].unpushed[0].partition("-")[2])
     assert {*work.modified, *work.staged, *work.untracked, *work.hidden} == {*seen[0].uncommitted}
     assert [label.partition("-")[0] for label in seen[0].unpushed] == ["HEAD", "stash"]
     assert [one.name for one in seen if one.holds_work] == ["app", "projects/app/vendor/inner"]
 
 
-def test_an_agents_settings_lead_a_person_astray_and_not_its_engine(crew: Crew, tmp_path: Path) -> None:
+def test_an_agents_settings_lead_neither_a_person_nor_its_engine_astray(crew: Crew, tmp_path: Path) -> None:
     life = crew.chat()
     crew.put(life.id, "a.txt", "work\n")
     shutil.copytree(crew.repo(life.id) / "src", tmp_path / "elsewhere" / "src")
     crew.git(life.id, "config", "core.worktree", str(tmp_path / "elsewhere"))
 
-    work = unfinished_work(crew.repo(life.id))
-
-    assert work.path == str(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInput, match="elsewhere"):
+        unfinished_work(crew.repo(life.id))
     assert app(crew, life).uncommitted == ("a.txt",)
 
 

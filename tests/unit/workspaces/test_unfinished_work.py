@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import git
 import pytest
@@ -38,6 +39,7 @@ NAMED = {
     "locked": ("locked", "keep this"),
     "live": ("processes", ""),
 }
+ELSEWHERE = {"stash"}  # it stays with the repository
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +64,12 @@ def test_each_form_is_named(world: ToolWorld, name: str) -> None:
     plant(world, FORMS[name], name)
     form, expected = NAMED[name]
 
-    found = dict(unfinished_work(world.path_of()).forms())
+    strict, work = (unfinished_work(world.path_of(), strict=strict) for strict in (True, False))
 
-    assert form in found
-    assert expected in ("", *found[form])
+    assert expected in ("", *dict(strict.forms())[form])
+    noted = {(note.form, note.item): note.grade for note in work.noted}
+    assert bool(work) != (name in ELSEWHERE)
+    assert noted == ({(form, expected): "elsewhere"} if name in ELSEWHERE else {})
 
 
 def test_every_form_at_once_is_named_by_the_command(world: ToolWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +82,9 @@ def test_every_form_at_once_is_named_by_the_command(world: ToolWorld, capsys: py
     assert main(["unfinished", str(path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["data"]
 
-    assert [form for form in (*(form for form, _ in NAMED.values()), "unfinished") if not found[form]] == ["submodules", "detached"]
+    empty = {form for form in (*(form for form, _ in NAMED.values()), "unfinished") if not found[form]}
+    assert empty == {"submodules", "detached", "unmerged", "stashes"}
+    assert {note["form"] for note in found["noted"]} == {"unmerged", "stashes"}  # a stash leads to the commit that it was made on
     assert found["operations"] == ["merge", "sequence of picks"]
     assert main(["unfinished", str(path)]) == 1
     assert "ignored     .env (8 bytes), build/ (" in capsys.readouterr().out
@@ -278,3 +284,153 @@ def test_a_place_without_a_worktree_is_refused(tmp_path: Path, world: ToolWorld)
     world.sh('git clone -q --bare . "$R/bare"')
     with pytest.raises(InvalidInput, match="is a bare repository"):
         unfinished_work(world.root / "bare")
+
+
+# What would not be lost ------------------------------------------------------------------------------------------------------------
+
+
+def noted(path: Path, **options: Any) -> list[tuple[str, str, str]]:
+    """What is noted of a worktree where nothing would be lost."""
+    work = unfinished_work(path, **options)
+    assert not work, dict(work.forms())
+    return [(note.form, note.item, note.where) for note in work.noted]
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "where"),
+    [
+        ("git branch develop", "git push -q origin demo", "refs/remotes/origin/demo"),
+        ("true", "git tag v1", "refs/tags/v1"),
+        ("true", "git branch other", "refs/heads/other"),
+        ("true", "git update-ref refs/checkpoints/1 HEAD", "refs/checkpoints/1"),
+        ("true", "git push -q origin demo:main; git -C ../app fetch -q", "refs/remotes/origin/main"),
+    ],
+    ids=["pushed", "tagged", "another branch", "a private reference", "merged at the remote"],
+)
+def test_a_commit_that_another_reference_has_is_elsewhere(remote: ToolWorld, before: str, work: str, where: str) -> None:
+    remote.sh(before)
+    path = commits(remote, 1)
+    assert len(unfinished_work(path).unmerged) == 1
+    remote.sh(work, path)
+
+    found = noted(path)
+    assert found == [] or [(form, there) for form, _, there in found] == [("unmerged", where)]
+    assert bool(unfinished_work(path, strict=True)) == (found != [])
+
+
+@pytest.fixture
+def remote(world: ToolWorld) -> ToolWorld:
+    """A repository with a remote whose HEAD is not known here."""
+    world.sh('git init -q --bare "$R/o.git"; git remote add origin "$R/o.git"; git push -q origin main; git fetch -q')
+    return world
+
+
+def test_a_branch_that_began_at_another_one_than_main_has_no_work(remote: ToolWorld) -> None:
+    remote.sh("git checkout -q -b develop; echo d > d; git add d; git commit -qm d; git checkout -q main")
+    remote.sh("git worktree add -q ../demo -b demo develop")
+
+    assert noted(remote.repo.parent / "demo") == [("unmerged", remote.sh("git rev-parse develop").strip()[:12], "refs/heads/develop")]
+
+
+@pytest.mark.parametrize(
+    "landing", ["git merge -q --squash demo >/dev/null; git commit -qm all", "git checkout -q demo -- .; git commit -qm tree"]
+)
+def test_a_branch_that_was_squashed_into_a_branch_of_the_remote_is_elsewhere(remote: ToolWorld, landing: str) -> None:
+    remote.sh("git checkout -q -b develop; git checkout -q main")
+    path = commits(remote)
+    remote.sh(f"git checkout -q develop; {landing}; git push -q origin develop; git checkout -q main; git branch -qD develop")
+
+    assert {where for _, _, where in noted(path)} == {"refs/remotes/origin/develop"}
+
+
+def test_what_can_be_made_again_is_noted_by_its_uppermost_directory(world: ToolWorld) -> None:
+    path = world.create()
+    world.sh(
+        "mkdir -p node_modules/a/b build/__pycache__ build/cache sub/.venv; echo x > node_modules/a/b/c.js; echo x > node_modules/d", path
+    )
+    world.sh("echo x > build/__pycache__/x.pyc; echo y > build/__pycache__/y.pyc; echo x > sub/.venv/x; ln -s /etc/hosts build/link", path)
+    world.sh("rmdir build/cache", path)
+
+    assert {item for _, item, _ in noted(path)} == {
+        "node_modules/",
+        "build/__pycache__/x.pyc",
+        "build/__pycache__/y.pyc",
+        "sub/.venv/",
+        "build/link",
+    }
+    world.sh("echo work > build/kept", path)
+    assert unfinished_work(path).ignored == (("build/", 5),)
+
+
+def test_a_directory_that_a_program_marked_can_be_made_again(world: ToolWorld) -> None:
+    world.sh("printf 've/\\ncache/\\n' >> .gitignore; git commit -qam rules")
+    path = world.create()
+    world.sh("mkdir ve cache; echo x > ve/pyvenv.cfg; echo x > ve/a; echo x > cache/a", path)
+    assert unfinished_work(path).ignored == (("cache/", 2),)
+
+    world.sh("printf 'Signature: 8a477f597d28d172789f06886806bc55' > cache/CACHEDIR.TAG", path)
+    assert [item for _, item, _ in noted(path)] == ["cache/", "ve/"]
+
+
+def test_a_repository_says_what_can_be_made_again_and_a_person_what_counts(world: ToolWorld) -> None:
+    path = world.create()
+    world.sh("mkdir build node_modules; echo x > build/a; echo x > node_modules/b; printf '*\\n' > .gittrix-unfinished", path)
+    assert [one for one, _ in unfinished_work(path).ignored] == ["build/"]  # what the worktree itself says counts for nothing
+
+    world.sh("printf 'build/\\n!node_modules/\\n' > .gittrix-unfinished; git add .; git commit -qm settings")
+    world.sh("rm .gittrix-unfinished; git merge -q main", path)
+    assert unfinished_work(path).untracked == ("node_modules/b",)
+    toml = '[tool.gittrix]\\nunfinished = ["node_modules/"]\\n'
+    world.sh(f"printf '{toml}' > pyproject.toml; git rm -q .gittrix-unfinished; git add .; git commit -qm toml")
+    world.sh("git merge -q main", path)
+    assert [one for one, _ in unfinished_work(path).ignored] == ["build/"]
+    assert unfinished_work(path, keep=["node_modules/"]).untracked == ("node_modules/b",)
+
+    world.sh("printf '[tool.gittrix]\\nunfinished = 1\\n' > pyproject.toml; git commit -qam wrong")
+    with pytest.raises(InvalidInput, match="list of patterns"):
+        unfinished_work(path)
+
+
+def test_the_command_takes_patterns_and_can_be_strict(world: ToolWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    path = world.create()
+    world.sh("mkdir node_modules; echo x > node_modules/b", path)
+    assert main(["unfinished", str(path)]) == 0
+    assert capsys.readouterr().out == "nothing would be lost\nnot lost:\nuntracked   node_modules/: can be made again\n"
+    assert main(["unfinished", str(path), "--strict"]) == 1
+    assert main(["unfinished", str(path), "--keep", "node_modules/"]) == 1
+
+
+# Which directory is looked at ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cp -r demo other", "mv demo other", "mv demo other; mkdir demo"])
+def test_a_directory_that_git_takes_for_another_one_is_refused(world: ToolWorld, how: str) -> None:
+    path = world.create()
+    world.sh(how.replace("demo", path.name), path.parent)
+    there = path.parent / "other"
+    (there if there.exists() else path).joinpath("new.txt").write_text("the only copy")
+
+    with pytest.raises(InvalidInput, match="is not the worktree of its git directory") as refusal:
+        unfinished_work(there if there.exists() else path)
+    assert "git worktree repair" in refusal.value.fix
+
+
+def test_a_directory_that_holds_the_repository_takes_all_references_with_it(remote: ToolWorld) -> None:
+    assert noted(remote.repo) == []
+    remote.sh("git checkout -q -b a; echo a > a; git add a; git commit -qm a; git tag t; git checkout -q main; git push -q origin t")
+    remote.sh(
+        "echo b > b; git add b; git stash -q; git worktree add -q --detach ../linked a; git commit -q --allow-empty -m c", remote.repo
+    )
+
+    work = unfinished_work(remote.repo)
+    assert work.unpushed == ("refs/heads/a (1 commit)", "refs/heads/main (1 commit)")
+    assert work.stashes == ("stash@{0}",)
+
+
+def test_a_sparse_checkout_lacks_files_and_loses_none(world: ToolWorld) -> None:
+    world.sh("mkdir d e; echo 1 > d/1; echo 2 > e/2; git add .; git commit -qm d")
+    path = world.create()
+    world.sh("git sparse-checkout set --cone --no-sparse-index d", path)
+    assert noted(path) == []
+    world.sh("mkdir e; echo work > e/2", path)
+    assert unfinished_work(path).hidden == ("e/2",)

@@ -1,0 +1,107 @@
+"""Finds the worktree that a path is in, and refuses one that git itself would take for another."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from contextlib import suppress
+from typing import NamedTuple
+
+from pytest_gittrix.errors import GitFailed, InvalidInput
+from pytest_gittrix.git import libgit2
+
+_STORED = ("HEAD", "config", "index", "packed-refs")
+
+
+class Place(NamedTuple):
+    """A worktree.
+
+    Attributes:
+        root: its directory, without links.
+        git_dir: where libgit2 opens its repository.
+        holds_repository: whether the repository itself is in that directory, and goes with it.
+        baseline: the commit that the engine noted when it made this workspace; None for a directory that is no session's.
+    """
+
+    root: str
+    git_dir: str
+    holds_repository: bool
+    baseline: str | None = None
+
+
+def find_place(path: str) -> Place:
+    """The worktree that a path is in.
+
+    Raises:
+        InvalidInput: there is none; or its git directory is that of another worktree, as after a copy or a move.
+        GitFailed: the repository cannot be read.
+    """
+    top = _top(path)
+    kind, baseline = _noted(top)
+    if baseline is not None and not os.path.lexists(os.path.join(top, ".git")):
+        raise InvalidInput(
+            f"{top} is the workspace of a session, and of the kind {kind!r}, which has no git.",
+            why="What would be lost is known from the session's baseline, and not from a repository.",
+            fix="Ask for it with `gittrix session diff`, or end the session: its work is archived.",
+        )
+    try:
+        git_dir = libgit2.discover_repository(path)
+        if git_dir is None:
+            raise InvalidInput(f"{path} is in no git repository.", fix="Name a worktree.")
+        _require_plain(git_dir)
+        repository = libgit2.Repository(git_dir)
+    except (libgit2.GitError, KeyError, ValueError, OSError) as problem:
+        raise GitFailed(f"{path} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
+    if repository.is_bare:
+        raise InvalidInput(f"{repository.path} is a bare repository.", fix="Name a worktree.")
+    root = os.path.realpath(repository.workdir)
+    if top != root:
+        raise InvalidInput(
+            f"{top} is not the worktree of its git directory: that is {root}.",
+            why="It was copied or moved, or its configuration names another directory, so git would answer for the other one.",
+            fix=f"If it was moved, run `git worktree repair {top}`. If it is a copy, compare it with the other one by hand.",
+        )
+    return Place(root, git_dir, _holds_repository(root, repository.path), baseline)
+
+
+def _top(path: str) -> str:
+    """The nearest directory at or above a path with a ``.git``, or the workspace of a session; the path itself if there is none."""
+    here = os.path.realpath(path)
+    above = here
+    while True:
+        if os.path.lexists(os.path.join(above, ".git")) or _noted(above)[1] is not None:
+            return above
+        if above == os.path.dirname(above):
+            return here
+        above = os.path.dirname(above)
+
+
+def _noted(root: str) -> tuple[str, str | None]:
+    """The kind and the baseline of a session's workspace, as the engine noted them beside it; None for any other directory."""
+    with (
+        suppress(OSError, ValueError, KeyError, TypeError),
+        open(os.path.join(os.path.dirname(root), "engine", "workspace.json"), "rb") as file,
+    ):
+        note = json.load(file)
+        if os.path.basename(root) == "workspace":
+            return str(note["kind"]), str(note["commit"])
+    return "", None
+
+
+def _require_plain(git_dir: str) -> None:
+    """Refuse a repository in which a pipe or a link stands for a file that is read at once: a look would wait, or read elsewhere."""
+    for name in _STORED:
+        with suppress(FileNotFoundError):
+            status = os.lstat(os.path.join(git_dir, name))
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(f"{os.path.join(git_dir, name)} is no file")
+
+
+def _holds_repository(root: str, git_dir: str) -> bool:
+    try:
+        with open(os.path.join(git_dir, "commondir"), encoding="utf-8", errors="surrogateescape") as file:
+            common = os.path.join(git_dir, file.read().strip())
+    except OSError:
+        common = git_dir
+    return f"{os.path.realpath(common)}/".startswith(f"{root}/")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,43 @@ _DROPPED: Final = (
     "LANGUAGE",
     "LC_MESSAGES",
 )
+
+LOCAL_VARIABLES: Final = frozenset(
+    {
+        # What `git rev-parse --local-env-vars` lists: git itself withholds these from a git that it starts in another repository.
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_CONFIG_COUNT",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+        # What git gives to a hook or to the commands of a rebase, and what its options (`git --literal-pathspecs commit`) hand on to them.
+        "GIT_ATTR_SOURCE",
+        "GIT_CHERRY_PICK_HELP",
+        "GIT_GLOB_PATHSPECS",
+        "GIT_ICASE_PATHSPECS",
+        "GIT_LITERAL_PATHSPECS",
+        "GIT_NAMESPACE",
+        "GIT_NOGLOB_PATHSPECS",
+        "GIT_QUARANTINE_PATH",
+        "GIT_REFLOG_ACTION",
+    }
+)
+"""Git's variables that hold for one repository, or for one command in it. Where they leak, git works there, whatever its directory.
+
+Those that a person sets for every repository are none of them: whose configuration is read, who commits, how git asks and connects.
+"""
+_LOCAL_FAMILIES: Final = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_PUSH_CERT", "GIT_PUSH_OPTION_")
 
 _GLOBAL_FILE: Final = ".gitconfig"
 _SYSTEM_FILE: Final = ".gitconfig-system"
@@ -155,6 +192,16 @@ def empty_repository(format_name: str) -> str:
         if not os.path.isdir(path):  # otherwise a process that was forked from this one, and has the same home, was faster
             raise
     return path
+
+
+def local_variables(environment: Iterable[str]) -> list[str]:
+    """The names among those of an environment that are git's local variables."""
+    return [name for name in environment if name in LOCAL_VARIABLES or name.startswith(_LOCAL_FAMILIES)]
+
+
+def without_local_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment without git's local variables, for a program that works in another repository."""
+    return {name: value for name, value in environment.items() if name not in local_variables([name])}
 
 
 def hermetic_env(home: Path | None = None, *, base: Mapping[str, str] | None = None, when: datetime | None = None) -> dict[str, str]:

@@ -78,7 +78,7 @@ class _Config(NamedTuple):
     identity: tuple[str | None, str | None]
 
 
-class _Location(NamedTuple):
+class Location(NamedTuple):
     """A repository that was discovered from a path: its git directory, and the work tree that the path is in, if it is in one."""
 
     git_dir: str
@@ -86,22 +86,23 @@ class _Location(NamedTuple):
 
     @property
     def common_dir(self) -> str:
+        """The directory of objects and branches, which a linked work tree shares with others."""
         pointer = read_text(os.path.join(self.git_dir, "commondir"))
         return os.path.normpath(os.path.join(self.git_dir, pointer)) if pointer else self.git_dir
 
 
-def _discover(start: str) -> _Location:
-    """Find the repository that ``start`` is, or the nearest one above it."""
+def discover(start: str) -> Location:
+    """Find the repository that ``start`` is, or the nearest one above it. Raises AdapterUnavailable where there is none."""
     here = start
     while True:
         dotgit = os.path.join(here, ".git")
         if os.path.isdir(dotgit):
-            return _Location(dotgit, here)
+            return Location(dotgit, here)
         pointer = read_text(dotgit) if os.path.isfile(dotgit) else None
         if pointer is not None and pointer.startswith("gitdir:"):
-            return _Location(os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip())), here)
+            return Location(os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip())), here)
         if all(os.path.exists(os.path.join(here, name)) for name in ("HEAD", "objects", "refs")):
-            return _Location(here, None)
+            return Location(here, None)
         above = os.path.dirname(here)
         if above == here:
             raise AdapterUnavailable(
@@ -251,7 +252,7 @@ class Repository:
         landed: the commit that this object landed last, since the next session mostly starts from it; None if that was a large one.
     """
 
-    def __init__(self, location: _Location) -> None:
+    def __init__(self, location: Location) -> None:
         self.git_dir = location.git_dir
         self.common_dir = common_dir = location.common_dir
         self._root = location.work_tree if location.git_dir == common_dir else None
@@ -280,7 +281,7 @@ class Repository:
         start = os.path.realpath(path)
         if not os.path.isdir(start):
             raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
-        return cls(_discover(start))
+        return cls(discover(start))
 
     def __enter__(self) -> Repository:
         return self
@@ -295,7 +296,7 @@ class Repository:
     def is_found_from(self, path: str) -> bool:
         """Whether opening a path opens this repository."""
         try:
-            return os.path.realpath(_discover(os.path.realpath(path)).common_dir) == os.path.realpath(self.common_dir)
+            return os.path.realpath(discover(os.path.realpath(path)).common_dir) == os.path.realpath(self.common_dir)
         except AdapterUnavailable:
             return False
 

@@ -7,7 +7,7 @@ is in other modules.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.plugin.evals.outcome import EvalSample
     from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
     from pytest_gittrix.plugin.run_end import TerminalSection
+    from pytest_gittrix.plugin.surroundings import Surroundings
     from pytest_gittrix.testing.faults.crash import Crash
     from pytest_gittrix.testing.faults.powercut import PowerCuts
     from pytest_gittrix.testing.faults.small_disks import SmallDisks
@@ -44,10 +45,11 @@ if TYPE_CHECKING:
 _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _FAILED = pytest.StashKey[bool]()
-_LEAKED = pytest.StashKey[list[str]]()
+_SURROUNDINGS = pytest.StashKey["Surroundings"]()
+_NOTES = pytest.StashKey[list[str]]()
 _SECTIONS: pytest.StashKey[tuple[TerminalSection, ...]] = pytest.StashKey()
 _OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clause.PROPERTY and nodes.RUN, whose modules are too slow to load in every run
-_WORKER_KEY = "gittrix_leaked"
+_WORKER_KEY = "gittrix_notes"
 
 
 __getattr__ = door(
@@ -114,6 +116,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test with gittrix fixtures without git's local variables, and note what changes meanwhile in the checkout of the run."""
+    if not any(name.startswith("gittrix") for name in getattr(item, "fixturenames", ())):
+        return (yield)
+    with _surroundings(item.config).around(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failing test up to the user's line, and its world once; after the test, keep its worlds or remove them."""
     if call.when == "call" and any(name == "gittrix_clause" for name, _ in item.user_properties):
@@ -153,13 +164,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Finish clauses and evals, delete removed worlds, and send the controller what only this process knows."""
     _finish_run(session)
-    worlds = session.config.stash.get(_WORLDS, None)
-    if worlds is None:
-        return
-    worlds.close()
-    _remember_leaked(session.config, worlds.leaked)
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_WORKER_KEY] = list(worlds.leaked)
+    config = session.config
+    if (worlds := config.stash.get(_WORLDS, None)) is not None:
+        worlds.close()
+    if (surroundings := config.stash.get(_SURROUNDINGS, None)) is not None:
+        surroundings.close()
+        _remember(config, surroundings.notes)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[_WORKER_KEY] = surroundings.notes
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -171,21 +183,17 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Receive what a worker of xdist sent."""
-    _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
+    _remember(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the results of clauses and evals; warn of an environment that directs the tests' git commands to a real repository."""
+    """Show the results of clauses and evals, and what there is to say of git's variables and of the checkout of the run."""
     for section in config.stash.get(_SECTIONS, ()):
         terminalreporter.section(section.title)
         for line, colour in section.lines:
             terminalreporter.write_line(line, **({colour: True} if colour else {}))
-    leaked = config.stash.get(_LEAKED, [])
-    if leaked:
-        terminalreporter.write_line(
-            f"gittrix: this run was started with {', '.join(leaked)} set, perhaps from a git hook. The gittrix fixtures are not "
-            "affected; other git commands of these tests act on that repository, whatever their working directory."
-        )
+    for note in config.stash.get(_NOTES, ()):
+        terminalreporter.write_line(note)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
@@ -219,7 +227,8 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     worlds = Worlds(
         base / "gittrix",
         shared=shared / "gittrix-shared",
-        defaults={"workspace": options.workspace, "clock_start": options.clock_start},
+        defaults={"workspace": options.workspace, "clock_start": options.clock_start, "git_variables": options.git_variables},
+        run_from=config.invocation_params.dir,
         prepare=prepare,
         keep_all=options.keep == "all",
     )
@@ -464,9 +473,17 @@ def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException]
     return hide_frames(failure.value, getattr(item, "module", None))
 
 
-def _remember_leaked(config: pytest.Config, names: Any) -> None:
-    known = config.stash.setdefault(_LEAKED, [])
-    known += [name for name in names if name not in known]
+def _surroundings(config: pytest.Config) -> Surroundings:
+    if _SURROUNDINGS not in config.stash:
+        from pytest_gittrix.plugin.surroundings import Surroundings
+
+        config.stash[_SURROUNDINGS] = Surroundings(config.invocation_params.dir, _resolved(config).git_variables)
+    return config.stash[_SURROUNDINGS]
+
+
+def _remember(config: pytest.Config, notes: Iterable[str]) -> None:
+    known = config.stash.setdefault(_NOTES, [])
+    known += [note for note in notes if note not in known]
 
 
 def _finish_run(session: pytest.Session) -> None:

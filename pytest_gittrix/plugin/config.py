@@ -90,6 +90,12 @@ OPTIONS: Final = (
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
     Option("git", "git", "the git program"),
+    Option(
+        "git-variables",
+        "drop",
+        "whether tests with gittrix fixtures have git's local variables, such as the GIT_DIR of a git hook",
+        ("drop", "keep"),
+    ),
     Option("profile", "default", "how much the package's own state machines try", PROFILES),
     Option("system", "", "the session system under test, as package.module:attribute"),
     Option(
@@ -141,6 +147,7 @@ class GittrixConfig(NamedTuple):
         keep: ``failed``, ``all`` or ``none``.
         artifacts: the absolute path of the directory for bundles of failed tests; None for no bundles.
         git: absolute path of the git program, or the plain name if PATH is to decide.
+        git_variables: ``drop`` or ``keep``.
         profile: ``quick``, ``default`` or ``soak``.
         system: the session system under test, if one was named.
         conformance_report: the absolute paths of the reports on the conformance clauses.
@@ -163,6 +170,7 @@ class GittrixConfig(NamedTuple):
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None
     git: str
+    git_variables: Literal["drop", "keep"]
     profile: Literal["quick", "default", "soak"]
     system: SessionSystem | None
     conformance_report: tuple[Path, ...]

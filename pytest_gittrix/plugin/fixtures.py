@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,17 +20,6 @@ from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Changes
-
-# Each of these directs git commands to another repository, whatever ``-C`` and the working directory say.
-LOCATING: Final = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_NAMESPACE",
-)
 
 _TRASH_LIMIT: Final = 100
 _ARGUMENTS: Final = tuple(name for name, parameter in signature(World.open).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY)
@@ -61,12 +49,12 @@ class Worlds:
         directory: the parent of the worlds' directories; made when needed.
         shared: the directory of templates, which several processes may share; ``directory`` by default.
         defaults: default arguments of ``World.open``.
+        run_from: the directory that the test run was started in; the current one by default.
         prepare: called with each world before its user gets it.
         keep_all: whether :meth:`open` leaves all worlds on disk.
 
     Attributes:
         opened: the worlds since the last :meth:`settle` that are still on disk.
-        leaked: names of the variables, set when the first world was opened, that would have led git to another repository.
     """
 
     def __init__(
@@ -75,13 +63,14 @@ class Worlds:
         *,
         shared: Path | None = None,
         defaults: Mapping[str, Any] | None = None,
+        run_from: Path | None = None,
         prepare: Callable[[World], object] | None = None,
         keep_all: bool = False,
     ) -> None:
         self.opened: list[Opened] = []
-        self.leaked: tuple[str, ...] = ()
         self._directory = directory
         self._defaults = {"templates": Templates((shared or directory) / "templates"), **(defaults or {})}
+        self._run_from = run_from
         self._prepare = prepare
         self._keep_all = keep_all
         self._numbers = count()
@@ -133,10 +122,12 @@ class Worlds:
             )
         number = next(self._numbers)
         if number == 0:
-            self.leaked = tuple(name for name in LOCATING if name in os.environ)
             self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{number:04}-{re.sub(r'[^A-Za-z0-9_]+', '-', name)[:40]}"
-        return World.open(path, **{**self._defaults, **arguments})
+        world = World.open(path, **{**self._defaults, **arguments})
+        if self._run_from is not None:
+            world.durable.run_from = world.rival.run_from = self._run_from
+        return world
 
     @contextmanager
     def standing(self, world: World) -> Iterator[Opened]:

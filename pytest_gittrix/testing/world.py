@@ -20,6 +20,7 @@ from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.eventlog.log import Durability
+from pytest_gittrix.testing.local_variables import GitVariables, withheld
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.repos.templates import Templates
@@ -77,6 +78,7 @@ class World(Place):
         clock: FrozenClock | None = None,
         separate_files: bool = True,
         keep: bool | None = None,
+        git_variables: GitVariables = "drop",
     ) -> World:
         """Create a world. The same arguments give the same commit and session ids, everywhere (rule 13, docs/explanation/rules.md).
 
@@ -100,6 +102,8 @@ class World(Place):
             clock: a clock to use instead of a new one; it decides where time starts, and is not closed.
             separate_files: see ``FrozenClock``.
             keep: whether the directory stays when the world is closed; by default a given one does and a temporary one does not.
+            git_variables: ``drop`` to have none of git's local variables in ``os.environ`` until the world is closed, so that a git hook's
+                ``GIT_DIR`` leads no program of the test to the repository of the hook; or ``keep``.
 
         Raises:
             InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
@@ -108,6 +112,7 @@ class World(Place):
         level: Level = "jail" if workspace == "overlay" else "off"
         ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine=level)
         with ExitStack() as closing:
+            closing.enter_context(withheld(git_variables))
             place = closing.enter_context(
                 Place.open(
                     path,

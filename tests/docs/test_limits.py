@@ -62,6 +62,20 @@ def shows(*beginnings: str) -> Callable[[Example], Example]:
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "Only tests with gittrix fixtures run without": (
+        "plugin/test_git_hooks.py::test_an_agent_that_a_hook_tests_commits_in_its_workspace_and_nowhere_else",
+        "unit/testing/test_local_variables.py::test_an_open_world_withholds_them_and_a_closed_one_does_not",
+    ),
+    "In a git hook, other tests have": (
+        "plugin/test_git_hooks.py::test_an_agent_that_a_hook_tests_commits_in_its_workspace_and_nowhere_else",
+    ),
+    "Who changed the checkout of the run": (
+        "unit/testing/test_durable_repo_reads.py::test_a_change_in_the_checkout_of_the_run_is_an_assertion_error_in_four_parts",
+    ),
+    "`unchanged()` also fails if a person": ("unit/testing/test_durable_repo_reads.py::test_both_repositories_are_named_if_both_changed",),
+    "What is changed in files alone": (
+        "unit/testing/test_durable_repo_reads.py::test_the_checkout_of_the_run_is_left_out_where_asked_and_where_it_is_durables_own",
+    ),
     "A program that stays ends with its session": (
         "unit/engine/test_session_programs.py::test_a_program_that_stays_ends_with_its_programs_or_its_session",
     ),

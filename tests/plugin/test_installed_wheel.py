@@ -40,13 +40,28 @@ FIXTURES = sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?
 ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
 
 GIVEN = {
-    "command line": {"clock-start": "2041-02-03T04:05:06Z", "freeze": "all", "workspace": "lazy", "keep": "all", "profile": "soak"},
-    "environment": {"clock-start": "2042-02-03T04:05:06Z", "freeze": "none", "workspace": "copy", "keep": "none", "profile": "quick"},
+    "command line": {
+        "clock-start": "2041-02-03T04:05:06Z",
+        "freeze": "all",
+        "workspace": "lazy",
+        "keep": "all",
+        "git-variables": "keep",
+        "profile": "soak",
+    },
+    "environment": {
+        "clock-start": "2042-02-03T04:05:06Z",
+        "freeze": "none",
+        "workspace": "copy",
+        "keep": "none",
+        "git-variables": "keep",
+        "profile": "quick",
+    },
     "configuration": {
         "clock-start": "2043-02-03T04:05:06Z",
         "freeze": "wall",
         "workspace": "worktree",
         "keep": "failed",
+        "git-variables": "drop",
         "profile": "soak",
     },
 }
@@ -246,11 +261,11 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     arguments, variables = give(way, given, project)
 
     table = installed.pytest("--gittrix-show-config", *arguments, where=project, **variables)
-    done = installed.pytest(*arguments, "check_options.py", where=project, **variables, GIVEN=json.dumps(given))
+    done = installed.pytest(*arguments, "check_options.py", where=project, **variables, GIVEN=json.dumps(given), GIT_PREFIX="src/")
 
     versions = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
     assert {name: value for name, value in versions.items() if name not in EVALS} == given, table.stderr
-    assert summary(done) == {"passed": 8, "failed": 1}, done.stdout + done.stderr
+    assert summary(done) == {"passed": 9, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout
     assert "version" in calls.read_text(encoding="utf-8").split()
@@ -260,7 +275,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     assert bundle.name == "check_options.py-test_that_fails"
     assert (bundle / "durable.log").read_text(encoding="utf-8").endswith("Say who owns what\n")
     worlds = [path.name[5:] for path in (project.parent / "base" / "gittrix").glob("[0-9]*")]
-    kept = {"all": 6, "failed": 1, "none": 0}[given["keep"]]
+    kept = {"all": 7, "failed": 1, "none": 0}[given["keep"]]
     assert len(worlds) == kept
     assert ("test_that_fails" in worlds) is (kept > 0)
 

@@ -1,4 +1,4 @@
-"""The plugin among others: unused, switched off, in several processes, in random order, started from a git hook."""
+"""The plugin among others: unused, switched off, in several processes, in random order."""
 
 from __future__ import annotations
 
@@ -78,38 +78,6 @@ def test_tests_run_in_any_order(pytester: pytest.Pytester) -> None:
     """)
 
     pytester.runpytest_inprocess("-p", "no:schemathesis", "-p", "randomly", "-p", "no:cacheprovider").assert_outcomes(passed=4)
-
-
-@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "workers"])
-def test_a_run_started_from_a_git_hook_touches_no_other_repository(
-    processes: list[str], pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = tmp_path / "mine"
-    subprocess.run(["git", "init", "--quiet", str(mine)], check=True, timeout=60)
-    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
-    monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(mine / ".git" / "index"))
-    pytester.makepyfile("""
-        def test_it(gittrix_session, gittrix_durable, gittrix_rival):
-            gittrix_rival.commit({"r.txt": "x"}, message="rival")
-            gittrix_durable.git("commit", "--quiet", "--allow-empty", "--message=mine")
-            gittrix_durable.repo.index.add(["app.py"])
-            gittrix_session.write("a.txt", "x")
-            gittrix_session.promote()
-    """)
-
-    result = pytester.runpytest_subprocess(*processes)
-
-    result.assert_outcomes(passed=1)
-    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
-    result.stdout.fnmatch_lines(["gittrix: this run was started with GIT_DIR, GIT_INDEX_FILE set, perhaps from a git hook.*"])
-
-
-def test_the_note_about_a_hook_is_only_for_runs_that_open_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    pytester.makepyfile("def test_it(): pass")
-
-    pytester.runpytest_inprocess("-p", "no:schemathesis", "-p", "no:cacheprovider").stdout.no_fnmatch_line("gittrix: *")
 
 
 def test_nothing_warns_under_development_mode(pytester: pytest.Pytester) -> None:

@@ -23,7 +23,10 @@ from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FOR_PEOPLE: Final = {"GITHUB_TOKEN": "hunter2", "A_KEY": "hunter2", "SSH_AUTH_SOCK": "/run/agent.sock", "GITTRIX_HOME": "/nowhere"}
+FOR_PEOPLE: Final = {"GITHUB_TOKEN": "hunter2", "A_KEY": "hunter2", "SSH_AUTH_SOCK": "/run/agent.sock", "GITTRIX_HOME": "/nowhere"} | {
+    "GIT_DIR": "/nowhere/.git",  # as in a git hook
+    "GIT_INDEX_FILE": "/nowhere/.git/index",
+}
 
 AGENT: Final = r"""
 import json, os, signal, socket, subprocess, sys, urllib.request

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.git.environment import without_local_variables
 from pytest_gittrix.record.eventlog.events import Actor
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -50,8 +51,11 @@ class SessionObject:
         return self._recorder.id
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for a program of the agent, with its session's id; ``base`` is this process's by default."""
-        return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
+        """The environment for a program of the agent, with its session's id.
+
+        ``base`` is this process's by default, without git's local variables: from a git hook they would lead the agent's git elsewhere.
+        """
+        return {**(without_local_variables(os.environ) if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
 
 
 def parts_of(session: SessionObject) -> SessionParts:

@@ -29,6 +29,7 @@ from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.recorder import Listener, Recorder
 from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
+from pytest_gittrix.git.environment import local_variables
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.proc import end_tree, lead
 from pytest_gittrix.record.eventlog.events import Event, live_event
@@ -438,6 +439,8 @@ def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine:
 
         parts_of(context.session).recorder.emit = partial(send, "event")
         context = replace(context, _warn=partial(_ask_engine, send, answers))
+        for name in local_variables(os.environ):
+            del os.environ[name]
         os.environ.update(context.session.environment({}))
         try:
             outcome: tuple[str, Any] = ("done", call(fn, context))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.git.environment import without_local_variables
 from pytest_gittrix.os_level.proc import end_tree
 from pytest_gittrix.testing.faults.fault_sweep import CheckFailed, Progress, Report, kind_of, require_kind, sweep_and_check
 from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
@@ -28,8 +29,6 @@ DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
 LARGEST: Final = 256 << 20
 """Bytes a directory may hold: it is copied before each run."""
 
-# These would lead a git command out of the copy, to the repository that a hook or a script works on.
-_LOCATING: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 _LONGEST_LINE: Final = 300
 
 
@@ -148,7 +147,7 @@ def _variables(faulty: SupervisedRun, fault: Fault | None) -> dict[str, str]:
 
 def _prepared(scratch: Path, directory: Path, setup: str | None, timeout: float) -> _Copy:
     work, first = scratch / "work", scratch / "first"
-    env = {name: value for name, value in os.environ.items() if name not in _LOCATING} | {"PWD": str(work)}
+    env = without_local_variables(os.environ) | {"PWD": str(work)}  # git's would lead a git command out of the copy
     copy = _Copy(work, first, Trash(str(scratch / "trash")), env, timeout)
     _copy(directory, work)
     if setup is not None and (problem := copy.shell(setup)):

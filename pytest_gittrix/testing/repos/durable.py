@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.clock.propagation import git_dates
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
+from pytest_gittrix.errors import CapabilityMissing, DurableLocked, GittrixError, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.checkout_update import LockedCheckout, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -25,6 +25,7 @@ from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.testing.repos.checkout_watch import CheckoutWatch
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 from pytest_gittrix.testing.repos.history import Contents, check_fit, resolve
 from pytest_gittrix.testing.repos.templates import HUMAN
@@ -55,6 +56,7 @@ class DurableRepo:
     Attributes:
         path: as given, absolute.
         branch: as given.
+        run_from: the directory that the test run was started in, if ``unchanged`` is to watch the checkout there; None for no other.
     """
 
     person: ClassVar[tuple[str, str]] = HUMAN
@@ -73,6 +75,7 @@ class DurableRepo:
         branch_ref(branch)
         self.path = Path(os.path.abspath(path))
         self.branch = branch
+        self.run_from: Path | None = None
         self._when = when if when is not None else SystemClock().now
         self._home = home
         self._repo: Repo | None = None
@@ -128,24 +131,38 @@ class DurableRepo:
         return Fingerprint.of(self.path, objects=objects)
 
     @contextmanager
-    def unchanged(self, *, objects: bool = False) -> Iterator[Fingerprint]:
+    def unchanged(self, *, objects: bool = False, elsewhere: bool = True) -> Iterator[Fingerprint]:
         """Check that the block changes nothing: references, HEAD, configuration, hooks, stash, reflogs, index, work tree bytes.
 
         It is checked also when the block raises, so that a refusal which left something behind does not go unnoticed.
 
         Args:
             objects: check the object database too.
+            elsewhere: check also that HEAD, its branch and the index are as before in the checkout that the test run was started in.
 
         Raises:
             AssertionError: something changed; the message has a line for each difference.
         """
         before = self.fingerprint(objects=objects)
-        try:
-            yield before
-        finally:
-            differences = before.diff(self.fingerprint(objects=objects))
-            if differences:
-                raise AssertionError("\n  ".join([f"{self.path} changed:", *differences]))
+        watch = self._watch_elsewhere() if elsewhere else None
+        with nullcontext() if watch is None else watch:
+            try:
+                yield before
+            finally:
+                differences = before.diff(self.fingerprint(objects=objects))
+                found = ["\n  ".join([f"{self.path} changed:", *differences])] if differences else []
+                if watch is not None and (lines := watch.changes()):
+                    found.append(_changed_elsewhere(watch.root, lines))
+                if found:
+                    raise AssertionError("\n".join(found))
+
+    def _watch_elsewhere(self) -> CheckoutWatch | None:
+        """The watch of the checkout that the run was started in, unless it is of this repository, which is compared whole."""
+        watch = None if self.run_from is None else CheckoutWatch.around(self.run_from)
+        if watch is None or not Path(os.path.realpath(watch.common_dir)).is_relative_to(os.path.realpath(self.path)):
+            return watch
+        watch.close()
+        return None
 
     @property
     def repo(self) -> Repo:
@@ -364,6 +381,18 @@ class Rival(DurableRepo):
 
     person = RIVAL
     _in_checkout = False
+
+
+def _changed_elsewhere(root: str, lines: list[str]) -> str:
+    return str(
+        GittrixError(
+            "\n  ".join([f"{root}, where this test run was started, changed:", *lines]),
+            why="Nothing in a world works there: a program of this test was led to that repository, and what it changed is there for good.",
+            fix="Start programs in workspace_path (cwd=), or by session.run; git's reflog has what HEAD was at. If a person or another "
+            "program did it meanwhile, run the test again.",
+            opt_out="unchanged(elsewhere=False) watches the durable repository alone.",
+        )
+    )
 
 
 def _put(files: SafeDir, path: str, mode: int, data: bytes) -> None:

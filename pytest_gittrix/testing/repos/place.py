@@ -95,6 +95,8 @@ class Place:
             closing.callback(durable.close)
             rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
             closing.callback(rival.close)
+            with suppress(FileNotFoundError):  # the current directory was removed
+                durable.run_from = rival.run_from = Path.cwd()
             return cls(root, durable=durable, rival=rival, clock=clock, templates=chosen, closing=closing.pop_all())
 
     def __repr__(self) -> str:

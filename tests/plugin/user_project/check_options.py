@@ -35,6 +35,10 @@ def test_git(gittrix_durable: DurableRepo) -> None:
     assert gittrix_durable.git("version").startswith("git version")
 
 
+def test_git_variables(gittrix_durable: DurableRepo) -> None:
+    assert ("GIT_PREFIX" in os.environ) is (GIVEN["git-variables"] == "keep")
+
+
 def test_system(gittrix_system: SessionSystem) -> None:
     assert gittrix_system.name == GIVEN["system"].partition("_")[0]
 

@@ -181,6 +181,27 @@ def test_a_turn_that_is_deaf_and_has_children_is_ended_with_all_of_them(site: Si
     assert [pid for pid in pids if is_alive(pid)] == []
 
 
+def test_programs_of_an_agent_that_is_started_from_a_git_hook_work_in_its_workspace(
+    session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/real/.git")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
+    top = ["git", "rev-parse", "--show-toplevel"]
+
+    def found(context: TurnContext) -> str:
+        return subprocess.check_output(top, cwd=context.session.workspace_path, text=True).strip()
+
+    turn = session.start_turn(found)
+    assert turn.wait(LONG)
+    assert turn.value == str(session.workspace_path)
+    environment = session.environment()
+    assert subprocess.check_output(top, cwd=session.workspace_path, env=environment, text=True).strip() == str(session.workspace_path)
+    assert environment["GITTRIX_SESSION_ID"] == session.id
+    assert "GIT_CONFIG_KEY_0" not in environment
+    assert session.environment({"GIT_DIR": "named"})["GIT_DIR"] == "named"
+    assert os.environ["GIT_DIR"] == "/real/.git"
+
+
 def test_what_a_turn_leaves_running_ends_with_it(session: UserSession) -> None:
     turn = session.start_turn(lambda _context: subprocess.Popen(["sleep", "600"]).pid)
 

@@ -14,7 +14,17 @@ import pytest
 
 from pytest_gittrix.errors import GitFailed
 from pytest_gittrix.git import environment
-from pytest_gittrix.git.environment import OLDEST_GIT, empty_repository, git_binary, git_version, hermetic_env, run_git
+from pytest_gittrix.git.environment import (
+    LOCAL_VARIABLES,
+    OLDEST_GIT,
+    empty_repository,
+    git_binary,
+    git_version,
+    hermetic_env,
+    local_variables,
+    run_git,
+    without_local_variables,
+)
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -242,3 +252,20 @@ def test_another_git_can_be_named_and_its_absence_and_age_are_typed_errors(tmp_p
     assert fresh(ask, PYTEST_GITTRIX_GIT=str(old)).stdout == f"{old}\n"
     assert f"{old} is git 2.31.9" in fresh(ask, PYTEST_GITTRIX_GIT=str(old)).stderr
     assert "No git binary was found as 'no-such-git'" in fresh(ask, PYTEST_GITTRIX_GIT="no-such-git").stderr
+
+
+def test_gits_own_list_of_local_variables_is_known_whole() -> None:
+    listed = run_git(["rev-parse", "--local-env-vars"]).decode().split()
+
+    assert "GIT_DIR" in listed
+    assert set(listed) <= LOCAL_VARIABLES
+
+
+def test_a_copy_without_local_variables_keeps_what_a_person_sets_for_every_repository() -> None:
+    persons = dict.fromkeys(
+        ("GIT_CEILING_DIRECTORIES", "GIT_CONFIG_GLOBAL", "GIT_AUTHOR_NAME", "GIT_SSH_COMMAND", "GIT_EXEC_PATH", "PATH"), "x"
+    )
+    local = dict.fromkeys((*LOCAL_VARIABLES, "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_12", "GIT_PUSH_OPTION_COUNT", "GIT_PUSH_OPTION_0"), "y")
+
+    assert without_local_variables({**persons, **local}) == persons
+    assert sorted(local_variables({**persons, **local})) == sorted(local)

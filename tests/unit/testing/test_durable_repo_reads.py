@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from support.durable_repo import POINTER, kinds, make, status
+from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import CapabilityMissing, GitFailed, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Executable, Submodule, Symlink
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/run-tests-from-a-git-hook.md"
 
 
 @pytest.fixture
@@ -174,6 +177,53 @@ def test_an_error_passes_through_where_nothing_changed(durable: DurableRepo) -> 
     with pytest.raises(ZeroDivisionError):
         with durable.unchanged():
             raise ZeroDivisionError
+
+
+# The checkout that the run was started in ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(durable: DurableRepo, tmp_path: Path) -> GitRepo:
+    durable.run_from = tmp_path / "project"
+    return GitRepo.make(durable.run_from, {"mine.txt": "mine\n"})
+
+
+def test_a_change_in_the_checkout_of_the_run_is_an_assertion_error_in_four_parts(durable: DurableRepo, project: GitRepo) -> None:
+    with pytest.raises(AssertionError) as caught, durable.unchanged():
+        project.git("commit", "-q", "--allow-empty", "-m", "agent")
+
+    message = str(caught.value)
+    fact, moved, why, fix, opt_out = message.splitlines()
+    assert f"\n{why}\n{fix}\n{opt_out}\n```\n" in PAGE.read_text(encoding="utf-8")
+    assert fact == f"{project.path}, where this test run was started, changed:"
+    assert moved.startswith("  HEAD: main at ")
+    assert moved.endswith(" (commit: agent)")
+    assert why.startswith("Nothing in a world works there")
+    assert "workspace_path (cwd=)" in fix
+    assert opt_out.startswith("unchanged(elsewhere=False)")
+
+
+def test_both_repositories_are_named_if_both_changed(durable: DurableRepo, project: GitRepo) -> None:
+    with pytest.raises(AssertionError) as caught, durable.unchanged():
+        durable.dirty({"new": "x"})
+        (project.path / "mine.txt").write_text("agent\n")
+        project.git("add", "-A")
+
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{durable.path} changed:"
+    assert "  index: mine.txt" in lines
+
+
+def test_the_checkout_of_the_run_is_left_out_where_asked_and_where_it_is_durables_own(durable: DurableRepo, project: GitRepo) -> None:
+    with durable.unchanged(elsewhere=False):
+        project.git("commit", "-q", "--allow-empty", "-m", "agent")
+    with durable.unchanged():
+        (project.path / "mine.txt").write_text("a file alone\n")
+    durable.git("worktree", "add", "-q", "-b", "w", str(project.path / "linked"))
+    durable.run_from = project.path / "linked"
+    with pytest.raises(AssertionError) as caught, durable.unchanged():
+        durable.git("-C", str(durable.run_from), "commit", "-q", "--allow-empty", "-m", "agent")
+    assert "where this test run was started" not in str(caught.value)
 
 
 # The rival, and other repositories ---------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ class AsyncGitTrix(Mirror[GitTrix]):
     evict = mirrored(GitTrix.evict)
     archives = mirrored(GitTrix.archives)
     sweep = mirrored(GitTrix.sweep)
+    swept = mirrored(GitTrix.swept)
     postponed = mirrored(GitTrix.postponed)
     recover = mirrored(GitTrix.recover)
     moved_refs = mirrored(GitTrix.moved_refs)

@@ -10,7 +10,7 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.eviction.evictor import check_end, check_outcome, is_repeated, require_evictable
 from pytest_gittrix.engine.eviction.removal import was_postponed
 from pytest_gittrix.engine.operations.expiry import resolution_ns
-from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.engine.services import EngineServices, Sweeper, Swept
 from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.os_level.monotonic import OutOfTime
 
@@ -40,8 +40,13 @@ def postponed(services: EngineServices) -> list[str]:
     return found
 
 
-def sweep(services: EngineServices) -> list[str]:
-    """Evict every session past its time to live; ``GitTrix.sweep`` says more."""
+def sweep(services: EngineServices, by: Sweeper = "sweep()") -> list[str]:
+    """Evict every session past its time to live; ``GitTrix.sweep`` says more.
+
+    Args:
+        services: of the engine.
+        by: what sweeps, for ``GitTrix.swept``.
+    """
     services.index.sync()
     evicted: list[str] = []
     slow: list[str] = []
@@ -73,5 +78,6 @@ def sweep(services: EngineServices) -> list[str]:
     for id_ in tuple(slow):  # last, since each takes as long as it needs to say when it was used
         end_due(id_, patient=True)
     if evicted:
+        services.swept += (Swept(id_, now, by) for id_ in evicted)
         services.tidy()
     return evicted

@@ -146,7 +146,7 @@ class GitTrix:
             private_directory(self.store.root, close=self.store.root == default_store())
         if not is_at_rest(str(self.store.root), self.clock.now_ns()):
             self.recover()
-            self.sweep()
+            sweep(self.services, "the start of the engine")
         if self._timer is None and self._sweep_interval is not None:
             self._timer = self.clock.every(self._sweep_interval, _sweeping(self.services))
         return self
@@ -373,6 +373,13 @@ class GitTrix:
         """
         return sweep(self.services)
 
+    def swept(self) -> list[str]:
+        """The sessions that were evicted by sweeps since this engine began, in order, whoever swept; of more than 1000 the last.
+
+        The timer sweeps every ``sweep_interval``, so that ``sweep()`` often finds nothing left to evict.
+        """
+        return [one.id for one in self.services.swept.copy()]  # the timer may sweep meanwhile
+
     def postponed(self) -> list[str]:
         """The sessions that have ended, and whose work took longer to archive than one session may take in a sweep.
 
@@ -411,6 +418,6 @@ def _sweeping(services: EngineServices) -> Callable[[], None]:
     def sweep_if_alive() -> None:
         alive = reference()
         if alive is not None:
-            sweep(alive)
+            sweep(alive, "the timer")
 
     return sweep_if_alive

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Final, Literal, NamedTuple
 
 from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.clock.clock import Clock
@@ -28,6 +30,25 @@ from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
 
+_MOST_SWEPT: Final = 1000
+
+Sweeper = Literal["the timer", "the start of the engine", "sweep()"]
+"""What sweeps."""
+
+
+class Swept(NamedTuple):
+    """A session that a sweep evicted.
+
+    Attributes:
+        id: its id.
+        at_ns: when the sweep began, in nanoseconds since 1970.
+        by: what swept.
+    """
+
+    id: str
+    at_ns: int
+    by: Sweeper
+
 
 class EngineServices:
     """The parts that the sessions of one engine share.
@@ -46,6 +67,7 @@ class EngineServices:
         ask: how to ask a person for a strategy.
 
     Attributes:
+        swept: the sessions that sweeps of this engine evicted last, in order.
         index: what is derived from the store, for finding sessions.
         records: lists and queries of sessions.
         emitter: the engine's listeners.
@@ -77,6 +99,7 @@ class EngineServices:
         self.policy = policy
         self.make_id = make_id
         self._most_seeds = 2 * SPARE_SEEDS
+        self.swept: deque[Swept] = deque(maxlen=_MOST_SWEPT)
         self.index = Index(store)
         self.records = Records(self.index)
         self.emitter = Emitter()

@@ -196,7 +196,8 @@ def empty_repository(format_name: str) -> str:
 
 def local_variables(environment: Iterable[str]) -> list[str]:
     """The names among those of an environment that are git's local variables."""
-    return [name for name in environment if name in LOCAL_VARIABLES or name.startswith(_LOCAL_FAMILIES)]
+    of_git = [name for name in environment if name.startswith("GIT_")]
+    return [name for name in of_git if name in LOCAL_VARIABLES or name.startswith(_LOCAL_FAMILIES)]
 
 
 def without_local_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.small_disks import SmallDisks
     from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
     from pytest_gittrix.testing.repos.forge_server import ForgeServer
+    from pytest_gittrix.testing.repos.history import Contents
     from pytest_gittrix.testing.repos.remote_kit import Remotes
     from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
     from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
+_MARKER = pytest.StashKey[dict[str, Any]]()
 _FAILED = pytest.StashKey[bool]()
 _SURROUNDINGS = pytest.StashKey["Surroundings"]()
 _NOTES = pytest.StashKey[list[str]]()
@@ -152,7 +154,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
             lines = example_lines(call.excinfo.value, item)
             report.sections += [("gittrix example", "\n".join(lines))] if lines else []
-        report.sections += explain_failure(worlds.opened, item.nodeid, kept=options.keep != "none", artifacts=options.artifacts)
+        parts = getattr(item, "funcargs", None) or {}
+        report.sections += explain_failure(worlds.opened, item.nodeid, parts, kept=options.keep != "none", artifacts=options.artifacts)
     if report.when == "teardown":
         failed = item.stash.get(_FAILED, False)
         item.stash[_FAILED] = False
@@ -196,11 +199,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(note)
 
 
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Explain comparisons of trees and fingerprints."""
-    from pytest_gittrix.plugin.assertions import explain
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    """Explain comparisons of trees and fingerprints, and of ids with sessions that were swept already."""
+    from pytest_gittrix.plugin.assertions import explain, explain_swept
 
-    return explain(op, left, right)
+    worlds = config.stash.get(_WORLDS, None)
+    engines = [one.world.gittrix for one in worlds.opened] if worlds is not None else ()
+    return explain(op, left, right) or explain_swept(op, left, right, [one for engine in engines for one in engine.services.swept])
 
 
 @pytest.fixture(scope="session")
@@ -254,17 +259,32 @@ def gittrix_system(gittrix_worlds: Worlds, request: pytest.FixtureRequest) -> Sy
     return SystemUnderTest(GitTrixSystem(options.workspace), gittrix_worlds.open)
 
 
-@pytest.fixture
-def _gittrix_world(request: pytest.FixtureRequest, gittrix_worlds: Worlds) -> Iterator[World]:
-    """The world that all the fixtures of one test show."""
-    from pytest_gittrix.plugin.config import refusals_at
+@pytest.fixture(scope="session")
+def gittrix_files() -> Contents | None:
+    """Override point: the files that durable begins with, by path, in every test that can see the override; the marker wins."""
+    return None
 
-    arguments = _marker(request)
-    freeze = arguments.pop("freeze", None)
-    arguments.pop("task", None)
-    with refusals_at(request.node):
-        world = gittrix_worlds.create(request.node.name, **arguments)
-    with gittrix_worlds.standing(world), _frozen(world, freeze):
+
+@pytest.fixture(scope="session")
+def gittrix_world_options() -> Mapping[str, Any]:
+    """Override point: arguments of ``World.open``, such as ``{"workspace": "copy"}``, for the same tests; the marker wins."""
+    return {}
+
+
+@pytest.fixture
+def _gittrix_world(
+    request: pytest.FixtureRequest, gittrix_worlds: Worlds, gittrix_files: object, gittrix_world_options: object
+) -> Iterator[World]:
+    """The world that the fixtures of one test are parts of."""
+    from pytest_gittrix.plugin.config import refusals_at
+    from pytest_gittrix.plugin.fixtures import required_clock, world_arguments
+
+    marker, own = _marker(request), {}
+    if _is_overridden(request, "gittrix_clock"):
+        own["clock"] = required_clock(request.getfixturevalue("gittrix_clock"), "gittrix_clock gives")
+    with refusals_at(request.node, gittrix_world_options, gittrix_files):
+        world = gittrix_worlds.create(request.node.name, **world_arguments(marker, gittrix_world_options, gittrix_files), **own)
+    with gittrix_worlds.standing(world), _frozen(world.clock, marker.get("freeze")):
         yield world
 
 
@@ -275,27 +295,38 @@ def gittrix_durable(_gittrix_world: World) -> DurableRepo:
 
 
 @pytest.fixture
-def gittrix_clock(_gittrix_world: World, request: pytest.FixtureRequest) -> Iterator[FrozenClock]:
+def gittrix_clock(request: pytest.FixtureRequest, gittrix_world_options: object) -> Iterator[FrozenClock]:
     """A clock that only the test moves (``FrozenClock``), at 2030-01-01T00:00:00Z unless configured.
 
     Naming it also freezes the wall clock of the test process, as ``--gittrix-freeze`` or the marker's ``freeze`` says. The engine runs
     on it in any case.
     """
-    mode = _marker(request).get("freeze") or _resolved(request.config).freeze
-    with _frozen(_gittrix_world, mode):
-        yield _gittrix_world.clock
+    options, marker = _resolved(request.config), _marker(request)
+    with ExitStack() as held:
+        if _is_overridden(request, "gittrix_clock"):  # an override extends this fixture, and the world is opened on what that gives
+            from pytest_gittrix.plugin.config import refusals_at
+            from pytest_gittrix.plugin.fixtures import clock_before_world
+
+            with refusals_at(request.node, gittrix_world_options):
+                clock = held.enter_context(clock_before_world(marker, gittrix_world_options, options.clock_start))
+        else:
+            clock = request.getfixturevalue("_gittrix_world").clock
+        held.enter_context(_frozen(clock, marker.get("freeze") or options.freeze))
+        yield clock
 
 
 @pytest.fixture
-def gittrix(_gittrix_world: World) -> GitTrix:
+def gittrix(_gittrix_world: World, gittrix_durable: DurableRepo) -> GitTrix:
     """The engine (``GitTrix``) on ``gittrix_durable`` and ``gittrix_clock``: start, list, sweep, evict, recover."""
-    return _gittrix_world.gittrix
+    return _world_on(_gittrix_world, gittrix_durable).gittrix
 
 
 @pytest.fixture
-def gittrix_session(_gittrix_world: World, request: pytest.FixtureRequest) -> UserSession:
+def gittrix_session(gittrix: GitTrix, request: pytest.FixtureRequest) -> UserSession:
     """A started session (``UserSession``) on ``gittrix``; its task is the marker's ``task``, or the name of the test."""
-    return _gittrix_world.start(task=_marker(request).get("task", request.node.name))
+    from pytest_gittrix.plugin.fixtures import start_session
+
+    return start_session(gittrix, _marker(request).get("task", request.node.name), request.config.stash.get(_WORLDS, None))
 
 
 @pytest.fixture
@@ -305,18 +336,21 @@ def gittrix_agent(gittrix_session: UserSession) -> AgentSession:
 
 
 @pytest.fixture
-def gittrix_ephemeral(_gittrix_world: World) -> Iterator[Ephemeral]:
+def gittrix_ephemeral(_gittrix_world: World, gittrix_durable: DurableRepo) -> Iterator[Ephemeral]:
     """A bare workspace of ``gittrix_durable`` at its head, without a session (``Ephemeral``); of the marker's kind."""
     from pytest_gittrix.plugin.fixtures import ephemeral
 
-    with ephemeral(_gittrix_world) as workspace:
+    with ephemeral(_world_on(_gittrix_world, gittrix_durable)) as workspace:
         yield workspace
 
 
 @pytest.fixture
-def gittrix_rival(_gittrix_world: World) -> Rival:
+def gittrix_rival(gittrix_durable: DurableRepo) -> Iterator[Rival]:
     """A second person who commits to ``gittrix_durable`` (``Rival``), and leaves its work tree alone unless asked."""
-    return _gittrix_world.rival
+    from pytest_gittrix.plugin.fixtures import required_durable
+
+    with required_durable(gittrix_durable).rival() as rival:
+        yield rival
 
 
 @pytest.fixture
@@ -391,40 +425,45 @@ def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def gittrix_chain(_gittrix_world: World) -> ChainKit:
+def gittrix_chain(gittrix: GitTrix) -> ChainKit:
     """Lineages of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
+    from pytest_gittrix.plugin.fixtures import required_clock
     from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
 
-    return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)
+    return ChainKit(gittrix, required_clock(gittrix.clock, "gittrix runs on"))
 
 
 @pytest.fixture
-def gittrix_session_in(_gittrix_world: World) -> SessionsIn:
+def gittrix_session_in(gittrix: GitTrix) -> SessionsIn:
     """Makes a session in any state of any of the systems: ``gittrix_session_in("retained", outcome="failed", age="25h")``."""
-    return _gittrix_world.session_in
+    from pytest_gittrix.plugin.fixtures import required_clock
+    from pytest_gittrix.testing.scenarios.session_in import SessionsIn
+
+    return SessionsIn(gittrix, required_clock(gittrix.clock, "gittrix runs on"))
 
 
 @pytest.fixture
-def gittrix_timeline(_gittrix_world: World) -> Callable[..., Timeline]:
+def gittrix_timeline(gittrix_session_in: SessionsIn) -> Callable[..., Timeline]:
     """Makes a story of a session that is seen from outside (``Timeline``): ``gittrix_timeline().at("0", runtime="alive")``."""
-    return _gittrix_world.timeline
+    return gittrix_session_in.timeline
 
 
 @pytest.fixture
-def gittrix_remote(_gittrix_world: World) -> Iterator[Remotes]:
+def gittrix_remote(_gittrix_world: World, request: pytest.FixtureRequest) -> Iterator[Remotes]:
     """Makes bare remotes (``BareRemote``) that refuse, diverge, are read-only or slow: ``gittrix_remote(files=..., name="app")``."""
     from pytest_gittrix.testing.repos.remote_kit import remotes
 
-    with remotes(_gittrix_world) as make:
+    # Asked for only by a remote with durable's commits: a gittrix_durable of the project's own may be made from a remote.
+    with remotes(_gittrix_world, lambda: request.getfixturevalue("gittrix_durable")) as make:
         yield make
 
 
 @pytest.fixture
-def gittrix_forge(_gittrix_world: World) -> Iterator[ForgeServer]:
+def gittrix_forge(_gittrix_world: World, gittrix_durable: DurableRepo) -> Iterator[ForgeServer]:
     """A forge on this machine (``ForgeServer``) with pull requests, CI and reviews to script; ``forge()`` is an adapter to it."""
     from pytest_gittrix.testing.repos.remote_kit import forge_at
 
-    with forge_at(_gittrix_world) as server:
+    with forge_at(_world_on(_gittrix_world, gittrix_durable)) as server:
         yield server
 
 
@@ -450,18 +489,38 @@ def _given(config: pytest.Config) -> bool:
     return any(setting.given for setting in settings(config))
 
 
-def _marker(request: pytest.FixtureRequest) -> dict[str, Any]:
-    from pytest_gittrix.plugin.config import marker_arguments
+def _marker(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """The arguments of the markers of a test, merged once for all its fixtures."""
+    stash = request.node.stash
+    if _MARKER not in stash:
+        from pytest_gittrix.plugin.config import marker_arguments
 
-    return marker_arguments(request.node)
+        stash[_MARKER] = marker_arguments(request.node)
+    arguments: Mapping[str, Any] = stash[_MARKER]
+    return arguments
 
 
-def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
+def _is_overridden(request: pytest.FixtureRequest, name: str) -> bool:
+    """Whether a test finds another fixture of this name than the one of this module."""
+    found = request.session._fixturemanager.getfixturedefs(name, request.node)
+    return not found or getattr(found[-1].func, "__module__", None) != __name__
+
+
+def _world_on(world: World, durable: DurableRepo) -> World:
+    """The world of a test once it works on the test's durable repository, which an override may have replaced."""
+    if durable is not world.durable:
+        from pytest_gittrix.plugin.fixtures import required_durable
+
+        world.work_on(required_durable(durable))
+    return world
+
+
+def _frozen(clock: FrozenClock, mode: Any) -> AbstractContextManager[None]:
     if mode is None or mode == "none":
         return nullcontext()
     from pytest_gittrix.clock.freeze import process_freeze
 
-    return process_freeze(world.clock, mode)
+    return process_freeze(clock, mode)
 
 
 def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException] | None) -> bool:

@@ -1,17 +1,22 @@
 """The explanation of a failed ``assert a == b`` of trees and fingerprints, which paths differ and how, and of ``assert path in tree``.
 
 pytest calls ``explain`` for every failed comparison of every test, so it first looks at the names of types. It imports nothing of the
-package: a test with such a value has loaded its module.
+package: a test with such a value has loaded its module. ``assert gittrix.sweep() == [session.id]`` is explained where the timer was faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.services import Swept
 
 _TREES = "pytest_gittrix.git.tree"
 _FINGERPRINTS = "pytest_gittrix.testing.repos.fingerprint"
 _SHOWN = 40
+_LONGEST = 160
+_LISTS = (list, tuple, set, frozenset)
 
 
 def explain(operator: str, left: object, right: object) -> list[str] | None:
@@ -27,6 +32,43 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     if isinstance(left, Mapping) and isinstance(right, Mapping) and _is_tree(left, right):
         return _tree_lines(left, right)
     return None
+
+
+def explain_swept(operator: str, left: object, right: object, swept: Sequence[Swept]) -> list[str] | None:
+    """The lines for a comparison that misses sessions which were swept before it; None if there are none.
+
+    Args:
+        operator: the operator of the comparison.
+        left: the value on its left.
+        right: the value on its right.
+        swept: the sessions that were swept until now.
+    """
+    if not swept or operator not in ("==", "in") or not isinstance(right, _LISTS) or (operator == "==" and not isinstance(left, _LISTS)):
+        return None
+    expected, got = (_ids(right), _ids(left)) if operator == "==" else (_ids([left]), _ids(right))
+    missing = expected - got
+    # Of what stands on the left alone, sweep() may just have evicted some.
+    more = got - expected if operator == "==" else ()
+    told = [one for one in swept if one.id in missing or (one.id in more and one.by != "sweep()")]
+    if not told:
+        return None
+    from pytest_gittrix.durations import instant_text
+
+    lines = [f"{one.id} was swept by {one.by} at {instant_text(one.at_ns)}" for one in told]
+    return [
+        f"{_short(left)} {operator} {_short(right)}",
+        *_shortened(lines),
+        "sweep() gives the sessions that it evicts itself; swept() gives those that were swept until now.",
+    ]
+
+
+def _ids(value: object) -> frozenset[str]:
+    return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, _LISTS) else frozenset()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _fact_line(name: str, left: str | None, right: str | None) -> str:

@@ -484,8 +484,10 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
 }
 _OLD_NAMES: Final = {"epoch": "clock_start"}
 _WARNED: Final = pytest.StashKey[set[str]]()
-_OF_THE_TEST: Final = frozenset({"task", "freeze"})  # the other arguments are those of ``World.open``
-_SOURCES: Final = frozenset({"files", "history", "repository"})
+OF_THE_TEST: Final = frozenset({"task", "freeze"})
+"""The arguments of the marker that are not those of ``World.open``."""
+SOURCES: Final = frozenset({"files", "history", "repository"})
+"""The arguments that durable is made from; they count as one."""
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
 
 
@@ -501,7 +503,7 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     for mark in item.iter_markers("gittrix"):
         if mark.args:
             _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
-        nearer = merged.keys() | (_SOURCES if merged.keys() & _SOURCES else set())
+        nearer = merged.keys() | (SOURCES if merged.keys() & SOURCES else set())
         for name, value in _under_names_of_today(item, mark.kwargs).items():
             _check_argument(item, name, value)
             if name not in nearer:
@@ -529,8 +531,13 @@ def _under_names_of_today(item: pytest.Item, given: Mapping[str, Any]) -> dict[s
 
 
 @contextmanager
-def refusals_at(item: pytest.Item) -> Iterator[None]:
-    """Report what the block refuses of a marker's arguments as an error at the test.
+def refusals_at(item: pytest.Item, options: object = None, files: object = None) -> Iterator[None]:
+    """Report what the block refuses of the arguments of a test's world as an error at the test.
+
+    Args:
+        item: the test.
+        options: what ``gittrix_world_options`` gives.
+        files: what ``gittrix_files`` gives.
 
     Raises:
         pytest.fail.Exception: the block raised a GittrixError; the message points at the test, and says what is valid.
@@ -540,9 +547,12 @@ def refusals_at(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except GittrixError as problem:
-        given = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs if name not in _OF_THE_TEST)
+        marked = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs if name not in OF_THE_TEST)
+        project = [f"{name}= of gittrix_world_options" for name in options] if isinstance(options, Mapping) else ["gittrix_world_options"]
+        project += [] if files is None else ["gittrix_files"]
+        given = [*marked, *(project if options or files else ())]
         if given:
-            _fail(item, f"has a wrong value for {' or '.join(given)}", str(problem))
+            _fail(item, f"has a wrong value for {' or '.join(given)}", str(problem), "the gittrix marker" if marked else "the world")
         raise
 
 
@@ -580,7 +590,7 @@ def _instant(item: pytest.Item, given: datetime | str) -> datetime:
         _fail(item, f"was given clock_start={given!r}", f"clock_start takes {_KINDS['clock_start'][1]}.")
 
 
-def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:
+def _fail(item: pytest.Item, fact: str, fix: str, what: str = "the gittrix marker") -> NoReturn:
     path, line, _ = item.location
     # The message has all that the error said, so it is not shown a second time as the context.
-    raise pytest.fail.Exception(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False) from None
+    raise pytest.fail.Exception(f"{path}:{(line or 0) + 1}: {what} of {item.name} {fact}.\n{fix}", pytrace=False) from None

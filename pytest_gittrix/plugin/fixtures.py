@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from inspect import Parameter, signature
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.old_names import renamed
+from pytest_gittrix.plugin.config import OF_THE_TEST, SOURCES
+from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
 from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.git.tree import Changes
 
 _TRASH_LIMIT: Final = 100
@@ -172,6 +179,102 @@ class Worlds:
 def _is_verdict(error: BaseException) -> bool:
     """Whether an exception fails the test, and does not skip it or request another example of Hypothesis."""
     return type(error).__module__.partition(".")[0] != "hypothesis" and type(error).__name__ != "Skipped"
+
+
+def world_arguments(marker: Mapping[str, Any], options: object, files: object) -> dict[str, Any]:
+    """The arguments of a test's world, of which those of its markers win.
+
+    Args:
+        marker: the merged arguments of its markers.
+        options: what ``gittrix_world_options`` gives.
+        files: what ``gittrix_files`` gives.
+
+    Raises:
+        InvalidInput: ``options`` is no mapping, or its ``clock_start`` is no instant.
+    """
+    if not isinstance(options, Mapping):
+        raise InvalidInput(
+            f"gittrix_world_options gives {options!r}, which is no mapping.",
+            why="It gives arguments of World.open by their names.",
+            fix='Return a mapping, such as {"workspace": "copy"}; {} for none.',
+        )
+    project = {**options} if files is None else {**options, "files": files}
+    if marker.keys() & SOURCES:
+        project = {name: value for name, value in project.items() if name not in SOURCES}
+    if isinstance(start := project.get("clock_start"), str):
+        project["clock_start"] = parse_instant(start)
+    return {**project, **{name: value for name, value in marker.items() if name not in OF_THE_TEST}}
+
+
+def clock_before_world(marker: Mapping[str, Any], options: object, default: datetime) -> AbstractContextManager[FrozenClock]:
+    """The clock that a test's world will be opened on, closed when the block ends; ``world_arguments`` has arguments and errors.
+
+    Args:
+        marker: the merged arguments of the test's markers.
+        options: what ``gittrix_world_options`` gives.
+        default: where it starts unless one of them says.
+    """
+    return closing(FrozenClock(world_arguments(marker, options, None).get("clock_start", default)))
+
+
+def required_clock(clock: object, who: str) -> FrozenClock:
+    """Validate the clock that an override gives.
+
+    Args:
+        clock: the clock.
+        who: whose it is, with a verb, for the message.
+
+    Raises:
+        InvalidInput: it is no ``FrozenClock``.
+    """
+    if isinstance(clock, FrozenClock):
+        return clock
+    raise InvalidInput(
+        f"{who} {clock!r}, which is no FrozenClock.",
+        why="The test moves the clock of a world: timers run as it moves, and git, other programs and files get their dates from it.",
+        fix="Return a FrozenClock, such as FrozenClock(start), or extend the plugin's: def gittrix_clock(gittrix_clock).",
+        opt_out="For another clock, override gittrix with an engine of your own: GitTrix(LocalDurable(path), clock=...).",
+    )
+
+
+def required_durable(durable: object) -> DurableRepo:
+    """Validate what an override of ``gittrix_durable`` gives.
+
+    Raises:
+        InvalidInput: it is no ``DurableRepo``.
+    """
+    if isinstance(durable, DurableRepo):
+        return durable
+    raise InvalidInput(
+        f"gittrix_durable gives {durable!r}, which is no DurableRepo.",
+        why="gittrix, gittrix_rival and other fixtures are made from its path and its branch.",
+        fix="Return DurableRepo(path, branch) for a repository of yours, or extend the plugin's: def gittrix_durable(gittrix_durable).",
+        opt_out="A test that names none of those fixtures takes any object.",
+    )
+
+
+def start_session(gittrix: GitTrix, task: str, worlds: Worlds | None) -> UserSession:
+    """Start a session on a test's engine; it is among the sessions of its world, if one was opened for it.
+
+    Args:
+        gittrix: the engine.
+        task: the task.
+        worlds: the worlds of the test.
+
+    Raises:
+        InvalidInput: it is no engine.
+        GittrixError: as ``GitTrix.start_session``.
+    """
+    if not hasattr(gittrix, "start_session"):
+        raise InvalidInput(
+            f"gittrix gives {gittrix!r}, which starts no sessions.",
+            why="gittrix_session is a session that the engine of the test started.",
+            fix="Return a GitTrix, or extend the plugin's: def gittrix(gittrix).",
+        )
+    for one in worlds.opened if worlds is not None else ():
+        if one.world.gittrix is gittrix:
+            return one.world.start(task)
+    return gittrix.start_session(task)
 
 
 @dataclass(frozen=True)

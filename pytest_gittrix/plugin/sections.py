@@ -11,7 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ from zlib import crc32
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_duration, format_instant, instant_at, instant_text
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.expiry import unseen_activity
 from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
@@ -29,13 +30,13 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
+from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.visible import visible_line
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.plugin.fixtures import Opened
-    from pytest_gittrix.testing.world import World
 
 _LONGEST_NAME = 100
 _LONGEST_LINE = 160
@@ -63,6 +64,7 @@ class Scene:
         store: the directory of the sessions.
         clock: the clock of the test.
         races: what happened in its races, one line each.
+        swept: what swept the sessions that were swept, by their ids.
     """
 
     durable: Path
@@ -70,24 +72,40 @@ class Scene:
     store: Path
     clock: FrozenClock
     races: Sequence[str] = ()
+    swept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, world: World) -> Scene:
-        """The scene of a world, open or closed."""
+    def of(cls, worlds: Sequence[Opened], parts: Mapping[str, object]) -> Scene:
+        """The scene of the last of a test's worlds, open or closed.
+
+        Args:
+            worlds: the worlds.
+            parts: the fixtures of the test, by name. An engine or a durable repository that is none of its worlds' is shown instead.
+        """
+        world = worlds[-1].world
+        gittrix, durable = parts.get("gittrix"), parts.get("gittrix_durable")
+        if not isinstance(gittrix, GitTrix) or any(one.world.gittrix is gittrix for one in worlds):
+            gittrix = world.gittrix
+        if not isinstance(durable, DurableRepo) or any(one.world.durable is durable for one in worlds):
+            durable = world.durable
+        clock = gittrix.clock if isinstance(gittrix.clock, FrozenClock) else world.clock
         races = [line for race in world.races for line in race.story()]
-        return cls(world.durable.path, world.durable.branch, world.gittrix.store.root, world.clock, races)
+        return cls(durable.path, durable.branch, gittrix.store.root, clock, races, {one.id: one.by for one in gittrix.services.swept})
 
 
-def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifacts: Path | None) -> list[tuple[str, str]]:
+def explain_failure(
+    worlds: Sequence[Opened], nodeid: str, parts: Mapping[str, object], *, kept: bool, artifacts: Path | None
+) -> list[tuple[str, str]]:
     """The sections of a failed test's report.
 
     Args:
         worlds: the worlds of the test; the last one is shown.
         nodeid: the node id of the test.
+        parts: its fixtures, by name.
         kept: whether its worlds stay on disk.
         artifacts: the directory for a bundle, if one is wanted.
     """
-    scene = Scene.of(worlds[-1].world)
+    scene = Scene.of(worlds, parts)
     where = [f"kept in {worlds[-1].path}"] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
     where += [f"and {len(worlds) - 1} more of this test beside it"] if kept and len(worlds) > 1 else []
     if artifacts is not None:
@@ -248,13 +266,12 @@ def _event_line(event: Event) -> str:
 def deadlines(scene: Scene) -> list[str]:
     """When each session was last used, and when its time is or was up, by the clock of the test."""
     now = scene.clock.now_ns()
-    lines = [
-        _deadline_line(state, scene.clock) for state in sorted(Store(scene.store).scan()[0], key=lambda state: (state.created_ns, state.id))
-    ]
+    states = sorted(Store(scene.store).scan()[0], key=lambda state: (state.created_ns, state.id))
+    lines = [_deadline_line(state, scene.clock, scene.swept.get(state.id)) for state in states]
     return [f"now {instant_text(now)}; a session expires once that is past its deadline", *lines] if lines else []
 
 
-def _deadline_line(state: SessionState, clock: FrozenClock) -> str:
+def _deadline_line(state: SessionState, clock: FrozenClock, swept_by: str | None) -> str:
     touched = None if state.ended or state.life is not None else unseen_activity(state, clock)
     if touched is not None:
         state = replace(state, last_access_ns=touched)
@@ -263,7 +280,8 @@ def _deadline_line(state: SessionState, clock: FrozenClock) -> str:
     if not state.ended or state.ended_ns is None:
         place = "no deadline" if deadline is None else f"deadline {instant_text(deadline)} is {_from_now(deadline - now)}"
         return f"{state.id} {state.state}, {place}; {used}"
-    place = "" if deadline is None else f", {_beside(state.ended_ns - deadline)} its deadline {instant_text(deadline)}"
+    place = "" if swept_by is None else f", swept by {swept_by}"
+    place += "" if deadline is None else f", {_beside(state.ended_ns - deadline)} its deadline {instant_text(deadline)}"
     return f"{state.id} {state.state} at {instant_text(state.ended_ns)}{place}; {used}"
 
 

@@ -21,6 +21,7 @@ from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.testing.local_variables import GitVariables, withheld
+from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.repos.templates import Templates
@@ -41,16 +42,17 @@ class World(Place):
 
     Attributes:
         path: its directory, with ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git).
-        gittrix: the engine, initialised.
+        gittrix: the engine on ``durable``, initialised.
         sessions: the sessions that ``start`` started, in order.
         races: the races in this world, in order.
     """
 
-    def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
+    def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack, engine_on: Callable[[DurableRepo], GitTrix]) -> None:
         super().__init__(
             place.path, durable=place.durable, rival=place.rival, clock=place.clock, templates=place.templates, closing=closing
         )
         self.gittrix = gittrix
+        self._engine_on = engine_on
         self.sessions: list[UserSession] = []
         self.races: list[Race] = []
 
@@ -129,20 +131,24 @@ class World(Place):
                     keep=keep,
                 )
             )
-            gittrix = GitTrix(
-                _Durable(place.durable.path, branch, sync=durability == "full", seeds=os.path.join(place.templates.directory, "seeds")),
-                ephemeral,
-                store=store if store is not None else place.home / "sessions",
-                home=place.home,
-                clock=place.clock,
-                eviction=eviction,
-                sweep_interval=sweep_interval,
-                durability=durability,
-                strategy=strategy,
-                ids=seeded_ids(seed),
-            )
-            closing.enter_context(gittrix)
-            return cls(place, gittrix, closing.pop_all())
+
+            def engine_on(durable: DurableRepo) -> GitTrix:
+                seeds = os.path.join(place.templates.directory, "seeds")
+                return GitTrix(
+                    _Durable(durable.path, durable.branch, sync=durability == "full", seeds=seeds),
+                    ephemeral,
+                    store=store if store is not None else place.home / "sessions",
+                    home=place.home,
+                    clock=place.clock,
+                    eviction=eviction,
+                    sweep_interval=sweep_interval,
+                    durability=durability,
+                    strategy=strategy,
+                    ids=seeded_ids(seed),
+                )
+
+            gittrix = closing.enter_context(engine_on(place.durable))
+            return cls(place, gittrix, closing.pop_all(), engine_on)
 
     @cached_property
     def race(self) -> Race:
@@ -159,6 +165,22 @@ class World(Place):
         self.races.append(race)
         return race
 
+    def work_on(self, durable: DurableRepo) -> None:
+        """Put another durable repository in the place of the world's own, with a rival and a new engine; the old engine is closed.
+
+        Args:
+            durable: the repository; it stays open when the world is closed.
+
+        Raises:
+            AdapterUnavailable: there is no repository at its path, or it is of a kind that is not supported.
+        """
+        gittrix = self._closing.enter_context(self._engine_on(durable))
+        self.gittrix.close()
+        self.gittrix = gittrix
+        if durable.run_from is None:
+            durable.run_from = self.durable.run_from
+        self.durable, self.rival = durable, self._closing.enter_context(durable.rival())
+
     @property
     def session_in(self) -> SessionsIn:
         """Creates sessions in any state of any of the systems: ``world.session_in("retained", outcome="failed", age="25h")``."""
@@ -168,9 +190,7 @@ class World(Place):
 
     def timeline(self, **options: Any) -> Timeline:
         """Create a timeline of a session that is observed from outside, on the world's clock. Options are those of ``Timeline``."""
-        from pytest_gittrix.testing.scenarios.timeline import Timeline
-
-        return Timeline(lambda: self.session_in(status="spawning", age="0s").log, self.clock, **options)
+        return self.session_in.timeline(**options)
 
     def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
         """Start a session.

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.engine.services import Swept
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
-from pytest_gittrix.plugin.assertions import explain
+from pytest_gittrix.plugin.assertions import explain, explain_swept
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 
 Run = Callable[..., pytest.RunResult]
@@ -105,3 +106,79 @@ def test_a_failed_assertion_shows_the_explanation(run: Run) -> None:
     run(source).stdout.fnmatch_lines(
         ["*AssertionError: assert trees differ at 1 of * paths*", "*'new.txt': only on the left (file 100644*"]
     )
+
+
+NIGHT = 1893470700 * 10**9
+SWEPT = [Swept("a", NIGHT, "the timer"), Swept("b", NIGHT, "sweep()")]
+LINES = {"a": "a was swept by the timer at 2030-01-01T04:05:00.000Z", "b": "b was swept by sweep() at 2030-01-01T04:05:00.000Z"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "left", "right", "told"),
+    [
+        ("==", [], ["a"], "a"),
+        ("==", [], ["b", "a"], "ab"),
+        ("==", {"c"}, {"a", "c"}, "a"),
+        ("==", ["a"], [], "a"),
+        ("in", "a", [], "a"),
+        ("in", "b", ["c"], "b"),
+        ("==", ["b"], [], ""),  # what sweep() has just evicted
+        ("==", [], ["c"], ""),
+        ("in", "c", ["a"], ""),
+        ("not in", "a", ["a"], ""),
+        ("!=", ["a"], ["a"], ""),
+        ("==", "a", ["a"], ""),
+        ("==", [["a"]], [3], ""),
+        ("in", ["a"], [], ""),
+    ],
+)
+def test_an_id_that_is_missing_because_its_session_was_swept_before(operator: str, left: object, right: object, told: str) -> None:
+    lines = explain_swept(operator, left, right, SWEPT)
+
+    if not told:
+        assert lines is None
+        return
+    assert lines is not None
+    first, *said, last = lines
+    assert first == f"{left!r} {operator} {right!r}"
+    assert said == [LINES[id_] for id_ in told]
+    assert last.startswith("sweep() gives the sessions that it evicts itself")
+
+
+def test_nothing_is_said_of_sweeps_where_none_was() -> None:
+    assert explain_swept("==", [], ["a"], []) is None
+
+
+def test_long_lists_of_ids_are_cut_short() -> None:
+    lines = explain_swept(
+        "==", [], [f"{number:012}" for number in range(99)], [Swept(f"{number:012}", 0, "the timer") for number in range(99)]
+    )
+
+    assert lines is not None
+    assert (len(lines), lines[-2]) == (43, "... 59 more")
+    assert len(lines[0]) < 200
+
+
+def test_the_failure_of_a_test_that_sweeps_after_the_timer_says_who_swept_and_when(run: Run) -> None:
+    source = """
+        import pytest
+
+        def test_forgotten(gittrix, gittrix_session, gittrix_clock):
+            gittrix_clock.advance(days=3)
+            assert gittrix.swept() == [gittrix_session.id]
+            assert gittrix.sweep() == [gittrix_session.id]
+
+        def test_without_worlds():
+            assert [] == ["sess_W02oASyhum51"]
+    """
+    result = run(source, "--gittrix-freeze=none")
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E *assert [[][]] == [[]'sess_W02oASyhum51'[]]",
+            "E  *sess_W02oASyhum51 was swept by the timer at 2030-01-01T04:05:00.000Z",
+            "sess_W02oASyhum51 expired at 2030-01-01T04:05:00.000Z, swept by the timer, 5m after its deadline *",
+        ]
+    )
+    assert result.stdout.str().count("was swept by") == 1

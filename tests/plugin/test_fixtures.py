@@ -17,6 +17,8 @@ FIXTURES = [
     "gittrix_rival",
     "gittrix_clock",
     "gittrix_env",
+    "gittrix_files",
+    "gittrix_world_options",
     "gittrix_race",
     "gittrix_crash",
     "gittrix_power_cuts",

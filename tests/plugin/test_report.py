@@ -119,7 +119,8 @@ def test_the_deadlines_of_sessions_and_lost_commits_are_shown(run: Run) -> None:
     day = "2030-01-01T"
     for line in (
         rf"now {day}00:31:00\.000Z; a session expires once that is past its deadline",
-        rf"sess_\w+ expired at {day}00:31:00\.000Z, 1m after its deadline {day}00:30:00\.000Z; last used {day}00:00:00\.000Z",
+        rf"sess_\w+ expired at {day}00:31:00\.000Z, swept by sweep\(\), 1m after its deadline {day}00:30:00\.000Z; "
+        rf"last used {day}00:00:00\.000Z",
         rf"sess_\w+ active, deadline {day}00:50:00\.000Z is 19m from now; last used {day}00:20:00\.000Z",
         rf"sess_\w+ discarded at {day}00:00:00\.000Z, 30m before its deadline {day}00:30:00\.000Z; last used {day}00:00:00\.000Z",
         rf"sess_\w+ active, deadline {day}00:50:00\.000Z is 19m from now; last used {day}00:20:00\.000Z by a change of its files",

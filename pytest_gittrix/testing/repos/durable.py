@@ -174,6 +174,12 @@ class DurableRepo:
         self._repo.git.update_environment(**self._environment())
         return self._repo
 
+    def rival(self) -> Rival:
+        """Return a second person who writes to this repository, at the same instants. Close it, or use it as a context manager."""
+        rival = Rival(self.path, self.branch, when=self._when, home=self._home)
+        rival.run_from = self.run_from
+        return rival
+
     # Committing ----------------------------------------------------------------------------------------------------------------
 
     def commit(

@@ -93,10 +93,9 @@ class Place:
                 template.materialise(root / "durable", branch=branch, bare=bare)
             durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
             closing.callback(durable.close)
-            rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
-            closing.callback(rival.close)
             with suppress(FileNotFoundError):  # the current directory was removed
-                durable.run_from = rival.run_from = Path.cwd()
+                durable.run_from = Path.cwd()
+            rival = closing.enter_context(durable.rival())
             return cls(root, durable=durable, rival=rival, clock=clock, templates=chosen, closing=closing.pop_all())
 
     def __repr__(self) -> str:

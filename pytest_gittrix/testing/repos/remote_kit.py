@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.testing.repos.cloned import clone_into
+from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.place import Place
@@ -24,9 +25,10 @@ class Remotes:
         made: the remotes that were created, in order.
     """
 
-    def __init__(self, place: Place, closing: ExitStack) -> None:
+    def __init__(self, place: Place, closing: ExitStack, durable: Callable[[], DurableRepo] | None = None) -> None:
         self.made: list[BareRemote] = []
         self._place = place
+        self._durable = durable if durable is not None else lambda: place.durable
         self._closing = closing
 
     def __call__(
@@ -41,9 +43,9 @@ class Remotes:
 
         Args:
             files: the contents of its one commit.
-            history: its commits, instead of ``files``; without either it has the commits of the world's durable repository.
+            history: its commits, instead of ``files``; without either it has the commits of the durable repository.
             name: the name of its directory, without ``.git``; ``remote``, ``remote-2`` and so on by default.
-            branch: its branch; that of the world's durable repository by default.
+            branch: its branch; that of the durable repository by default.
 
         Raises:
             InvalidInput: the name is not allowed, or there is a remote of that name already.
@@ -54,14 +56,16 @@ class Remotes:
             raise InvalidInput(f"name={chosen!r} is no name of a remote.", fix="Use letters, digits, '.', '_' and '-'.")
         place, path = self._place, self._place.path / "remotes" / f"{chosen}.git"
         path.parent.mkdir(exist_ok=True)
-        on = branch if branch is not None else place.durable.branch
         when = place.clock.now
         if files is not None or history is not None:
+            on = branch if branch is not None else place.durable.branch
             made = BareRemote.make(path, files=files, history=history, branch=on, clock_start=when(), when=when, templates=place.templates)
         else:
             if path.exists():
                 raise InvalidInput(f"{path} is there already.", fix="Give each remote a name of its own.")
-            clone_into(place.durable.path, path, branch=on, bare=True, home=place.path / "home")
+            durable = self._durable()
+            on = branch if branch is not None else durable.branch
+            clone_into(durable.path, path, branch=on, bare=True, home=place.path / "home")
             made = BareRemote(path, on, when=when)
         self.made.append(made)
         self._closing.callback(made.close)
@@ -69,10 +73,15 @@ class Remotes:
 
 
 @contextmanager
-def remotes(place: Place) -> Iterator[Remotes]:
-    """Give a creator of remotes beside a world, in ``remotes`` of its directory. They are closed when the block ends."""
+def remotes(place: Place, durable: Callable[[], DurableRepo] | None = None) -> Iterator[Remotes]:
+    """Give a creator of remotes beside a world, in ``remotes`` of its directory. They are closed when the block ends.
+
+    Args:
+        place: the world.
+        durable: returns the repository whose commits a remote without ``files`` has; the world's by default.
+    """
     with ExitStack() as closing:
-        yield Remotes(place, closing)
+        yield Remotes(place, closing, durable)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.member_workspaces import git
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.testing.scenarios.status_scripts import STATUS_SCRIPTS, play
+from pytest_gittrix.testing.scenarios.timeline import Timeline
 from pytest_gittrix.views.orchestrator import state_in
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace, RepositorySpec, checkout_all
 
@@ -100,6 +101,10 @@ class SessionsIn:
     def __init__(self, gittrix: GitTrix, clock: FrozenClock) -> None:
         self._gittrix = gittrix
         self._clock = clock
+
+    def timeline(self, **options: Any) -> Timeline:
+        """Create a timeline of a session of this store that is observed from outside, on the clock. Options are those of ``Timeline``."""
+        return Timeline(lambda: self(status="spawning", age="0s").log, self._clock, **options)
 
     def __call__(
         self,

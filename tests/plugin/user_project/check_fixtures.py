@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,7 @@ from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import PowerCuts
 from pytest_gittrix.testing.faults.small_disks import SmallDisks
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.remote_kit import Remotes
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
@@ -135,6 +137,26 @@ def test_one_world_for_each_example(gittrix_worlds: Worlds, data: bytes) -> None
         session.write("data", data + b"!")
         session.promote()
         assert world.durable.read("data") == data + b"!"
+
+
+class TestFilesOfTheClassItself:
+    @pytest.fixture
+    def gittrix_files(self, gittrix_files: Contents | None) -> Contents:
+        assert gittrix_files is None
+        return {"house.py": "v1\n"}
+
+    @pytest.fixture
+    def gittrix_world_options(self, gittrix_world_options: Mapping[str, Any]) -> Mapping[str, object]:
+        return {**gittrix_world_options, "workspace": "copy"}
+
+    @pytest.fixture
+    def gittrix_durable(self, gittrix_durable: DurableRepo) -> DurableRepo:
+        gittrix_durable.commit({"rules.md": "be kind\n"})
+        return gittrix_durable
+
+    def test_it(self, gittrix_agent: AgentSession) -> None:
+        assert [entry.path for entry in gittrix_agent.list()] == ["OWNERS", "house.py", "rules.md"]
+        assert gittrix_agent.info().workspace_kind == "copy"
 
 
 def test_against_the_system_under_test(gittrix_system: Callable[..., AbstractContextManager[World]]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.engine import KINDS, Site, at_point, in_child, open_site, shell
 
 from pytest_gittrix.clock import CLOCK_START
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.record.eventlog.events import Event
@@ -41,6 +42,28 @@ class TestTheBoundary:
         session = site.start()
         site.clock.advance(FOUR_HOURS + MICROSECOND)
         assert site.engine.sweep() == [session.id]
+
+    def test_is_remembered_with_what_swept_whoever_it_was(self, tmp_path: Path) -> None:
+        with open_site(tmp_path, sweep_interval="5m") as site, site.engine:
+            first, second = site.start(eviction="1h"), site.start(eviction="2h")
+            site.clock.advance(hours=1, minutes=6)
+            assert site.engine.sweep() == []
+            site.clock.advance(minutes=56)
+            site.clock.skew(minutes=1)
+            assert site.engine.sweep() == [second.id]
+            third = site.start()
+            site.engine.evict(third.id)
+            assert site.engine.swept() == [first.id, second.id]
+            assert [(one.by, one.at_ns) for one in site.engine.services.swept] == [
+                ("the timer", ns_of(CLOCK_START) + 65 * 60 * 10**9),
+                ("sweep()", site.clock.now_ns()),
+            ]
+            fourth = site.start(eviction="1m")
+            site.clock.skew(minutes=2)
+            with site.another() as other:
+                assert other.swept() == [fourth.id]
+                assert [one.by for one in other.services.swept] == ["the start of the engine"]
+            assert site.engine.swept() == [first.id, second.id]
 
     def test_counts_for_handles_before_any_sweep(self, site: Site) -> None:
         session = site.start()

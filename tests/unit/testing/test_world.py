@@ -222,6 +222,27 @@ def test_closing_ends_the_timers_of_the_worlds_own_clock_only(tmp_path: Path) ->
     assert len(fired) == 1
 
 
+def test_a_world_can_work_on_another_repository(world: World, tmp_path: Path) -> None:
+    first, own = world.gittrix, world.durable
+    with World.open(tmp_path / "other", files={"theirs.txt": "1\n"}, branch="trunk") as other:
+        world.work_on(other.durable)
+        session = world.start()
+        session.write("new.txt", "x")
+        world.rival.commit({"rival.txt": "y"})
+        session.promote()
+
+        assert world.durable is other.durable
+        assert sorted(other.durable.tree()) == ["new.txt", "rival.txt", "theirs.txt"]
+        assert len(own.log()) == 1
+        assert world.gittrix is not first
+        assert world.gittrix.home == first.home
+        idle = world.start()
+        world.clock.advance(hours=5)
+        assert (first.swept(), world.gittrix.swept()) == ([], [idle.id])  # the first one's timer is gone
+        world.close()
+        assert other.durable.head()
+
+
 def test_two_worlds_do_not_share_a_directory(tmp_path: Path) -> None:
     with World.open(tmp_path, files=FILES) as world:
         with pytest.raises(InvalidInput, match="holds a durable repository already"):

@@ -102,7 +102,7 @@ def touched(options: Namespace) -> CommandResult:
     """The paths that differ from the baseline."""
     with context.session(options) as session:
         review = session.review()
-    shown = [*review.snapshot.changes, *review.snapshot.large, *review.snapshot.withheld_tops]
+    shown = {*review.snapshot.changes, *review.snapshot.refused, *review.snapshot.withheld_tops}
     withheld = (f"Left out of a promotion of everything: {line}." for line in review.snapshot.withheld_lines)
     return CommandResult(review.touched, text_of(sorted(shown)), (*_refusals(review), *withheld))
 

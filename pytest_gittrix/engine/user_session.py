@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
-from pytest_gittrix.engine.operations.review import ListEntry, Review
+from pytest_gittrix.engine.operations.review import ListEntry, Review, touched_name
 from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_text, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
@@ -66,6 +66,8 @@ class UserSession(AgentSession):
         files = self._relatives(files)
         with self._working("review") as state:
             snapshot = self._snapshot(state, files or ())
+            if files is not None:
+                files = [touched_name(snapshot, self._workspace, path, self._deleted(state)) for path in files]
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
             return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot))
 

@@ -128,13 +128,13 @@ class Snapshot:
 
     @property
     def touched(self) -> list[str]:
-        """Every path that differs from the baseline, sorted: the changes, and the files that are too large or withheld."""
-        return sorted([*self.changes, *self.large, *self.withheld])
+        """Every path that differs from the baseline, sorted: the changes, what can never be promoted, and what is withheld."""
+        return sorted({*self.changes, *self.refused, *self.withheld})
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """A line for each file that is too large to be among the changes, and for each uppermost path that is withheld."""
-        return (*map(self.refusal, self.large), *self.withheld_lines)
+        """A line for each path that can never be promoted, and for each uppermost path that is withheld."""
+        return (*map(self.refusal, self.refused), *self.withheld_lines)
 
     def refusal(self, path: str) -> str:
         """A line for one of ``refused``."""
@@ -252,7 +252,7 @@ class _Walk:
         self.latest = max(self.latest, status.st_ctime_ns)
         suspect = suspect or self.created.directories.get(path) != status.st_ino
         if depth > _DEEPEST:
-            self.refused[path] = f"it is more than {_DEEPEST} directories deep, where nothing is looked at"
+            self.refused[f"{path}/"] = f"it is more than {_DEEPEST} directories deep, where nothing is looked at"
             self.visited.update(name for name in self.seed.directories if f"{name}/".startswith(f"{path}/"))
             return
         self.visited.add(path)

@@ -35,11 +35,12 @@ from pytest_gittrix.engine.operations.review import (
     require_no_directory,
     require_place,
     snapshot_of,
+    touched_name,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
 from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
-from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory
+from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory, system_refused
 from pytest_gittrix.record.eventlog.events import Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
@@ -136,10 +137,11 @@ class AgentSession(SessionObject):
         """
         name, contents = self._name(path), check_file(path, data, self._limits.max_file)
         with self._working("write") as state:
-            with suppress(LinkInTheWay, ParentNotDirectory) if follow else nullcontext():
+            with suppress(LinkInTheWay, ParentNotDirectory):
                 self._write(state, name, contents, over_link=not follow)
                 return
-            self._write(state, followed(self._workspace, name, self._deleted(state)), contents)
+            place = followed(self._workspace, name, self._deleted(state), last=follow)
+            self._write(state, place, contents, over_link=not follow)
 
     def _write(self, state: SessionState, name: str, contents: bytes, *, over_link: bool = True) -> None:
         deleted = self._deleted(state)
@@ -149,34 +151,44 @@ class AgentSession(SessionObject):
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
 
     def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error.
+        """Delete a file; one that is not there is no error. Of a link the link itself is deleted, and links above it are followed.
 
         Raises:
-            WriteRejected: the path is not allowed, or is a directory.
+            WriteRejected: the path is not allowed, leaves the workspace by a link, or is a directory.
         """
-        name = self._name(path)
+        given = self._name(path)
         with self._working("delete") as state:
             deleted = self._deleted(state)
+            name = followed(self._workspace, given, deleted, last=False)
             require_no_directory(self._workspace, name, deleted)
             below = baseline_entry(self._workspace, name, deleted)
             if self._workspace.files.delete(name) or below is not None:
                 self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
 
     def list(self, path: str = ".") -> list[ListEntry]:
-        """Everything below a directory, sorted by path.
+        """Everything below a directory, sorted by path. If the directory is a link, the paths are those of the one that it leads to.
 
         Raises:
             PathNotFound: there is no such directory.
+            WriteRejected: a link leads out of the workspace.
         """
         name = "." if path in ("", ".", "./", str(self._workspace.path)) else self._name(path)
         with self._working("list", looks=True) as state:
-            return list_files(self._workspace, name, self._deleted(state))
+            deleted = self._deleted(state)
+            return list_files(self._workspace, name if name == "." else followed(self._workspace, name, deleted), deleted)
 
     def exists(self, path: str) -> bool:
-        """Whether a file (or symlink) is at a path."""
-        name = self._name(path)
+        """Whether a file or a link is at a path. Links above it are followed; beyond one that leaves the workspace there is nothing."""
+        given = self._name(path)
         with self._working("exists", looks=True) as state:
-            return file_exists(self._workspace, name, self._deleted(state))
+            deleted = self._deleted(state)
+            try:
+                name = followed(self._workspace, given, deleted, last=False)
+            except WriteRejected as problem:
+                if system_refused(problem):
+                    raise
+                return False
+            return file_exists(self._workspace, name, deleted)
 
     def _deleted(self, state: SessionState) -> frozenset[str]:
         """Paths deleted through the session, where absence alone does not say so."""
@@ -192,7 +204,7 @@ class AgentSession(SessionObject):
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).
 
-        Files that are too large to be promoted are among them.
+        Those that can never be promoted, such as files that are too large, are among them.
         """
         with self._working("touched", looks=True) as state:
             return self._look(state).touched
@@ -200,16 +212,18 @@ class AgentSession(SessionObject):
     def diff(self, paths: Iterable[str] | None = None) -> str:
         """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it.
 
-        A line before it names each file that is too large for it; where there is nothing else, git apply finds no patch in it.
+        A line before it names each path that is not in it; where there is nothing else, git apply finds no patch in it.
         """
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
         with self._working("diff", looks=True) as state:
-            return patch_of(self._look(state, names or ()), names)
+            snapshot = self._look(state, names or ())
+            chosen = None if names is None else [touched_name(snapshot, self._workspace, name, self._deleted(state)) for name in names]
+            return patch_of(snapshot, chosen)
 
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.
 
-        Files that are too large to be promoted are not in the commit. The ``session.commit`` event names them (``left_out``).
+        Files that can never be promoted, or that only the workspace's own rules ignore, are not in the commit. The ``session.commit`` event names them (``left_out``).
 
         Raises:
             InvalidInput: the message is empty, or no text.

@@ -111,7 +111,7 @@ def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int, *, follow: bool = False) -> bytes:
     """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace holds nothing there.
 
-    A symlink gives its target, as git stores it, or with ``follow`` what ``followed`` says that it leads to.
+    A symlink gives its target, as git stores it, or with ``follow`` what ``followed`` says that it leads to. Links above it are followed.
 
     Raises:
         PathNotFound: there is no file there, or it was deleted.
@@ -119,8 +119,8 @@ def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_byt
         WriteRejected: it is a device, or over the limit; or ``followed`` raises it.
     """
     status = workspace.files.lstat(path)
-    if follow and (status is None or stat.S_ISLNK(status.st_mode)):
-        path = followed(workspace, path, deleted)
+    if status is None or (follow and stat.S_ISLNK(status.st_mode)):
+        path = followed(workspace, path, deleted, last=follow)
         status = workspace.files.lstat(path)
     if stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted):
         raise PathIsDirectory(
@@ -171,13 +171,14 @@ def _shows_directory(workspace: Workspace, path: str, deleted: Collection[str]) 
     return any(baseline_entry(workspace, name, deleted) is not None for name in inside)
 
 
-def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
+def followed(workspace: Workspace, path: str, deleted: Collection[str], *, last: bool = True) -> str:
     """Where a path leads if every link on it is followed, as programs in the workspace do.
 
     Args:
         workspace: the session's workspace.
         path: canonical, from its root.
         deleted: paths that a ``lazy`` workspace does not show.
+        last: whether a link at the path itself is followed too, and not only those above it.
 
     Returns:
         The path of what is not a link; nothing has to be there.
@@ -187,7 +188,7 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
     """
     with suppress(ParentNotDirectory):
         status = workspace.files.status(path)
-        if not (_shows_link(workspace, path) if status is None else stat.S_ISLNK(status.st_mode)):
+        if not (_shows_link(workspace, path, last=last) if status is None else last and stat.S_ISLNK(status.st_mode)):
             return path
     place: list[str] = []
     rest, links = path.split("/"), 0
@@ -202,7 +203,7 @@ def followed(workspace: Workspace, path: str, deleted: Collection[str]) -> str:
             place = place[:-1] if component == ".." else place
             continue
         name = "/".join([*place, component])
-        target = _target_of(workspace, name, deleted)
+        target = _target_of(workspace, name, deleted) if rest or last else None
         if target is None:
             place.append(component)
             continue
@@ -241,12 +242,21 @@ def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> 
     return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
 
 
-def _shows_link(workspace: Workspace, path: str) -> bool:
-    """Whether a ``lazy`` workspace may show a link of the baseline at or above a path that is not on its disk."""
+def _shows_link(workspace: Workspace, path: str, *, last: bool) -> bool:
+    """Whether a ``lazy`` workspace may show a link of the baseline above a path that is not on its disk, or at it."""
     if workspace.kind != "lazy":
         return False
     entries = workspace.seed.entries
-    return any(name in entries and entries[name].mode == SYMLINK for name in (path, *parents(path)))
+    return any(name in entries and entries[name].mode == SYMLINK for name in ((path,) * last + (*parents(path),)))
+
+
+def touched_name(snapshot: Snapshot, workspace: Workspace, path: str, deleted: Collection[str]) -> str:
+    """The name that a path has among the touched ones: that behind the links above it, if it is not touched as it is."""
+    if path in snapshot.changes or path in snapshot.refused or path in snapshot.withheld:
+        return path
+    with suppress(WriteRejected):  # it leads nowhere, and is told as what was not touched
+        return followed(workspace, path, deleted, last=False)
+    return path
 
 
 def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:
@@ -380,7 +390,7 @@ def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None, on_step: 
 
     ``on_step`` is called for each change, and may raise to end the work.
     """
-    lines = snapshot.left_out if paths is None else [snapshot.refusal(path) for path in snapshot.large if path in frozenset(paths)]
+    lines = snapshot.left_out if paths is None else [snapshot.refusal(path) for path in paths if path in snapshot.refused]
     return "".join(f"Not in this patch: {line}.\n" for line in lines) + patch_text(file_changes(snapshot, paths), on_step=on_step)
 
 
@@ -439,7 +449,7 @@ class Review:
 
     @property
     def touched(self) -> list[str]:
-        """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` that are too large as well."""
+        """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` as well."""
         return self.snapshot.touched
 
     def without_directories(self, names: Collection[str]) -> Review:
@@ -469,9 +479,9 @@ class Review:
 
     @cached_property
     def diff(self) -> str:
-        """A unified diff that ``git apply`` accepts. A line before it names each file that is too large for it."""
+        """A unified diff that ``git apply`` accepts. A line before it names each path that is not in it."""
         is_whole = len(self.changes) == len(self.snapshot.changes)
-        return patch_of(self.snapshot, None if is_whole else [*self.changes, *self.snapshot.large])
+        return patch_of(self.snapshot, None if is_whole else [*self.changes, *self.snapshot.refused])
 
     @cached_property
     def hunks(self) -> Mapping[str, tuple[Hunk, ...]]:

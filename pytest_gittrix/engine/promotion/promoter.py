@@ -15,7 +15,7 @@ from pytest_gittrix.engine.eviction.removal import Removed
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, catch_up, snapshot_of, suspects
+from pytest_gittrix.engine.operations.review import Review, catch_up, snapshot_of, suspects, touched_name
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.keeping import Keeping
@@ -155,6 +155,7 @@ class Promoter:
             files = None if files is None else [*files]
             chosen = {*(files or ()), *(request.hunks or ())}
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits, chosen)
+            files, hunks = _located(snapshot, workspace, state, files, request.hunks)
             beside = partial(work_beside, recorder, state, workspace, snapshot)
             durable = self.resources.durable_of(state)
             branch = state.durable_branch or durable.branch
@@ -179,7 +180,7 @@ class Promoter:
                 self.settle,
                 Keeping(state, workspace) if keeps else None,
             )
-            selection = select(snapshot, files, request.hunks, beside)
+            selection = select(snapshot, files, hunks, beside)
             found = request.secrets(snapshot, selection)
             promotion.warnings.extend(_taken_back(workspace, selection))
             if not chosen:
@@ -217,6 +218,18 @@ class Promoter:
         archived = (f"not promoted, but archived: {line}" for line in removed.beside)
         lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
         return _with_warnings(result, (*archived, *lost))
+
+
+def _located(
+    snapshot: Snapshot, workspace: Workspace, state: SessionState, files: list[str] | None, hunks: Mapping[str, Collection[int]] | None
+) -> tuple[list[str] | None, Mapping[str, Collection[int]] | None]:
+    """A selection by the names that its paths have among the touched ones."""
+    deleted = state.api_deleted if workspace.kind == "lazy" else frozenset()
+
+    def name(path: str) -> str:
+        return touched_name(snapshot, workspace, path, deleted)
+
+    return None if files is None else [*map(name, files)], None if hunks is None else {name(path): chosen for path, chosen in hunks.items()}
 
 
 def _with_warnings(result: PromoteResult, warnings: Iterable[str]) -> PromoteResult:

@@ -94,8 +94,11 @@ def test_a_directory_deeper_than_any_repository_is_refused_and_keeps_no_other_fi
 
     taken = workspace.snapshot()
 
+    deep = "/".join("d" * 401) + "/"
     assert list(taken.changes) == ["app.py"]
-    assert taken.refused == {"/".join("d" * 401): "it is more than 400 directories deep, where nothing is looked at"}
+    assert taken.refused == {deep: "it is more than 400 directories deep, where nothing is looked at"}
+    assert taken.touched == ["app.py", deep]
+    assert taken.left_out == (f"{deep!r}: it is more than 400 directories deep, where nothing is looked at",)
 
 
 def test_what_the_baseline_has_so_deep_is_not_taken_for_deleted(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What confinement asks of the Linux kernel and Python has no function for, through ctypes.
 
 Each function is one call, and raises OSError with the call's name where the kernel refuses.
-Sources: prctl(2), unshare(2), mount(2), mount_setattr(2), pivot_root(2), rename(2), capabilities(7).
+Sources: prctl(2), unshare(2), mount(2), mount_setattr(2), pivot_root(2), rename(2), openat2(2), capabilities(7).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _MOUNT_SETATTR = 442
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION, _MOST_CAPABILITIES = 0x20080522, 64
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_OPENAT2, _RESOLVE_NO_XDEV = 437, 1
 _RENAMEAT2, _RENAME_EXCHANGE = {"x86_64": 316, "aarch64": 276}, 2
 
 
@@ -144,6 +145,12 @@ def exchange(directory: int, one: str, other: str) -> None:
     """Have two names in an open directory change places, in one step."""
     number = _number("renameat2", _RENAMEAT2)
     syscall(f"renameat2({other})", number, directory, os.fsencode(one), directory, os.fsencode(other), _RENAME_EXCHANGE)
+
+
+def open_in_mount(directory: int, name: str, flags: int) -> int:
+    """Open a name in an open directory unless something is mounted on it, which is ``EXDEV`` (Linux 5.6)."""
+    how = struct.pack("=3Q", flags, 0, _RESOLVE_NO_XDEV)
+    return syscall(f"openat2({name})", _OPENAT2, directory, os.fsencode(name), how, len(how))
 
 
 def unmount(target: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import SUBMODULE, Entry, parse_tree
 from pytest_gittrix.os_level.files import link_files, write_file
+from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.repositories.agent_repository import read_linked
 from pytest_gittrix.workspaces.seed import Seed
@@ -224,7 +224,7 @@ def keep_linked_work(directory: Path, seed: Seed, work: LinkedWork, *, sync: boo
             write_refs(building, work.refs)
         finish_archive(building, target, sync)
     except Exception:
-        shutil.rmtree(building, ignore_errors=True)
+        remove_tree(building)
         raise
     return target
 

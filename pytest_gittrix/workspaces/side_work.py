@@ -24,6 +24,7 @@ from pytest_gittrix.git.pack import ids_in_index
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.repositories.accounting import Accounting
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
@@ -220,7 +221,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
 
 def begin_archive(building: Path, seed: Seed, lines: Iterable[str], git_dir: str) -> None:
     """Make a bare repository with an agent's index and a list of what is in it, in place of one that a killed attempt left."""
-    shutil.rmtree(building, ignore_errors=True)
+    remove_tree(building)
     open_bare(building, seed.format.name)
     write_file(building / CONTENTS, "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
     _keep_index(git_dir, building)

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
@@ -37,6 +36,7 @@ from pytest_gittrix.os_level.files import (
     write_file,
     write_new,
 )
+from pytest_gittrix.os_level.remove_tree import permit_owner, remove_tree
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
 from pytest_gittrix.workspaces.repositories.agent_git import AgentGit
@@ -64,7 +64,6 @@ _NOTE: Final = "workspace.json"
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOTHING_TO_BRING: Final = contextlib.nullcontext()
-_DEEP: Final = 100
 _STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
 _CONFIG: Final = """\
 [core]
@@ -353,7 +352,7 @@ class Workspace:
         """Move the workspace to the trash, which deletes it later. A workspace that is gone already is no error."""
         self.close()
         if self._admin is not None:
-            shutil.rmtree(self._admin, ignore_errors=True)
+            remove_tree(self._admin)
         trash.discard(self.path)
 
 
@@ -832,17 +831,13 @@ class Trash:
             with contextlib.suppress(FileNotFoundError):
                 _move(path, target)
 
-    def empty(self) -> None:
-        """Delete everything in the trash now; what cannot be deleted stays for the next time."""
-        flattened = True
-        while flattened:
-            flattened = False
-            for name in names_in(self._directory):
-                path = os.path.join(self._directory, name)
-                try:
-                    shutil.rmtree(path, onerror=_unlock)
-                except RecursionError:  # an agent may have made directories deeper than Python can recurse
-                    flattened = _flatten(path, self._directory) or flattened
+    def empty(self) -> list[OSError]:
+        """Delete everything in the trash now; what cannot be deleted, such as a mount in it, stays for the next time.
+
+        Returns:
+            Why something stays, as ``remove_tree`` says it.
+        """
+        return [problem for name in names_in(self._directory) for problem in remove_tree(os.path.join(self._directory, name))]
 
     def empty_soon(self) -> None:
         """Delete everything in the trash on a background thread, also what comes while that is at work."""
@@ -873,32 +868,5 @@ def _move(path: str, target: str) -> None:
         os.rename(path, target)
     except PermissionError:
         # A directory without write permission cannot be moved to another parent; an agent may have removed the permission.
-        if os.path.islink(path):
-            raise
-        os.chmod(path, stat.S_IRWXU)
+        permit_owner(path)
         os.rename(path, target)
-
-
-def _flatten(path: str, trash: str) -> bool:
-    """Move directories that are deep below a directory to the trash itself. Returns whether anything was moved."""
-    moved = False
-    with contextlib.suppress(OSError):
-        for parent, names, _, descriptor in os.fwalk(path):
-            if parent.count(os.sep) - path.count(os.sep) >= _DEEP:
-                for name in names:
-                    os.rename(name, os.path.join(trash, secrets.token_hex(8)), src_dir_fd=descriptor)
-                    moved = True
-                names.clear()
-    return moved
-
-
-def _unlock(_function: object, path: str, _error: object) -> None:
-    """Restore permissions that an agent removed, and delete again."""
-    parent = os.path.dirname(path)
-    with contextlib.suppress(OSError):
-        os.chmod(parent, stat.S_IRWXU)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)

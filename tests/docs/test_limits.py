@@ -82,6 +82,13 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "One that another process started goes on": (
         "unit/engine/test_session_programs.py::test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends",
     ),
+    "What is mounted in a workspace": (
+        "unit/engine/test_mounts_in_workspaces.py::test_a_persons_directory_that_is_mounted_in_a_workspace_keeps_its_files",
+    ),
+    "Nothing in the mount is changed": (
+        "unit/engine/test_mounts_in_workspaces.py::test_a_persons_directory_that_is_mounted_in_a_workspace_keeps_its_files",
+        "unit/commands/test_cli_quick_look.py::test_a_store_in_which_something_is_to_be_done_is_not_at_rest",
+    ),
     "There is no `flock`": ("unit/os_level/test_lease.py::test_a_file_system_without_locks_is_named",),
     "`overlay` needs Linux": ("unit/workspaces/test_overlay_workspace.py::test_where_no_overlay_can_be_mounted_a_start_says_why",),
     "Programs outside of a jail": (

@@ -317,6 +317,25 @@ def in_child(action: Callable[[], object]) -> int:
         os._exit(status)
 
 
+NOBODY = 65534
+"""The user that stands for an ordinary one where the tests run as root."""
+
+
+def as_ordinary_user(action: Callable[[], object], directory: Path) -> int:
+    """As ``in_child``, by a user whom permissions bind and who owns a directory, which is the current one."""
+
+    def run() -> None:
+        os.chdir(directory)
+        if os.geteuid() == 0:
+            os.chown(".", NOBODY, NOBODY)
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        action()
+
+    return in_child(run)
+
+
 def kill_at(point: str, action: Callable[[], object], *, nth: int = 1) -> None:
     """Run an action in a forked process that is killed when it passes a point for the nth time."""
     seen: list[str] = []

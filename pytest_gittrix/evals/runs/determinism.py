@@ -16,6 +16,7 @@ from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.run import Options, Progress, run_suite
 from pytest_gittrix.evals.runs.work_dirs import scratch_root
 from pytest_gittrix.os_level.monotonic import pause
+from pytest_gittrix.os_level.remove_tree import remove_tree
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -52,5 +53,5 @@ def check_determinism(
         stores.append(run_suite(suite, varied, factory=factory, watch=watch).store)
         if len(stores) == 1:
             pause(1 - SystemClock().now_ns() % _SECOND_NS / _SECOND_NS)
-    shutil.rmtree(root / "varied", ignore_errors=True)
+    remove_tree(root / "varied")
     return compare(*stores)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import DurableGit, Site, at_point, in_child, open_site
+from support.engine import DurableGit, Site, as_ordinary_user, at_point, open_site
 from support.git import GitRepo, git
 
 from pytest_gittrix.backends.local import LocalDurable
@@ -20,7 +20,6 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces.workspace import Trash
 
 FILES = {"a": "1\n", "src/b": "2\n"}
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -257,11 +256,6 @@ def test_what_the_system_refused_is_told_with_a_remedy_for_it(site: Site, number
 
 def test_a_workspace_that_its_agent_made_read_only_can_be_thrown_away(tmp_path: Path) -> None:
     def throw_away() -> None:
-        os.chdir(tmp_path)
-        if os.geteuid() == 0:  # whom no permission binds
-            os.chown(".", NOBODY, NOBODY)
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
         os.mkdir("workspace")
         os.mkdir("workspace/inner")
         Path("workspace/inner/file").write_text("x")
@@ -273,4 +267,4 @@ def test_a_workspace_that_its_agent_made_read_only_can_be_thrown_away(tmp_path: 
         trash.empty()
         assert os.listdir("trash") == []
 
-    assert in_child(throw_away) == 0
+    assert as_ordinary_user(throw_away, tmp_path) == 0

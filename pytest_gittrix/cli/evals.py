@@ -208,14 +208,13 @@ def compare(options: argparse.Namespace) -> CommandResult:
 
 def replay(options: argparse.Namespace) -> CommandResult:
     """Replay a sample."""
-    import tempfile
-
     from pytest_gittrix.cli.evals_output import pair_text
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
+    from pytest_gittrix.os_level.remove_tree import scratch_directory
 
     store = RunStore.open(options.run_directory)
-    with tempfile.TemporaryDirectory(prefix="gittrix-replay-") as scratch:
+    with scratch_directory("gittrix-replay-") as scratch:
         replayed, pair = replay_sample(store, options.id, options.epoch, Path(scratch), suite=options.suite, lenient=options.lenient)
         if options.keep is not None:
             keep_files(replayed, pair.b, options.keep)
@@ -225,15 +224,14 @@ def replay(options: argparse.Namespace) -> CommandResult:
 
 def check_determinism(options: argparse.Namespace) -> CommandResult:
     """Run a suite twice."""
-    import tempfile
-
     from pytest_gittrix.cli.evals_output import comparison_text, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.runs.determinism import check_determinism as check
     from pytest_gittrix.evals.runs.executors import factory_of
+    from pytest_gittrix.os_level.remove_tree import scratch_directory
 
     suite = Suite.load(options.suite)
-    with tempfile.TemporaryDirectory(prefix="gittrix-twice-") as scratch:
+    with scratch_directory("gittrix-twice-") as scratch:
         wanted = _options(suite, options)
         if options.out is None:
             wanted = replace(wanted, out=Path(scratch))

@@ -18,6 +18,7 @@ from typing import Final
 
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal
 
 MARK: Final = "GITTRIX_WORLD"
@@ -140,7 +141,7 @@ def shows_again(script: str, journal: Journal) -> bool | None:
     durable = journal.root / "durable"
     if not runs or journal.scene or not durable.is_dir():
         return None
-    with tempfile.TemporaryDirectory(prefix="gittrix-script-", ignore_cleanup_errors=True) as directory:
+    with scratch_directory("gittrix-script-") as directory:
         place = Path(directory).resolve()
         secret = {name: value for run in runs for name, value in run.variables.items() if name in run.secret}
         environment = {**hermetic_env(place), **secret, MARK: secrets.token_hex(8)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 
 LONGEST_RUN: Final = 3600.0
@@ -62,7 +62,7 @@ def run_worktree_profile(
     longest = LONGEST_RUN + 2 * (search.crash + search.race)
 
     # This process removes it, since the other one may be killed.
-    with tempfile.TemporaryDirectory(prefix="gittrix-worktrees-", ignore_cleanup_errors=True) as scratch:
+    with scratch_directory("gittrix-worktrees-") as scratch:
 
         def apart() -> WorktreeReport:
             offline = _leave_network()

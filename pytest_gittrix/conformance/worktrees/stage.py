@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
 from pytest_gittrix.conformance.worktrees.clauses import finish, merged, remove
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome
+from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 from pytest_gittrix.visible import printable
 
@@ -118,5 +118,5 @@ class CellStage:
 
     def reproduces(self, script: str, tool: WorktreeTool) -> bool:
         """Whether a script ends with what is lost when it is run once, in a directory of its own."""
-        with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as place:
+        with scratch_directory("w", self.scratch) as place:
             return bool(_LOST.search(ToolWorld(tool, Path(place)).replay(script)))

@@ -7,7 +7,6 @@ So the home exists as long as a ``Programs`` object, or as long as the session; 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Programs:
         for running in [*self._running]:
             running.kill()
         if self._passing is not None:
-            shutil.rmtree(self._passing, ignore_errors=True)
+            remove_tree(self._passing)
 
     def require_live(self) -> None:
         """See that the session has not ended; this counts as a use of it, as each program does.

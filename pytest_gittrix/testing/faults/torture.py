@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import without_local_variables
 from pytest_gittrix.os_level.proc import end_tree
+from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.faults.fault_sweep import CheckFailed, Progress, Report, kind_of, require_kind, sweep_and_check
 from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import StrPath, supervise, supported
@@ -114,8 +114,8 @@ def torture(
     directory = _require_fit(within)
     if reason := supported():
         raise CapabilityMissing(reason, fix="It needs Linux on x86_64 or aarch64, with seccomp user notification.")
-    with tempfile.TemporaryDirectory(prefix="gittrix-torture-", ignore_cleanup_errors=True) as scratch:
-        copy = _prepared(Path(os.path.realpath(scratch)), directory, setup, timeout)
+    with scratch_directory("gittrix-torture-") as scratch:
+        copy = _prepared(Path(scratch), directory, setup, timeout)
         argv = ["sh", "-c", command[0]] if len(command) == 1 and " " in command[0] else command
         current: list[Fault | None] = [None]
 

@@ -22,6 +22,7 @@ from pytest_gittrix.conformance.base.shell_lines import MARK, RanLine, run_line,
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 from pytest_gittrix.visible import printable
 
@@ -309,13 +310,13 @@ class ToolWorld:
         shutil.copytree(self.root, first, symlinks=True)
 
         def restore() -> None:
-            shutil.rmtree(self.root, ignore_errors=True)
+            remove_tree(self.root)
             shutil.copytree(first, self.root, symlinks=True)
 
         try:
             yield restore
         finally:
-            shutil.rmtree(first, ignore_errors=True)
+            remove_tree(first)
 
     def script(self, title: str) -> str:
         """The record as a script, of at most ten lines: where it is longer, neighbouring lines are joined.
@@ -347,7 +348,7 @@ class ToolWorld:
     def close(self) -> None:
         """End every process that was started in the world, and remove it."""
         AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=0.01)
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)
 
 
 def _escaped(value: str) -> str:

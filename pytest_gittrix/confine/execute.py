@@ -5,13 +5,13 @@ It needs Linux, because elsewhere nobody can tell which processes a program left
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import select
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -22,7 +22,7 @@ from pytest_gittrix.confine.command import Confinement, Launch, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filter
-from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
+from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code, is_out_of_sight
 from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.running import Finished, Keep, NeverStarted, Opening, Running, check_size
 from pytest_gittrix.confine.started import Spawned, Streams, signal_child, with_terminal
@@ -30,6 +30,7 @@ from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import pid_namespace
 from pytest_gittrix.os_level.process_tree import KILL_WAIT
+from pytest_gittrix.os_level.remove_tree import scratch_directory
 
 MOST_OUTPUT: Final = 10 << 20
 SIZE: Final = (24, 80)
@@ -192,6 +193,8 @@ def _opened(
     terminal = streams.terminal is not None
     if confinement.by == "none":
         free = launch(argv, laid, confinement, environment=environment, cwd=cwd)
+        if is_out_of_sight(free.argv[0], free.environment.get("PATH", os.defpath), free.directory):
+            raise NeverStarted(Finished(NOT_FOUND, None, b"", os.fsencode(f"{free.argv[0]}: {os.strerror(errno.ENOENT)}\n")))
         command = with_terminal(free.argv) if terminal else free.argv
         mark = os.urandom(8).hex()
         try:
@@ -219,7 +222,7 @@ def _opened(
 
 @contextmanager
 def _passing_home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as path:
+    with scratch_directory("gittrix-home-") as path:
         home = Path(path, "home")
         home.mkdir()
         yield home

@@ -263,7 +263,8 @@ class Launcher:
         _hear_signals()
         program = self._command[0]
         # What os.execvp does; but that loads modules, and they may be out of sight by now.
-        places = [""] if "/" in program else self._environment.get("PATH", os.defpath).split(os.pathsep)
+        path = self._environment.get("PATH", os.defpath)
+        places = [""] if "/" in program else path.split(os.pathsep)
         problem = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         for place in places:
             try:
@@ -271,6 +272,8 @@ class Launcher:
             except OSError as refused:
                 if exit_code(refused) != NOT_FOUND:
                     problem = refused
+        if problem.errno == errno.EACCES and is_out_of_sight(program, path):
+            problem = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         with suppress(OSError):
             os.write(2, f"{program}: {problem.strerror}\n".encode("utf-8", "surrogateescape"))
         os._exit(exit_code(problem))
@@ -367,6 +370,29 @@ def _hear_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def is_out_of_sight(program: str, path: str, directory: str | os.PathLike[str] = ".") -> bool:
+    """Whether a program is in no directory of a ``PATH``, and one of these may not be searched.
+
+    The kernel refuses to execute such a program; a shell does not find it.
+
+    Args:
+        program: what is to be executed; one that is named by a path is not looked for.
+        path: the ``PATH``.
+        directory: where the program starts.
+    """
+    refused = False
+    for place in () if "/" in program else path.split(os.pathsep):
+        try:
+            os.stat(os.path.join(directory, place, program))
+        except PermissionError:
+            refused = True
+        except OSError:
+            continue
+        else:
+            return False
+    return refused
 
 
 def exit_code(problem: OSError) -> int:

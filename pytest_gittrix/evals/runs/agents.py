@@ -262,9 +262,9 @@ def agent_of(spec: str) -> Agent:
 
 
 def require_program(agent: Agent) -> None:
-    """See that the program of an agent that is a command is on PATH, before each sample ends as an error. Raises InvalidInput if not."""
+    """See that the program of an agent that is a command is found by samples, before each ends as an error. Raises InvalidInput if not."""
     program = agent.argv[0] if isinstance(agent, CommandAgent) else "/"
-    if "/" in program or shutil.which(program) is not None:
+    if "/" in program or shutil.which(program, path=search_path()) is not None:
         return
     raise InvalidInput(
         f"There is no program {program!r} on PATH.",

@@ -15,6 +15,7 @@ from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine.choose import Place, run, wrapped
+from pytest_gittrix.confine.execute import start
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -45,6 +46,18 @@ def stronger(request: pytest.FixtureRequest, tmp_path: Path) -> Confined:
 @pytest.fixture(params=JAILS)
 def jailed(request: pytest.FixtureRequest, tmp_path: Path) -> Confined:
     return Confined.make(tmp_path, available(request.param))
+
+
+@pytest.fixture(params=[name for name in CONFINEMENTS if name not in JAILS])
+def unjailed(request: pytest.FixtureRequest, tmp_path: Path) -> Confined:
+    return Confined.make(tmp_path, available(request.param))
+
+
+def release(directory: Path) -> None:
+    """Let those who read from the fifos of a directory read a line, at which they end."""
+    for name in readers(directory):
+        with open(directory / name, "w") as fifo:
+            fifo.write("\n")
 
 
 def readers(directory: Path) -> list[str]:
@@ -83,6 +96,22 @@ def test_a_signal_is_told_as_one(confined: Confined, number: int) -> None:
     ended = confined.shell(f"kill -{int(number)} $$")
 
     assert (ended.code, ended.signal) == (None, number)
+
+
+def test_a_program_is_not_found_in_a_directory_that_may_not_be_searched(tmp_path: Path, unjailed: Confined) -> None:
+    closed, other = tmp_path / "w" / "closed", tmp_path / "w" / "other"
+    closed.mkdir(0)
+    other.mkdir()
+    (other / "no-program").touch()
+    environment = {"PATH": os.pathsep.join([str(closed), PATH, str(other)])}
+
+    missing, unfit = unjailed.run("no-such-program", environment=environment), unjailed.run("no-program", environment=environment)
+
+    assert (missing.code, unfit.code) == (127, 126)
+    assert b"No such file" in missing.stderr
+    assert unjailed.run("true", environment=environment).code == 0
+    on_terminal = start(["no-such-program"], unjailed.place(), unjailed.confinement, environment=environment, pty=True)
+    assert on_terminal.wait(LONG).code == 127
 
 
 @pytest.mark.parametrize("program", ["no-such-program", "./no-such-program", "no-such-directory/program"])
@@ -133,14 +162,26 @@ def test_arguments_arrive_as_they_are(confined: Confined) -> None:
     assert shown.stdout == b"|".join(map(os.fsencode, argv)), shown.stderr
 
 
-def test_when_its_time_is_over_all_of_it_is_killed(confined: Confined) -> None:
-    # What it may not do within its time is not known, so that it is given the time to say that it is ready.
-    ended = confined.shell(f"{LEAVES_BEHIND} exec sleep 600", timeout=4)
+def test_a_program_has_the_time_that_it_is_given(confined: Confined) -> None:
+    assert confined.run("sleep", "600", timeout=0.01).timed_out
 
-    assert ended.timed_out
-    assert (confined.workspace / "ready").exists()
-    # Without confinement a process that hides its descent and its environment is not found.
-    assert set(readers(confined.workspace)) <= ({"two"} if confined.confinement.level == "off" else set())
+
+def test_when_its_time_is_over_all_of_it_is_killed(confined: Confined) -> None:
+    over, end = os.pipe()
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(confined.shell, f"{LEAVES_BEHIND} exec sleep 600", stop=over)
+        wait_until_there(confined.workspace / "ready")
+        os.write(end, b"!")
+        ended = running.result()
+    os.close(over)
+    os.close(end)
+
+    try:
+        assert ended.timed_out
+        # Without confinement a process that hides its descent and its environment is not found.
+        assert set(readers(confined.workspace)) <= ({"two"} if confined.confinement.level == "off" else set())
+    finally:
+        release(confined.workspace)
 
 
 def test_what_it_leaves_behind_ends_with_it(stronger: Confined) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ def test_a_run_tells_its_outcomes_and_where_it_is(cli: Cli) -> None:
     assert "pass^2" in output
     assert f"result {data['digest'].removeprefix('sha256:')[:8]} in {cli.root / 'a'}" in output
     assert (data["samples"], data["outcomes"]["pass"], data["confine"]) == (4, 4, "off")
+
+
+def test_the_python_of_the_run_is_found_without_one_on_the_path(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cli.root / "programs").mkdir()
+    for program in ("git", "sh"):
+        (cli.root / "programs" / program).symlink_to(str(shutil.which(program)))
+    monkeypatch.setenv("PATH", str(cli.root / "programs"))
+
+    assert cli.data(*run(cli, suite(cli.root), agent=SOLVES))["outcomes"]["pass"] == 1
+    assert "There is no program 'pythons' on PATH" in cli(*run(cli, suite(cli.root), agent="pythons agent.py")).err
 
 
 def test_a_run_goes_where_the_suite_is_called_unless_told(cli: Cli) -> None:

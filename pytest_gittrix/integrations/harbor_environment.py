@@ -20,6 +20,7 @@ from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
+from pytest_gittrix.os_level.unpack import unpack
 
 with needs("harbor"):
     import anyio.to_thread
@@ -208,7 +209,7 @@ class HarborEnvironment(BaseEnvironment):
         target = Path(target_dir)
         target.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(target, filter=_safe)
+            unpack(archive, target)
 
     async def _unpack(self, data: bytes, target: str) -> None:
         argv = ["/bin/sh", "-c", 'mkdir -p -- "$1" && exec tar -C "$1" --no-same-owner -xf -', "sh", target]
@@ -249,13 +250,3 @@ def _packed(files: list[tuple[Path, str]]) -> bytes:
         for path, name in files:
             archive.add(path, name, recursive=False)
     return buffer.getvalue()
-
-
-def _safe(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-    """Filter an archive: members that are special files or lead out of the target are skipped without an error."""
-    if not (member.isfile() or member.isdir() or member.issym()):
-        return None
-    try:
-        return tarfile.data_filter(member, target)
-    except tarfile.FilterError:
-        return None

@@ -29,6 +29,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from pytest_gittrix import plugin
+from pytest_gittrix.os_level.unpack import unpack
 from pytest_gittrix.plugin import config
 from tests.docs.test_docs_examples import SESSION_ID, blocks, user_repository
 
@@ -194,7 +195,7 @@ def test_the_wheel_says_what_it_is(installed: Installed) -> None:
 
 def test_the_sdist_makes_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
     with tarfile.open(installed.sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     (source,) = tmp_path.iterdir()
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
     subprocess.run(build, cwd=source, check=True, capture_output=True)

@@ -22,6 +22,7 @@ from pytest_gittrix.acp import acp_agent, take_turn
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.os_level.unpack import unpack
 
 LONG = 120
 
@@ -33,7 +34,8 @@ def examples(tmp_path: Path) -> Path:
     if not archives:
         pytest.skip("the source distribution of agent-client-protocol is not here; `make tools` fetches it")
     with tarfile.open(archives[-1]) as archive:
-        archive.extractall(tmp_path / "theirs", filter="data")
+        (tmp_path / "theirs").mkdir()
+        unpack(archive, tmp_path / "theirs")
     [found] = (tmp_path / "theirs").glob("*/examples")
     return found
 

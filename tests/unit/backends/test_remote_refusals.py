@@ -56,7 +56,7 @@ def commits(far: Far) -> int:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that is certain to happen."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.01)

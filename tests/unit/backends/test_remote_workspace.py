@@ -413,11 +413,12 @@ real = SafeDir.read
 
 def test_an_answer_has_to_be_whole_in_time_and_not_too_large(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with workspace_server(tmp_path / "workspaces") as server:
-        slow = RemoteEphemeral(server.address, server.token, timeout=0.3, limits=Limits(max_total=100))
-        with site.another(ephemeral=slow) as engine:
+        limits = Limits(max_total=100)
+        patient, hasty = (RemoteEphemeral(server.address, server.token, timeout=seconds, limits=limits) for seconds in (60, 0.3))
+        with site.another(ephemeral=patient) as engine, site.another(ephemeral=hasty) as other:
             session = engine.start_session("x")
             with server.trouble("drip"), pytest.raises(AdapterUnavailable, match="timed out"):
-                session.read("app.py")
+                other.get_session(session.id).read("app.py")
             (server.root / session.id / "app.py").write_text("x" * 101)
             with pytest.raises(AdapterUnavailable, match="more than 100 bytes"):
                 session.read("app.py")

@@ -154,7 +154,7 @@ def test_waits_with_a_timeout_still_end(tmp_path: Path, mode: str) -> None:
             out["event"] = not threading.Event().wait(0.05)
             fired = threading.Event()
             threading.Timer(0.01, fired.set).start()
-            out["timer"] = fired.wait(30)
+            out["timer"] = fired.wait(60)
             gate = threading.Event()
             with ThreadPoolExecutor(1) as pool:
                 out["pool"] = raises(FutureTimeout, lambda: pool.submit(gate.wait).result(timeout=0.05))

@@ -222,7 +222,7 @@ def call(name, *arguments):
     return result
 
 def answer(line):
-    line.settimeout(30)
+    line.settimeout(60)
     line.send(b"OPTIONS * HTTP/1.1\\r\\n\\r\\n")
     return line.recv(12).decode()
 

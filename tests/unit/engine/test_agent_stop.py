@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on_linux, owner, record, started
+from support.patience import long_enough
 
 from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
 from pytest_gittrix.engine.agents.start import start_agent
@@ -221,13 +222,15 @@ def test_a_child_is_found_by_its_session_alone(agents: AgentKit) -> None:
 
 
 def test_a_stopped_keeper_is_no_hindrance(agents: AgentKit) -> None:
-    agent = started(agents, agents.script().polite(7).spawn_daemon())
-    mark = record(agent)["mark"]
-    hit(keeper_of(agent), signal.SIGSTOP)
+    def stop_within(seconds: float) -> tuple[int | None, AgentProcess, str]:
+        agent = started(agents, agents.script().polite(7).spawn_daemon())
+        mark = record(agent)["mark"]
+        hit(keeper_of(agent), signal.SIGSTOP)
+        return agent.stop(grace=seconds, poll=0.01).observation.code, agent, mark
 
-    stopped = agent.stop(grace=0.3, poll=0.01)
+    code, agent, mark = long_enough(stop_within, lambda found: found[0] == 7)
 
-    assert stopped.observation.code == 7
+    assert code == 7
     assert_nothing_left(agents, agent, mark=mark)
 
 
@@ -319,11 +322,15 @@ def test_times_that_make_no_sense_are_refused(agents: AgentKit, grace: float, po
 
 
 def test_another_process_looks_and_stops(agents: AgentKit) -> None:
-    agent = started(agents, agents.script().polite(7).spawn_daemon())
-    pid, [daemon] = owner(agent).pid, agents.alive("daemon")
+    def stop_within(seconds: float) -> tuple[AgentProcess, list[Any], list[Any]]:
+        agent = started(agents, agents.script().polite(7).spawn_daemon())
+        pid, [daemon] = owner(agent).pid, agents.alive("daemon")
+        assert answer(other(agent, "observe")) == ["alive", None, None]
+        return agent, answer(other(agent, "stop", str(seconds))), ["exited", 7, None, [pid, daemon], [daemon], []]
 
-    assert answer(other(agent, "observe")) == ["alive", None, None]
-    assert answer(other(agent, "stop", "0.2")) == ["exited", 7, None, [pid, daemon], [daemon], []]
+    agent, said, wanted = long_enough(stop_within, lambda found: found[1] == found[2])
+
+    assert said == wanted
     assert answer(other(agent, "observe")) == ["exited", 7, None]
     assert agent.stop(grace=0).idle
 

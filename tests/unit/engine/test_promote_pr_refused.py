@@ -38,7 +38,7 @@ def server(site: Site) -> Iterator[ForgeServer]:
 
 @pytest.fixture
 def forge(server: ForgeServer, site: Site) -> Iterator[GitHubForge]:
-    with GitHubForge("acme/app", base_url=server.url, token=TOKEN, patience=Patience(timeout=5.0)) as opened:
+    with GitHubForge("acme/app", base_url=server.url, token=TOKEN, patience=Patience(timeout=60.0)) as opened:
         site.options["forge"] = opened
         yield opened
 

@@ -152,7 +152,7 @@ def test_an_open_call_comes_along_and_is_answered_before_the_childs_first_turn(s
     session.record("tool_call", {"call_id": "c1", "name": "shell", "args": {}})
     child = session.fork()
 
-    assert child.start_turn(lambda context: None, runs="thread").wait(20)
+    assert child.start_turn(lambda context: None, runs="thread").wait(60)
     (answer,) = child.history(["tool_result"])
     assert answer.data["error"]["kind"] == "orphan_tool_call"
     assert not session.history(["tool_result"])
@@ -193,7 +193,7 @@ def test_a_checkpoint_keeps_the_files_of_a_moment(session: UserSession) -> None:
 
 
 def test_moments_before_and_after_turns_and_commits_are_kept(session: UserSession) -> None:
-    session.start_turn(lambda context: context.session.write("app.py", "turn\n"), runs="thread").wait(20)
+    session.start_turn(lambda context: context.session.write("app.py", "turn\n"), runs="thread").wait(60)
     ended = session.history(["turn.ended"])[-1].seq
     session.write("app.py", "later\n")
     session.commit("mine")

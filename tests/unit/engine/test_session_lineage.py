@@ -320,7 +320,7 @@ class TestWhatIsToldOfASession:
     def test_is_in_the_environment_of_its_programs_and_turns(self, session: UserSession) -> None:
         assert session.environment({"A": "1"}) == {"A": "1", "GITTRIX_SESSION_ID": session.id, "GT_SESSION_UUID": session.id}
         turn = session.start_turn(lambda context: os.environ["GT_SESSION_UUID"])
-        assert turn.wait(20)
+        assert turn.wait(60)
         assert (turn.value, "GT_SESSION_UUID" in os.environ) == (session.id, False)
 
     def test_its_id_can_be_chosen_once(self, site: Site) -> None:
@@ -429,7 +429,7 @@ class TestListeningToASession:
         asked = [(None, "warning"), (None, "warning"), (7, "warning"), (7, "critical"), (7, "critical")]
         turn = session.start_turn(lambda context: [context.register_pressure_warning(*one) for one in asked], runs=runs)
 
-        assert turn.wait(20)
+        assert turn.wait(60)
         assert turn.value == ["warn", "already_warned", "warn", "warn", "already_warned"]
         assert session.register_pressure_warning(7, "critical") == "already_warned"
         with site.another() as engine:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.acp_program import agent_that
 from support.evals import agent_file, command_file, ran, suite, write
+from support.patience import long_enough
 
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.confine.limits import ResourceLimits
@@ -159,7 +160,10 @@ def test_the_turn_of_an_agent_that_speaks_the_protocol_is_interrupted_when_its_t
     (tmp_path / "agent.py").write_text(agent_that("receive()"))
     agent = f"acp:{sys.executable} {tmp_path / 'agent.py'}"
 
-    summary = ran(suite(tmp_path), tmp_path, agent, timeout_ms=300)
+    def run_for(seconds: float) -> Summary:
+        return ran(suite(tmp_path / str(seconds)), tmp_path / str(seconds), agent, timeout_ms=round(seconds * 1000))
+
+    summary = long_enough(run_for, turns_of)
 
     assert summary.records[0].outcome == "timeout"
     assert turns_of(summary)[-1] == ("turn.ended", "interrupted")

@@ -152,7 +152,7 @@ def test_a_restore_that_cannot_be_recorded_leaves_no_agent(led: Led, monkeypatch
 
 def told_by(led: Led, session: Session, name: str) -> str:
     """What the agent of a session wrote into a file of its workspace, once it did."""
-    assert led.process(session.id).wait(30).state == "exited"
+    assert led.process(session.id).wait(60).state == "exited"
     return (Path(str(session.workspace_path)) / name).read_text()
 
 

@@ -221,7 +221,7 @@ def test_beating_ends_when_the_lease_is_released_in_its_block(path: Path) -> Non
     with owner.beating(0.005):
         (thread,) = beaters(path)
         owner.release()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -266,7 +266,7 @@ def test_who_lost_a_lease_neither_frees_nor_renews_that_of_its_successor(path: P
             os.utime(path, (0, 0))
             with pytest.raises(LeaseLost):
                 first.beat()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
             assert path.stat().st_mtime == 0
             first.release()

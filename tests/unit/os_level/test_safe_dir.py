@@ -228,7 +228,7 @@ def test_a_pipe_is_refused_without_waiting_for_its_other_end(guarded: SafeDir, r
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert len(outcome) == 1
 
 
@@ -377,8 +377,8 @@ def test_closing_lets_an_operation_under_way_finish(root: Path) -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    started.wait(30)
+    started.wait(60)
     directory.close()
-    thread.join(30)
+    thread.join(60)
     assert isinstance(outcomes.pop(), InvalidInput)
     assert set(outcomes) == {b"1"}

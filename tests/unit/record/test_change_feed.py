@@ -294,7 +294,7 @@ def test_an_index_that_writes_late_while_another_looks_does_not_hide_what_was_se
 
     def wait() -> None:
         has_read.set()
-        assert may_write.wait(10)
+        assert may_write.wait(60)
 
     def let_the_slow_one_write() -> None:
         may_write.set()
@@ -304,7 +304,7 @@ def test_an_index_that_writes_late_while_another_looks_does_not_hide_what_was_se
     slow_store.then = wait
     late = threading.Thread(target=slow.sync)
     late.start()
-    assert has_read.wait(10)
+    assert has_read.wait(60)
     end(store, "a")
     fast.sync()
     append(store, "b", "session.accessed")

@@ -142,14 +142,14 @@ def test_a_history_knows_what_overlapped() -> None:
 
     def wait() -> None:
         inside.set()
-        go_on.wait(5)
+        go_on.wait(60)
 
     thread = threading.Thread(target=history.call, args=("A", "wait", wait))
     thread.start()
-    inside.wait(5)
+    inside.wait(60)
     history.call("B", "pass", lambda: None)
     go_on.set()
-    thread.join(5)
+    thread.join(60)
     history.call("B", "after", lambda: None)
     waited, passed, after = history.calls
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.patience import long_enough
 from support.supervisor import NEW, git, names, write_file
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -156,14 +157,18 @@ def test_a_run_lasts_until_the_last_daemon_has_ended_and_counts_its_calls(disk: 
 
 def test_the_time_limit_kills_the_tree_and_says_so(disk: Path) -> None:
     word = f"GITTRIX_TEST_{os.getpid()}_{disk.name}"
-    run = supervise(["sh", "-c", "echo begun; sleep 600 & sleep 600"], timeout=0.3, env={**os.environ, word: "1"})
+    argv, env = ["sh", "-c", "echo begun; sleep 600 & sleep 600"], {**os.environ, word: "1"}
+    run = long_enough(lambda seconds: supervise(argv, timeout=seconds, env=env), lambda run: run.stdout)
     assert (run.killed, run.timed_out, run.exit_code, run.fired) == (True, True, None, None)
     assert run.stdout == b"begun\n"
     assert processes_mentioning(word) == []
 
 
 def test_a_daemon_that_outlives_the_time_limit_leaves_the_exit_code_of_the_command(disk: Path) -> None:
-    run = supervise_function(lambda: daemonise(lambda: time.sleep(600)), timeout=0.5)
+    def run_for(seconds: float) -> SupervisedRun:
+        return supervise_function(lambda: daemonise(lambda: time.sleep(600)), timeout=seconds)
+
+    run = long_enough(run_for, lambda run: run.exit_code is not None)
     assert (run.exit_code, run.killed, run.timed_out) == (0, True, True)
 
 
@@ -199,7 +204,7 @@ def test_a_caller_that_is_killed_or_interrupted_takes_its_tree_along(disk: Path,
     try:
         wait_until(lambda: (disk / "begun").exists())
         caller.send_signal(number)
-        assert caller.wait(20) != 0
+        assert caller.wait(60) != 0
     finally:
         caller.kill()
         caller.wait()
@@ -208,7 +213,7 @@ def test_a_caller_that_is_killed_or_interrupted_takes_its_tree_along(disk: Path,
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:  # type: ignore[operator]
         time.sleep(0.01)
 

@@ -350,7 +350,7 @@ def thrown_away(trash: Trash, tmp_path: Path) -> None:
 
 
 def is_empty_soon(directory: Path) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while os.listdir(directory) and time.monotonic() < end:
         time.sleep(0.001)
     return os.listdir(directory) == []

@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
@@ -37,6 +38,14 @@ def pytest_configure() -> None:
         del os.environ[name]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests that only root can run where another user does."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("needs_root") is not None:
+                item.add_marker(pytest.mark.skip(reason="only root can do what the test does"))
 
 
 def pytest_collection_finish() -> None:

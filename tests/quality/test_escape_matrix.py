@@ -132,9 +132,8 @@ def test_everything_gets_out_of_no_confinement_so_that_each_attempt_is_known_to_
     assert {row[2] for row in EXPECTED.values()} == {False}
 
 
+@pytest.mark.needs_root
 def test_an_ordinary_user_has_the_same_levels(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("these tests run as an ordinary user already")
     can = shutil.which("setpriv") and os.access(OTHER_PYTHON, os.X_OK)
     newest = subprocess.run([OTHER_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False).returncode if can else 1
     if newest != 0:

@@ -28,7 +28,7 @@ from pytest_gittrix.testing.repos.templates import shared_templates
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
-pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
+pytestmark = [pytest.mark.needs_root, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
 
 SESSION = "session-0"
 WORK = {"app.py": b"by the agent\n", "new/deep.py": b"x = 1\n" * 50, "new/deeper.py": b"y = 2\n" * 50, "added.py": b"z = 3\n"}

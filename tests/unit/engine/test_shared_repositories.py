@@ -108,7 +108,7 @@ def shared_place() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.needs_root
 def test_another_member_of_the_group_commits_after_a_promotion(shared_place: Path) -> None:
     (shared_place / "config").write_text("[safe]\n\tdirectory = *\n[user]\n\tname = M\n\temail = m@example.com\n")
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}

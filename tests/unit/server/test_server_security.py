@@ -176,14 +176,20 @@ def test_a_daemon_file_that_somebody_else_made_is_not_believed_and_not_replaced(
             assert daemon_file.found(tmp_path) is None
             with pytest.raises(DaemonRuns, match=f"read or written by others .mode {mode:o}"):
                 daemon_file.publish(tmp_path, published)
-        if os.geteuid() == 0:
-            file.unlink()
-            file.write_text(contents)
-            os.chown(file, 12345, -1)
-            assert daemon_file.found(tmp_path) is None
-            with pytest.raises(DaemonRuns, match="12345"):
-                daemon_file.publish(tmp_path, published)
-            assert file.read_text() == contents
+
+
+@pytest.mark.needs_root
+def test_a_file_of_another_user_is_neither_believed_nor_written_over(staff: Staff, tmp_path: Path) -> None:
+    with serving(replace(staff.settings, store=tmp_path / "sessions")) as asked:
+        file, published = tmp_path / "daemon.json", asked.file
+        contents = file.read_text()
+        file.unlink()
+        file.write_text(contents)
+        os.chown(file, 12345, -1)
+        assert daemon_file.found(tmp_path) is None
+        with pytest.raises(DaemonRuns, match="12345"):
+            daemon_file.publish(tmp_path, published)
+        assert file.read_text() == contents
 
 
 # Starting ----------------------------------------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ def test_a_token_that_others_know_or_guess_is_refused(tmp_path: Path, text: str,
         guard.read_token(token_file(tmp_path, text, mode))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.needs_root
 def test_a_token_of_another_user_is_refused(tmp_path: Path) -> None:
     file = token_file(tmp_path)
     os.chown(file, 12345, -1)

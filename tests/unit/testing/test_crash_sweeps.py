@@ -297,6 +297,7 @@ def fill(directory: Path) -> tuple[int | None, int]:
     return None, 0
 
 
+@pytest.mark.needs_root
 def test_a_small_disk_takes_what_fits_and_then_no_more(disk: Path) -> None:
     assert fill(disk) == (errno.ENOSPC, 65536)
 
@@ -312,9 +313,8 @@ def test_a_function_runs_on_a_small_disk_and_says_what_it_found() -> None:
     assert "gittrix-disk" not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.needs_root
 def test_an_unprivileged_user_has_a_small_disk_in_a_namespace() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("this test changes its user, which only root can; every other test here already ran without privilege")
     script = textwrap.dedent("""
         import os, sys, tempfile, traceback
         from pytest_gittrix.testing.faults import small_disks as small_disk

@@ -52,6 +52,7 @@ def whole(disk: Path, cut: Cut) -> None:
     assert (disk / "notes.txt").read_bytes() in ([NEW] if cut.finished else [OLD, NEW])
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_save_that_syncs_file_and_directory_survives_every_cut() -> None:
     report = power_cuts(save, whole, prepare=prepare)
@@ -61,6 +62,7 @@ def test_a_save_that_syncs_file_and_directory_survives_every_cut() -> None:
     assert report.tried >= 3
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_save_that_never_syncs_is_lost_although_it_had_ended() -> None:
     report = power_cuts(lambda disk: save(disk, sync_file=False, sync_directory=False), whole, prepare=prepare)
@@ -69,6 +71,7 @@ def test_a_save_that_never_syncs_is_lost_although_it_had_ended() -> None:
     assert report.failures[0].replay == "power_cuts(run, check, prepare=prepare, filesystem='ext4', points=[4])"
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_rename_that_is_synced_before_its_contents_leaves_an_empty_file() -> None:
     sizes = set()
@@ -83,6 +86,7 @@ def test_a_rename_that_is_synced_before_its_contents_leaves_an_empty_file() -> N
     assert sizes == {len(OLD), 0}
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_check_says_where_the_power_went_and_what_the_program_did(capfd: pytest.CaptureFixture[str]) -> None:
     cuts: list[Cut] = []
@@ -100,6 +104,7 @@ def test_a_check_says_where_the_power_went_and_what_the_program_did(capfd: pytes
     assert cuts[0].call.path is not None
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_images_that_equal_the_one_before_are_checked_once() -> None:
     def run(disk: Path) -> None:
@@ -109,6 +114,7 @@ def test_images_that_equal_the_one_before_are_checked_once() -> None:
     assert power_cuts(run, lambda disk, cut: not (disk / "a").exists()).verify().tried == 2
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_of_two_disks_each_loses_for_itself_what_was_not_synced_there() -> None:
     def run(disk: Path) -> None:
@@ -128,6 +134,7 @@ def test_of_two_disks_each_loses_for_itself_what_was_not_synced_there() -> None:
     assert left("there") == ["here.txt", "there/apart.txt"]
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_failure_on_two_disks_names_both_in_its_replay() -> None:
     report = power_cuts(save, lambda disk, cut: not cut.finished, prepare=prepare, apart="there", written_back="there")
@@ -142,6 +149,7 @@ def test_a_disk_that_there_is_not_is_not_written_back() -> None:
         power_cuts(save, whole, written_back="there")
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_only_the_points_asked_for_are_checked() -> None:
     seen = []
@@ -158,12 +166,14 @@ def test_only_the_points_asked_for_are_checked() -> None:
         power_cuts(save, whole, prepare=prepare, points=[9])
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_program_that_fails_by_itself_is_refused() -> None:
     with pytest.raises(InvalidInput, match="exited with 7 without any fault"):
         power_cuts(["sh", "-c", "exit 7"], whole)
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_nothing_stays_mounted_however_it_ends() -> None:
     def hold(disk: Path, cut: Cut) -> None:
@@ -179,6 +189,7 @@ def test_nothing_stays_mounted_however_it_ends() -> None:
     os.close(descriptor)
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_file_that_a_check_leaves_open_does_not_change_what_the_next_one_sees() -> None:
     held: list[int] = []
@@ -242,6 +253,7 @@ def promoted(disk: Path) -> bool:
     return commits == 2
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_promotion_is_done_or_not_and_the_next_engine_goes_on_from_there() -> None:
     found: Counter[str] = Counter()
@@ -266,6 +278,7 @@ def test_a_promotion_is_done_or_not_and_the_next_engine_goes_on_from_there() -> 
     assert set(found) == {"active", "promoted"}
 
 
+@pytest.mark.needs_root
 @needs_power
 def test_a_promotion_to_a_branch_that_is_checked_out_is_not_lost_once_it_was_told() -> None:
     """The branch is judged, and not the checkout: like git, the engine does not sync the files of a work tree."""

@@ -254,9 +254,8 @@ def test_it_works_from_any_thread(disk: Path) -> None:
 # --- where it works
 
 
+@pytest.mark.needs_root
 def test_an_unprivileged_user_needs_nothing_more(disk: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("this test changes its user, which only root can; every other test here already ran without privilege")
     home = tempfile.mkdtemp()  # the directories above tmp_path are closed to other users
     script = textwrap.dedent("""
         import os, sys
@@ -294,6 +293,7 @@ def test_supervision_inside_supervision_is_refused_with_the_reason(disk: Path) -
 # --- a disk that is full
 
 
+@pytest.mark.needs_root
 def test_a_small_disk_takes_what_fits_and_then_no_more(tmpfs: Path) -> None:
     (tmpfs / "x").write_bytes(b"x" * 65536)
     with pytest.raises(OSError) as caught:
@@ -302,6 +302,7 @@ def test_a_small_disk_takes_what_fits_and_then_no_more(tmpfs: Path) -> None:
     assert (tmpfs / "x").stat().st_size == 65536
 
 
+@pytest.mark.needs_root
 def test_git_meets_a_really_full_disk(tmpfs: Path) -> None:
     (tmpfs / "ballast").write_bytes(b"x" * 60000)
     done = subprocess.run(["git", "init", "-q", "--template=", "r"], cwd=tmpfs, env=git(tmpfs), capture_output=True, check=False)

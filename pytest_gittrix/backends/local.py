@@ -20,7 +20,7 @@ from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences, branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
-from pytest_gittrix.os_level.confinement_levels import Level, check_level
+from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
 from pytest_gittrix.workspaces.snapshot import Limits

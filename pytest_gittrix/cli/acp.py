@@ -17,7 +17,7 @@ from pytest_gittrix.commands.render import text_of
 from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
-from pytest_gittrix.os_level.confinement_levels import LEVELS
+from pytest_gittrix.os_level.command import LEVELS
 from pytest_gittrix.visible import visible_line
 
 if TYPE_CHECKING:

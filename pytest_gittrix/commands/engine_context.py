@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
-from pytest_gittrix.os_level.confinement_levels import LEVELS
+from pytest_gittrix.os_level.command import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pytest_gittrix.confine.limits import check_limits, size_bytes
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.os_level.confinement_levels import Level
+from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.state.retention import age_ns
 
 FILE: Final = "team.toml"

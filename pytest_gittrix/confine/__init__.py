@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.running import Output as Output
     from pytest_gittrix.confine.running import Running as Running
     from pytest_gittrix.engine.agents.programs import Programs as Programs
-    from pytest_gittrix.os_level.confinement_levels import LEVELS as LEVELS
-    from pytest_gittrix.os_level.confinement_levels import Level as Level
-    from pytest_gittrix.os_level.confinement_levels import check_level as check_level
+    from pytest_gittrix.os_level.command import LEVELS as LEVELS
+    from pytest_gittrix.os_level.command import Level as Level
+    from pytest_gittrix.os_level.command import check_level as check_level
 
 __getattr__ = door(
     __name__,
@@ -56,7 +56,7 @@ __getattr__ = door(
             "MODELS",
             "ModelEndpoint",
         ),
-        "pytest_gittrix.os_level.confinement_levels": (
+        "pytest_gittrix.os_level.command": (
             "LEVELS",
             "Level",
             "check_level",

@@ -26,7 +26,7 @@ from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
 from pytest_gittrix.confine.running import Finished
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
-from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
+from pytest_gittrix.os_level.command import LEVELS, Level, check_level
 
 __all__ = [
     "LEVELS",

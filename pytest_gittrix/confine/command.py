@@ -21,8 +21,7 @@ from pytest_gittrix.confine.kernel.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits, require_limits
 from pytest_gittrix.confine.network import Network, Reachable
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
-from pytest_gittrix.os_level.command import check_command
-from pytest_gittrix.os_level.confinement_levels import Level, check_level
+from pytest_gittrix.os_level.command import Level, check_command, check_level
 
 Means = Literal["bwrap", "namespaces", "landlock", "none"]
 

@@ -2,17 +2,22 @@
 
 Harnesses use absolute paths too: of the workspace, of a temporary directory, of the system. From outside the sandbox such a path is another
 file, or leads out of the sandbox through a link that an agent made. So a small program inside the sandbox reads and writes each file: it
-can reach no more than the agent's programs, and always sees the same files.
+can reach no more than the agent's programs, and always sees the same files. What comes out of a sandbox as an archive is unpacked here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pytest_gittrix.engine.agents.programs import Programs, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.open_below import tolerating_shape
+from pytest_gittrix.os_level.safe_dir import SafeDir
+
+if TYPE_CHECKING:
+    import tarfile
 
 MOST_BYTES: Final = 100 << 20
 """The size of the largest file that is read, by default, in bytes."""
@@ -117,3 +122,64 @@ class SandboxFiles:
             )
         text = stderr.decode("utf-8", "replace").strip()
         raise OSError(errno.EIO, text or f"the program that was to do it ended with {code}", path)
+
+
+def unpack(archive: tarfile.TarFile, target: str | os.PathLike[str]) -> None:
+    """Make the files, directories and links of an archive in a directory. Only the executable bit of their modes is kept.
+
+    Left out are special files, and whatever would be outside of the directory or leads out of it. No link is followed, neither one of the
+    archive nor one that was there before. It works on every Python: the filters of ``tarfile`` came with 3.11.4.
+
+    Args:
+        archive: open for reading.
+        target: the directory.
+
+    Raises:
+        WriteRejected: the system refused, as for want of room.
+        tarfile.TarError: the archive is damaged.
+    """
+    links = []
+    with SafeDir.open(target) as directory:
+        for member in archive:
+            path = _inside(member.name)
+            if not path:
+                continue
+            with tolerating_shape():
+                if member.isdir():
+                    directory.make_directory(path)
+                elif member.issym():
+                    directory.make_link(path, os.fsencode(member.linkname))
+                    links.append(os.path.join(target, path))
+                elif (data := _data(archive, member)) is not None:
+                    directory.write(path, data, executable=bool(member.mode & 0o100))
+    root = os.path.realpath(target)
+    # All are judged before one goes, since one can lead out by way of another.
+    for link in [link for link in links if _leads_out(link, root)]:
+        os.unlink(link)
+
+
+def _inside(name: str) -> str:
+    """The canonical path of a name in an archive; empty for the directory itself, and where it is outside."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return "" if ".." in parts else "/".join(parts)
+
+
+def _data(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
+    """The contents of a file, or of the file that a hard link is another name of; None for anything else."""
+    try:
+        stream = archive.extractfile(member) if member.isfile() or member.islnk() else None
+    except KeyError:  # the file is not in the archive
+        return None
+    return None if stream is None else stream.read()
+
+
+def _leads_out(link: str, root: str) -> bool:
+    if not os.path.islink(link):
+        return False  # a later member took its place
+    try:
+        real = os.path.realpath(link, strict=True)
+    except FileNotFoundError:
+        real = os.path.realpath(link)
+    except OSError:  # a circle, or one that is too long to be followed to its end
+        return True
+    return os.path.commonpath([real, root]) != root

@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.os_level.unpack import unpack
+from pytest_gittrix.integrations.files import unpack
 
 with needs("harbor"):
     import anyio.to_thread

@@ -30,7 +30,7 @@ from pytest_gittrix.members.record import RUNNING, Team, check_name
 from pytest_gittrix.members.start import MemberStart, StartRequest
 from pytest_gittrix.members.stop import MemberEnd, StopSummary
 from pytest_gittrix.members.work_locks import Acquired, WorkLocks
-from pytest_gittrix.os_level.confinement_levels import Level
+from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL, Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.views import botminter

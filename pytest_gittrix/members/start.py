@@ -33,8 +33,7 @@ from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
 from pytest_gittrix.git.tree import entry_at
 from pytest_gittrix.members.finalize_record import plain
 from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, check_name
-from pytest_gittrix.os_level.command import check_command
-from pytest_gittrix.os_level.confinement_levels import check_level
+from pytest_gittrix.os_level.command import check_command, check_level
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.eventlog.events import path_fields

@@ -44,7 +44,7 @@ from pytest_gittrix.orchestrator.session import (
     is_terminal_session,
 )
 from pytest_gittrix.orchestrator.spawn import Spawner
-from pytest_gittrix.os_level.confinement_levels import Level
+from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.state.agent_reports import check_report, report_named
 from pytest_gittrix.views.orchestrator_status import Dialect, can_restore
 

@@ -1,11 +1,19 @@
-"""Commands as the system takes them: a program, its arguments and its variables, judged before anything is made for it."""
+"""What a program is to be started with, judged before anything is made for it: its command, its variables, its level of confinement.
+
+``docs/reference/confinement.md`` says what each level keeps in; the room ``confine`` does it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import InvalidInput
+
+Level = Literal["auto", "off", "guard", "jail"]
+"""The levels at which an agent's programs can be confined, as whoever makes a workspace names them."""
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -30,6 +38,22 @@ def check_variables(environment: Mapping[str, str]) -> None:
     wrong = [name for name in environment if not name or "=" in name]
     if wrong:
         raise InvalidInput(f"{wrong[0]!r} cannot be the name of a variable.", fix="Use one without =, of one character or more.")
+
+
+def check_level(level: object) -> Level:
+    """Validate a level of confinement.
+
+    Raises:
+        InvalidInput: it is none; the message lists those there are.
+    """
+    for known in LEVELS:
+        if level == known:
+            return known
+    raise InvalidInput(
+        f"confine={level!r} is no level of confinement.",
+        why="It decides what an agent's programs can reach.",
+        fix=f"Use one of: {', '.join(LEVELS)}.",
+    )
 
 
 def _check_texts(texts: Iterable[object]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pytest_gittrix.os_level.confinement_levels import Level
+from pytest_gittrix.os_level.command import Level
 
 Word = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
 Text = Annotated[str, Field(max_length=1 << 20, pattern=r"^[^\x00]*$")]

@@ -18,7 +18,7 @@ from pytest_gittrix.clock.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.old_names import renamed
-from pytest_gittrix.os_level.confinement_levels import Level
+from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.testing.local_variables import GitVariables, withheld
 from pytest_gittrix.testing.repos.durable import DurableRepo

@@ -22,7 +22,7 @@ from pytest_gittrix.acp import acp_agent, take_turn
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.os_level.unpack import unpack
+from pytest_gittrix.integrations.files import unpack
 
 LONG = 120
 

@@ -22,7 +22,7 @@ from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.os_level.confinement_levels import check_level
+from pytest_gittrix.os_level.command import check_level
 from pytest_gittrix.os_level.lock_owner import Owner
 
 INHERITED: Final = frozenset(

@@ -22,7 +22,7 @@ from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.old_names import warn_of
-from pytest_gittrix.os_level.confinement_levels import LEVELS
+from pytest_gittrix.os_level.command import LEVELS
 from pytest_gittrix.workspaces.seed import History, check_history
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 

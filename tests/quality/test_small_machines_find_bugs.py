@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -162,9 +163,9 @@ def runs_two_turns() -> AbstractContextManager[object]:
     """A session that is busy starts another turn."""
     exact = Turns._claim
 
-    def claim(self: Turns, recorder: Recorder) -> Lease:
+    def claim(self: Turns, recorder: Recorder, *begun: threading.Event) -> Lease:
         with suppress(TurnBusy):
-            return exact(self, recorder)
+            return exact(self, recorder, *begun)
         return Lease(recorder.directory / ".turn.2").acquire()
 
     return patch.object(Turns, "_claim", claim)

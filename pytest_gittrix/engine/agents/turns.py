@@ -48,6 +48,8 @@ Status = Literal["running", "done", "failed", "interrupted"]
 RUNS: Final[tuple[Runs, ...]] = ("process", "thread")
 """Where the engine runs the function of a turn."""
 DEFAULT_ROLE: Final = "build"
+_LONGEST_BEGINNING: Final = 60.0
+"""Real seconds that an interrupt waits for a turn that another thread is just beginning."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Turns:
         self.pressure = Pressure()
         self._on: Callable[[str, Listener], object] | None = on
         self._running: dict[str, Turn] = {}
+        self._beginning: dict[str, tuple[int, threading.Event]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -195,7 +198,8 @@ class Turns:
             raise AdapterUnavailable(
                 "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
             )
-        lease = self._claim(recorder)
+        begun = threading.Event()
+        lease = self._claim(recorder, begun)
         self._subscribe_to_ends()
         try:
             with recorder.working("turn", "agent", marks=False) as state:
@@ -212,6 +216,9 @@ class Turns:
             self._running.pop(recorder.id, None)
             lease.release()
             raise
+        finally:
+            self._beginning.pop(recorder.id, None)
+            begun.set()
 
         def supervise() -> None:
             try:
@@ -224,6 +231,10 @@ class Turns:
 
     def interrupt(self, recorder: Recorder) -> bool:
         """End a session's turn, if this engine runs one, and answer its open calls; whether there was one."""
+        with self._lock:
+            thread, begun = self._beginning.get(recorder.id, (0, None))
+        if begun is not None and thread != threading.get_ident():
+            begun.wait(_LONGEST_BEGINNING)
         with self._lock:
             turn = self._running.get(recorder.id)
         if turn is None:
@@ -270,9 +281,13 @@ class Turns:
             turn._interrupted = True
             turn._kill()
 
-    def _claim(self, recorder: Recorder) -> Lease:
+    def _claim(self, recorder: Recorder, begun: threading.Event | None = None) -> Lease:
+        """Take the right to run a turn, and where that is about to begin, note by whom and what is set when it has begun."""
         with self._lock:
-            return claim(recorder)
+            lease = claim(recorder)
+            if begun is not None:
+                self._beginning[recorder.id] = (threading.get_ident(), begun)
+            return lease
 
     def _end(self, recorder: Recorder, agent: AgentSession, turn: Turn, lease: Lease) -> None:
         """Record how a turn ended. If that cannot be stored, the turn stays open, and the next start records it as lost."""

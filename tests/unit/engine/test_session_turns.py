@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from support.engine import Site, open_site
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, TurnBusy, TurnOver
-from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.record.eventlog.events import Event
 
 LONG = 60.0
@@ -246,6 +247,40 @@ def test_a_turn_in_a_thread_can_do_nothing_after_its_interrupt(site: Site, sessi
     assert tried.wait(LONG)
     assert len(refusals) == 2
     assert session.history() == before
+
+
+@everywhere
+def test_an_interrupt_ends_a_turn_that_another_thread_is_just_beginning(site: Site, session: UserSession, runs: str) -> None:
+    beginning = threading.Event()
+
+    def listen(_: Event) -> None:
+        beginning.set()
+        pause(0.3)  # longer than a claim waits; the turn cannot be ended yet
+
+    site.engine.on("turn.started", listen)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(session.start_turn, lambda context: context.cancelled.wait(LONG), runs=runs)
+        assert beginning.wait(LONG)
+
+        assert session.interrupt()
+
+        assert started.result(LONG).wait(LONG)
+    assert [event.data["status"] for event in session.history("turn.ended")] == ["interrupted"]
+
+
+def test_an_interrupt_by_a_listener_of_the_beginning_turn_is_refused(site: Site, session: UserSession) -> None:
+    refused: list[Exception] = []
+
+    def listen(_: Event) -> None:
+        try:
+            session.interrupt()
+        except TurnBusy as error:
+            refused.append(error)
+
+    site.engine.on("turn.started", listen)
+
+    assert session.start_turn(lambda context: None).wait(LONG)
+    assert len(refused) == 1
 
 
 @pytest.mark.parametrize("again", [1, 2])

@@ -128,6 +128,7 @@ def test_a_suite_that_is_run_twice_names_what_is_not_the_same(tmp_path: Path) ->
     assert bad.pairs[0].divergence is not None
 
 
+@pytest.mark.needs_root
 def test_the_second_run_of_an_unconfined_suite_has_another_host_name(tmp_path: Path) -> None:
     from support.evals import options
 

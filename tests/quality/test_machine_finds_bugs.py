@@ -18,7 +18,8 @@ from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.protocol import Drift
-from pytest_gittrix.engine.operations import eviction, recorder
+from pytest_gittrix.engine.eviction import evictor, removal
+from pytest_gittrix.engine.operations import recorder
 from pytest_gittrix.engine.operations.review import Review
 from pytest_gittrix.engine.promotion import conflicts, promoter, promotion
 from pytest_gittrix.engine.user_session import UserSession
@@ -140,16 +141,16 @@ def loses_modes() -> AbstractContextManager[object]:
 def promotes_everything() -> AbstractContextManager[object]:
     """Whatever was selected."""
     exact = promoter.select
-    return patch.object(promoter, "select", lambda snapshot, _files, _hunks: exact(snapshot, None, None))
+    return patch.object(promoter, "select", lambda snapshot, _files, _hunks, beside: exact(snapshot, None, None, beside))
 
 
 def passes_over_unknown_names() -> AbstractContextManager[object]:
     """A selection is of those that were touched, if any was."""
     exact = promoter.select
 
-    def select(snapshot: Snapshot, files: Any, hunks: Any) -> Any:
+    def select(snapshot: Snapshot, files: Any, hunks: Any, beside: Any) -> Any:
         known = None if files is None else [path for path in files if path in snapshot.changes]
-        return exact(snapshot, known or files, hunks)
+        return exact(snapshot, known or files, hunks, beside)
 
     return patch.object(promoter, "select", select)
 
@@ -175,7 +176,7 @@ def expires_at_the_deadline() -> Iterator[None]:
         deadline = deadline_ns(state)
         return deadline is not None and clock.now_ns() >= deadline
 
-    with patch.object(recorder, "is_past", is_past), patch.object(eviction, "is_past", is_past):
+    with patch.object(recorder, "is_past", is_past), patch.object(evictor, "is_past", is_past):
         yield
 
 
@@ -186,7 +187,7 @@ def ignores_file_changes() -> AbstractContextManager[object]:
 
 def forgets_archives() -> AbstractContextManager[object]:
     """What was not promoted is gone."""
-    return patch.object(eviction, "unpromoted", lambda *_: {})
+    return patch.object(removal, "unpromoted", lambda *_: {})
 
 
 def lets_time_run_out_unseen() -> AbstractContextManager[object]:

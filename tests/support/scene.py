@@ -159,7 +159,7 @@ class Scene:
                     assert did(engine.get_session(session)) == work
                     result = engine.get_session(session).promote(files=[*work])
                     assert judge.head() == result.sha
-                    assert result.warnings == ()
+                    assert [line for line in result.warnings if not line.startswith("not promoted, but archived: ")] == []
                 else:
                     assert state == "promoted"
                     with pytest.raises(SessionExpired, match="was promoted"):

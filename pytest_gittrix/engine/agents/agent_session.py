@@ -223,7 +223,8 @@ class AgentSession(SessionObject):
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.
 
-        Files that can never be promoted, or that only the workspace's own rules ignore, are not in the commit. The ``session.commit`` event names them (``left_out``).
+        Files that can never be promoted, or that only the workspace's own rules ignore, are not in the commit. The ``session.commit`` event
+        names them (``left_out``).
 
         Raises:
             InvalidInput: the message is empty, or no text.

@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -24,6 +23,7 @@ from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.old_names import renamed
+from pytest_gittrix.os_level.monotonic import pause, real_wall_ns
 
 __all__ = ["CLOCK_START", "Clock", "FrozenClock", "SystemClock", "Timer"]
 
@@ -34,19 +34,16 @@ MissedTimers = Literal["each", "once", "none"]
 
 _MICROSECOND = timedelta(microseconds=1)
 
-# Partials, because time libraries look for the bare functions in modules and replace them.
-if hasattr(time, "clock_gettime_ns"):
-    _wall_ns: Callable[[], int] = partial(time.clock_gettime_ns, time.CLOCK_REALTIME)
-    _elapsed_ns: Callable[[], int] = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
-else:  # Windows
-    _wall_ns, _elapsed_ns = partial(time.time_ns), partial(time.monotonic_ns)
+
+def _elapsed_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def _earliest_stamp() -> int:
     """No file changed from now on gets a stamp before this one."""
     # Linux takes stamps from a clock that stands still between timer interrupts, or a finer one that never runs behind it. It is
     # CLOCK_REALTIME_COARSE, 5 in linux/time.h; Python does not name it. Elsewhere 10 ms covers the lag of the usual file systems.
-    return time.clock_gettime_ns(5) if sys.platform == "linux" else _wall_ns() - 10_000_000
+    return time.clock_gettime_ns(5) if sys.platform == "linux" else real_wall_ns() - 10_000_000
 
 
 def _since_1970(ns: int) -> int:
@@ -353,11 +350,11 @@ class FrozenClock:
         """Wait until new stamps are later than any stamp given so far. Bounded, for a wall clock set back meanwhile."""
         if not self._separate_files:
             return
-        before = _wall_ns()
+        before = real_wall_ns()
         for _ in range(200):
             if _earliest_stamp() > before:
                 return
-            time.sleep(0.0005)
+            pause(0.0005)
 
 
 class SystemClock:
@@ -377,11 +374,11 @@ class SystemClock:
 
     def now(self) -> datetime:
         """The instant as an aware UTC datetime."""
-        return instant_at(_wall_ns())
+        return instant_at(real_wall_ns())
 
     def now_ns(self) -> int:
         """The instant in nanoseconds since 1970-01-01T00:00:00Z."""
-        return _wall_ns()
+        return real_wall_ns()
 
     def every(self, interval: timedelta | str, fn: Callable[[], object]) -> Timer:
         """Call ``fn`` on the timer thread each time ``interval`` has gone by.
@@ -434,7 +431,7 @@ class SystemClock:
             with self._wake:
                 if self._closed:
                     return
-                due = self._periodic.take_due(_elapsed_ns(), skip_missed=True) or self._one_offs.take_due(_wall_ns())
+                due = self._periodic.take_due(_elapsed_ns(), skip_missed=True) or self._one_offs.take_due(real_wall_ns())
                 if due is None:
                     self._wake.wait(self._seconds_to_wait())
                     continue
@@ -449,5 +446,5 @@ class SystemClock:
         if (periodic := self._periodic.next_due()) is not None:
             waits.append((periodic - _elapsed_ns()) / 1e9)
         if (one_off := self._one_offs.next_due()) is not None:
-            waits.append((one_off - _wall_ns()) / 1e9)
+            waits.append((one_off - real_wall_ns()) / 1e9)
         return max(min(waits), 0.0)

@@ -12,9 +12,10 @@ import errno
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+
+from pytest_gittrix.os_level.monotonic import real_wall_seconds
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _NEW: Final = _CREATE | os.O_EXCL
@@ -341,7 +342,7 @@ def names_in(directory: str | os.PathLike[str]) -> list[str]:
 def is_older(path: str | os.PathLike[str], seconds: float) -> bool:
     """Whether a file or directory is there and was last changed more than ``seconds`` seconds ago."""
     try:
-        return os.stat(path).st_mtime < time.clock_gettime(time.CLOCK_REALTIME) - seconds
+        return os.stat(path).st_mtime < real_wall_seconds() - seconds
     except FileNotFoundError:
         return False
 

@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -39,6 +38,7 @@ from pytest_gittrix.os_level.lock_owner import (
     turnstile,
     write_evidence,
 )
+from pytest_gittrix.os_level.monotonic import pause, real_wall_seconds
 
 __all__ = ["RELEASES", "Lease", "LeaseState", "OnStale", "Owner"]
 
@@ -74,7 +74,7 @@ class Lease:
         wait: float = 10.0,
         stale_after: float | None = None,
         on_stale: OnStale = "block",
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = real_wall_seconds,
     ) -> None:
         if stale_after is not None and not stale_after > 0:
             raise InvalidInput(f"stale_after is {stale_after!r}.", why="Every owner would be stale.", fix="Use seconds above 0, or None.")
@@ -302,14 +302,14 @@ class Lease:
         if state in ("available", "active") or not again:
             return state, seen
         # A new owner writes its name just after it has the lock; until then the file tells of the one before.
-        time.sleep(_SECOND_LOOK)
+        pause(_SECOND_LOOK)
         return self._seen(again=False, met=met)
 
     def _now_ns(self) -> int:
         return int(self.now() * SECOND_NS)
 
     def _beat(self, fd: int) -> None:
-        if self.now is time.time:
+        if self.now is real_wall_seconds:
             os.utime(fd)  # the system's own now may be written by others than the file's owner
             return
         at = self._now_ns()

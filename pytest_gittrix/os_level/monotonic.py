@@ -1,17 +1,42 @@
-"""Seconds, pauses and limits that no test moves: to wait for processes while a time library of the test holds other clocks still."""
+"""Seconds, pauses, limits and a wall clock that no test moves, while a time library of the test holds the process's clocks still."""
 
 from __future__ import annotations
 
 import select
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+_CLOCK_REALTIME_COARSE: Final = 5  # of linux/time.h; Python does not name it
+_MOST_LAG_NS: Final = 100_000_000
 
 
 def real_seconds() -> float:
     """Seconds since some moment, by the system's monotonic clock; what time libraries replace is not called."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def real_wall_ns() -> int:
+    """Nanoseconds since 1970 by the machine's wall clock, even while a library shows this process another time.
+
+    time-machine replaces ``clock_gettime`` too, for the wall clock; the kernel's coarse wall clock, which lags by some milliseconds, it
+    leaves alone. Where the two differ by more than that, the coarse one counts.
+    """
+    wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
+    if sys.platform != "linux":
+        return wall
+    coarse = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+    return wall if abs(coarse - wall) < _MOST_LAG_NS else coarse
+
+
+def real_wall_seconds() -> float:
+    """Seconds since 1970, as ``real_wall_ns``."""
+    return real_wall_ns() / 1e9
 
 
 class OutOfTime(Exception):

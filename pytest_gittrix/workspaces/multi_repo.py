@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.refs import References, short_branch
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import private_directory, read_text, whole_directory, write_file, write_new
+from pytest_gittrix.os_level.monotonic import real_wall_seconds
 
 MARKER: Final = ".botminter.workspace"
 """The file at the root of a workspace that names its session and member."""
@@ -129,7 +129,7 @@ def checkout_all(
     workspace: str | os.PathLike[str],
     clones: str | os.PathLike[str],
     *,
-    now: Callable[[], float] = time.time,
+    now: Callable[[], float] = real_wall_seconds,
     marker: Mapping[str, str] | None = None,
     refetch_after: float = REFETCH_AFTER,
     environment: Mapping[str, str] | None = None,

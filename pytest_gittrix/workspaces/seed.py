@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from bisect import insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -38,6 +37,7 @@ from pytest_gittrix.git.tree import (
 )
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, names_in
+from pytest_gittrix.os_level.monotonic import real_wall_seconds
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
     Replaced,
@@ -543,7 +543,7 @@ def prune_seeds(
     Returns:
         The names of the removed directories; none if somebody is making a seed just now.
     """
-    limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
+    limit = real_wall_seconds() - older_than
     made = {name: _made_at(os.path.join(seeds, name)) for name in names_in(seeds)}
     whole = sorted((name for name in made if not name.startswith("tmp_")), key=lambda name: made[name], reverse=True)
     old = [name for name in made if made[name] < limit]

@@ -23,6 +23,7 @@ from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, Writ
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
+from pytest_gittrix.os_level.monotonic import real_wall_ns
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.overlay import is_opaque
 from pytest_gittrix.workspaces.seed import Seed
@@ -80,7 +81,7 @@ class CreationState(NamedTuple):
 
 def boot_offset() -> int:
     """The wall clock minus the time since boot, in nanoseconds."""
-    return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return real_wall_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class LargeFile(NamedTuple):
@@ -415,7 +416,7 @@ class _Walk:
         if id_ is None:
             id_ = _hash_file(parent, name, status.st_size, self.seed.format, self.on_step)
             # A file that changed just now could change again without another change time.
-            if time.clock_gettime_ns(time.CLOCK_REALTIME) - status.st_ctime_ns > _SETTLED_NS:
+            if real_wall_ns() - status.st_ctime_ns > _SETTLED_NS:
                 _HASHED[known] = id_
                 while len(_HASHED) > _MOST_HASHED:
                     _HASHED.popitem(last=False)

@@ -9,12 +9,14 @@ import ast
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from time import ctime
 from typing import Any, Final
 
 import pytest
@@ -163,6 +165,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "Two frozen clocks in one process": (
         "unit/clock/test_freeze_neighbours.py::test_a_process_that_freezegun_already_holds_is_refused_and_left_as_it_was",
         "unit/clock/test_freeze_neighbours.py::test_a_process_that_time_machine_already_holds_is_refused",
+        "unit/clock/test_freeze_neighbours.py::test_another_library_is_refused_inside_however_it_is_started_and_the_first_goes_on",
     ),
     "`--gittrix-freeze=none` is the way around.": (
         "plugin/test_process_freeze.py::test_with_freeze_none_only_the_engines_clock_stands_still",
@@ -402,12 +405,25 @@ def _what_git_merges_and_the_engine_does_not(path: Path) -> None:
 
 
 @shows("A frozen clock does not reach")
-def _the_systems_own_clock_goes_on(_: Path) -> None:
+def _the_systems_own_clock_goes_on(path: Path) -> None:
     with process_freeze(FrozenClock()):
         assert time.time() == FrozenClock().now().timestamp()
-        assert time.clock_gettime(time.CLOCK_REALTIME) != time.time()
+        assert sqlite3.connect(":memory:").execute("select strftime('%Y')").fetchone() != ("2030",)
+        assert time.clock_gettime(time.CLOCK_TAI) != time.time()
+        assert not ctime().endswith("2030")
+        path.joinpath("file").touch()
+        assert path.joinpath("file").stat().st_mtime != time.time()
         out = subprocess.run(["date", "+%Y"], capture_output=True, check=True, env={"PATH": os.environ["PATH"]}).stdout
     assert int(out) != FrozenClock().now().year
+
+
+@shows('With `freeze="all"`, monotonic time')
+def _a_monotonic_function_that_is_kept(_: Path) -> None:
+    kept = [time.monotonic]
+    with process_freeze(clock := FrozenClock(), "all"):
+        before = kept[0](), time.monotonic()
+        clock.advance(hours=1)
+        assert kept[0]() - before[0] < 3600 <= time.monotonic() - before[1]
 
 
 @shows("A promotion does not wait for a running turn", "The turn ends with the session", "Call `interrupt()` first", "Only a handoff")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 import pytest
 
 SOURCE = """
@@ -90,3 +92,49 @@ def test_another_frozen_clock_in_the_test_is_refused(pytester: pytest.Pytester) 
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*freezegun already holds this process's clock.*"])
+
+
+def test_another_library_is_refused_inside_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        from datetime import UTC, datetime
+        import freezegun, pytest, time_machine
+        from pytest_gittrix import GittrixError
+
+        @freezegun.freeze_time("2031-01-01")
+        def test_decorated(gittrix_clock):
+            raise AssertionError("the test was run")
+
+        @pytest.mark.parametrize("freeze", [freezegun.freeze_time, time_machine.travel])
+        def test_inside(gittrix_clock, gittrix, freeze):
+            with pytest.raises(GittrixError), freeze("2031-01-01"):
+                gittrix.start_session("x")
+            assert datetime.now(UTC) == gittrix_clock.now() == gittrix.start_session("y").info().created_at
+
+        def test_the_fixture(gittrix_clock, time_machine):
+            with pytest.raises(GittrixError):
+                time_machine.move_to("2031-01-01")
+
+        @pytest.mark.time_machine("2031-01-01")
+        def test_marked(gittrix_clock): pass
+    """)
+
+    result = pytester.runpytest_subprocess()
+
+    result.assert_outcomes(passed=3, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*freezegun cannot freeze this process: it shows the clock of a test*"])
+    result.stdout.fnmatch_lines(["*time-machine already holds this process's clock.*"])
+
+
+def test_all_tests_of_a_module_or_of_a_project_can_be_on_the_clock(pytester: pytest.Pytester) -> None:
+    source = dedent("""
+        from datetime import datetime
+        import pytest
+        def test_without_a_fixture(): assert datetime.now().year == 2030
+        def test_with_one(gittrix_session): assert datetime.now().year == 2030
+    """)
+    pytester.makepyfile(test_project=source, test_module=source + "pytestmark = pytest.mark.gittrix(freeze='wall')")
+    pytester.makeini("[pytest]\nusefixtures = gittrix_clock")
+
+    pytester.runpytest_subprocess("test_project.py").assert_outcomes(passed=2)
+    pytester.makeini("[pytest]")
+    pytester.runpytest_subprocess("test_module.py").assert_outcomes(passed=1, failed=1)

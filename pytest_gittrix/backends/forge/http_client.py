@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
 from pytest_gittrix.errors import AuthFailed, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
+from pytest_gittrix.os_level.monotonic import real_wall_seconds
 
 if TYPE_CHECKING:
     import ssl
@@ -43,11 +44,6 @@ _HARMLESS: Final = frozenset({"GET", "PATCH", "PUT", "DELETE"})
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
 
-def real_time() -> float:
-    """Seconds since 1970, even if a test replaces the clock of this process."""
-    return time.clock_gettime(time.CLOCK_REALTIME)
-
-
 @dataclass(frozen=True)
 class Patience:
     """How long a call may take, and how often it is tried.
@@ -64,7 +60,7 @@ class Patience:
     waiting: float = 120.0
     tries: int = 4
     sleep: Callable[[float], None] = time.sleep
-    now: Callable[[], float] = real_time
+    now: Callable[[], float] = real_wall_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -433,10 +433,10 @@ class TestAnEviction:
     def test_while_somebody_works_is_a_race(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         session = site.start()
         session.write("app.py", "x\n")
-        monkeypatch.setattr("pytest_gittrix.os_level.lease.time.sleep", lambda _seconds: site.clock.now())
+        monkeypatch.setattr("time.sleep", lambda _seconds: site.clock.now())
         with site.engine.store.lease(session.id):
             hurried = iter(range(0, 10**9, 11))
-            monkeypatch.setattr("pytest_gittrix.os_level.lease.time.monotonic", lambda: float(next(hurried)))
+            monkeypatch.setattr("time.monotonic", lambda: float(next(hurried)))
             with pytest.raises(EvictionRace, match="held by"):
                 site.engine.evict(session.id)
         assert site.state(session.id).state == "active"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,26 @@ _taking = threading.Lock()
 def shown_clock() -> FrozenClock | None:
     """The clock of a test that ``process_freeze`` shows in this process now, if there is one."""
     return _shown.clock if _shown is not None else None
+
+
+def clock_of_a_test(*, persons_store: bool) -> FrozenClock | None:
+    """The clock on which an engine is to run that was given none; None for the machine's, after a warning if the process shows another.
+
+    Args:
+        persons_store: whether the engine works on the store that a person has on this machine, whose sessions a test must not let expire.
+    """
+    clock = shown_clock()
+    if clock is not None and not persons_store:
+        return clock
+    library = "the clock of a test" if clock is not None else other_library()
+    if library is not None:
+        fix = "Give the engine a store= or home= of the test" if clock is not None else "Move gittrix_clock instead"
+        warnings.warn(
+            f"This engine runs on the machine's time, while {library} holds this process's clock: its records and deadlines do not follow. "
+            f"{fix}, or give it a clock=.",
+            stacklevel=3,
+        )
+    return None
 
 
 @contextmanager

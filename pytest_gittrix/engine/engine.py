@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable, Ephemeral, check_ephemeral
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
+from pytest_gittrix.clock.shown import clock_of_a_test
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.endings import evict, postponed, sweep
@@ -60,7 +61,8 @@ class GitTrix:
         ephemeral: how workspaces are made; ``LocalEphemeral()`` by default. Any ``backends.Ephemeral`` will do.
         store: directory of sessions; ``<home>/sessions`` by default.
         home: directory of everything else that the engine stores (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
-        clock: the time; ``SystemClock`` by default.
+        clock: the time; by default ``SystemClock``, or the clock of a test while ``process_freeze`` shows one, unless both ``store`` and
+            ``home`` are left out: then it is the person's own store.
         eviction: policy of sessions that are started without one of their own: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
         sweep_interval: how often the sweep runs by itself, as a timedelta or a text such as ``"5m"``; None for never.
         sweep_budget: the real time that one session may take in a sweep or a recovery; None for as long as it takes. See ``postponed``.
@@ -103,6 +105,9 @@ class GitTrix:
         sessions = Path(store).absolute() if store is not None else None
         self.home = Path(home).absolute() if home is not None else sessions.parent if sessions is not None else default_home()
         self.store = Store(sessions or self.home / "sessions", durability=durability)
+        if clock is None:
+            clock = clock_of_a_test(persons_store=store is None and home is None)
+        self._own_clock = clock is None
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral: Ephemeral = LocalEphemeral() if ephemeral is None else check_ephemeral(ephemeral)
         resources = Resources(self.home, self.store, durable, self.ephemeral, credentials)
@@ -121,7 +126,6 @@ class GitTrix:
         )
         self.records = self.services.records
         self._sortable = SortableIds(ids.bits) if isinstance(ids, SeededIds) else SortableIds()
-        self._own_clock = clock is None
         self._sweep_interval = None if sweep_interval is None else duration_of(sweep_interval)
         self._timer: Timer | None = None
 

@@ -167,6 +167,9 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "unit/clock/test_freeze_neighbours.py::test_a_process_that_time_machine_already_holds_is_refused",
         "unit/clock/test_freeze_neighbours.py::test_another_library_is_refused_inside_however_it_is_started_and_the_first_goes_on",
     ),
+    "An engine without a clock follows no other library": (
+        "unit/engine/test_engine_in_a_frozen_process.py::test_under_another_library_it_stays_on_the_machines_time_and_says_so",
+    ),
     "`--gittrix-freeze=none` is the way around.": (
         "plugin/test_process_freeze.py::test_with_freeze_none_only_the_engines_clock_stands_still",
     ),

@@ -110,6 +110,7 @@ class FrozenClock:
         self._listeners: dict[int, Callable[[], object]] = {}
         self._listener_ids = count()
         self._file: Path | None = None
+        self._offered: Path | None = None
         # File stamps after _boundaries[i], up to the next boundary, belong to the instant _instants[i].
         self._boundaries, self._instants = [-1], [self._now]
 
@@ -235,6 +236,17 @@ class FrozenClock:
             write_instant(target, self._now)
             self._file = target
             return target
+
+    def offer_file(self, path: str | os.PathLike[str]) -> None:
+        """Say where the clock file is to be if a program needs one and none is attached. An earlier offer counts."""
+        if self._offered is None:
+            self._offered = Path(os.path.abspath(path))
+
+    def require_file(self) -> Path | None:
+        """The clock file; the one that was offered is attached now if there is none yet. None if none was offered either."""
+        if self._file is None and self._offered is not None:
+            self.attach_file(self._offered)
+        return self._file
 
     def environment(self) -> dict[str, str]:
         """What a child process needs to see this instant: git's date variables, and the clock file if one is attached.

@@ -26,7 +26,7 @@ SPARED: Final = ("_pytest.", "xdist.", "hypothesis.", "git.util")
 
 
 @contextmanager
-def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall") -> Iterator[None]:
+def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall", *, children: bool = True) -> Iterator[None]:
     """Show ``clock`` to everything in this process, in every thread, until the block ends; it follows each move of the clock.
 
     Not reached: C extensions that ask the system, clocks of ``time.clock_gettime`` other than ``CLOCK_REALTIME``, a ``time.ctime`` or
@@ -36,6 +36,7 @@ def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall") -> Iterator[No
         clock: the clock to show.
         mode: ``wall`` freezes ``time.time``, ``datetime.now`` and their kin; ``all`` freezes ``monotonic`` and ``perf_counter`` too, for
             code that measures its deadlines with them; ``none`` freezes nothing, for code that is given a clock.
+        children: whether Python programs that are started with the environment of the clock's world show it too.
 
     Raises:
         ClockConflict: another library, or another clock or mode, already holds this process; or something else holds part of it.
@@ -50,7 +51,7 @@ def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall") -> Iterator[No
     if mode == "none":
         yield
         return
-    with showing(clock, mode) as is_first, ExitStack() as frozen:
+    with showing(clock, mode, children=children) as is_first, ExitStack() as frozen:
         if is_first:
             _freeze(frozen, clock, mode)
         yield

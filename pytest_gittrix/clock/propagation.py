@@ -16,6 +16,9 @@ from pytest_gittrix.os_level.files import write_file
 
 CLOCK_VARIABLE = "PYTEST_GITTRIX_CLOCK"
 
+FOR_PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child")
+"""The directory from which a Python program loads what shows it the clock file; see ``child.sitecustomize``."""
+
 # The library for programs with threads first: it also serves those without, and the other way round it may deadlock.
 FAKETIME_LIBRARIES = (
     "/usr/lib/*/faketime/libfaketimeMT.so.1",
@@ -35,6 +38,18 @@ def git_dates(ns: int) -> dict[str, str]:
     # git takes a number of up to eight digits for a calendar date unless it is marked as a timestamp.
     date = f"{'' if seconds >= 10**8 else '@'}{seconds} +0000"
     return {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, "GIT_TEST_DATE_NOW": str(seconds)}
+
+
+def python_path(before: str | None, *, frozen: bool) -> dict[str, str]:
+    """The variable that makes Python programs follow the clock file, or leaves them alone; none where it would be empty.
+
+    Args:
+        before: the variable's value, with or without our directory.
+        frozen: whether they are to follow.
+    """
+    rest = [path for path in before.split(os.pathsep) if path != FOR_PYTHON] if before is not None else []
+    paths = [FOR_PYTHON, *rest] if frozen else rest
+    return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 
 def write_instant(path: Path, ns: int) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.clock.propagation import python_path
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import ClockConflict
 
@@ -27,10 +28,12 @@ class Shown:
     Attributes:
         clock: the clock.
         mode: ``wall`` or ``all``.
+        children: whether Python programs that are started for the test show it too.
     """
 
     clock: FrozenClock
     mode: FreezeMode
+    children: bool = field(default=True, compare=False)
 
 
 _shown: Shown | None = None
@@ -62,22 +65,35 @@ def clock_of_a_test(*, persons_store: bool) -> FrozenClock | None:
     return None
 
 
+def for_programs(clock: object, variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables for programs of a test, so that those in Python see what the test process sees: this clock if it is shown, else real time.
+
+    Args:
+        clock: the clock that the variables are of.
+        variables: all variables; ``PYTHONPATH`` keeps what else it names.
+    """
+    frozen = _shown is not None and _shown.clock is clock and _shown.children and _shown.clock.require_file() is not None
+    others = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
+    times = _shown.clock.environment() if frozen and _shown is not None else {}
+    return others | times | python_path(variables.get("PYTHONPATH"), frozen=frozen)
+
+
 @contextmanager
-def showing(clock: FrozenClock, mode: FreezeMode) -> Iterator[bool]:
+def showing(clock: FrozenClock, mode: FreezeMode, *, children: bool = True) -> Iterator[bool]:
     """A block in which the clock belongs to this process; gives whether it did not before.
 
     Raises:
         ClockConflict: another library, or another clock or mode, holds this process.
     """
     global _shown
-    wanted = Shown(clock, mode)
+    wanted = Shown(clock, mode, children)
     with _taking:
         before = _shown
         if before is not None and before != wanted:
             raise _held_by_another(before, wanted)
         if before is None and (library := other_library()) is not None:
             raise held_by_library(library)
-        _shown = wanted
+        _shown = before or wanted
     try:
         yield before is None
     finally:

@@ -284,7 +284,7 @@ def _gittrix_world(
         own["clock"] = required_clock(request.getfixturevalue("gittrix_clock"), "gittrix_clock gives")
     with refusals_at(request.node, gittrix_world_options, gittrix_files):
         world = gittrix_worlds.create(request.node.name, **world_arguments(marker, gittrix_world_options, gittrix_files), **own)
-    with gittrix_worlds.standing(world), _frozen(world.clock, marker.get("freeze")):
+    with gittrix_worlds.standing(world), _frozen(world.clock, marker.get("freeze"), request.config):
         yield world
 
 
@@ -311,7 +311,7 @@ def gittrix_clock(request: pytest.FixtureRequest, gittrix_world_options: object)
                 clock = held.enter_context(clock_before_world(marker, gittrix_world_options, options.clock_start))
         else:
             clock = request.getfixturevalue("_gittrix_world").clock
-        held.enter_context(_frozen(clock, marker.get("freeze") or options.freeze))
+        held.enter_context(_frozen(clock, marker.get("freeze") or options.freeze, request.config))
         yield clock
 
 
@@ -515,12 +515,12 @@ def _world_on(world: World, durable: DurableRepo) -> World:
     return world
 
 
-def _frozen(clock: FrozenClock, mode: Any) -> AbstractContextManager[None]:
+def _frozen(clock: FrozenClock, mode: Any, config: pytest.Config) -> AbstractContextManager[None]:
     if mode is None or mode == "none":
         return nullcontext()
     from pytest_gittrix.clock.freeze import process_freeze
 
-    return process_freeze(clock, mode)
+    return process_freeze(clock, mode, children=_resolved(config).freeze_children == "yes")
 
 
 def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException] | None) -> bool:

@@ -86,6 +86,7 @@ class Option(NamedTuple):
 OPTIONS: Final = (
     Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone", old="epoch"),
     Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
+    Option("freeze-children", "yes", "whether Python programs of a test see the clock that its process sees", ("yes", "no")),
     Option("workspace", "clone", "what agents work in", WORKSPACES),
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
@@ -143,6 +144,7 @@ class GittrixConfig(NamedTuple):
     Attributes:
         clock_start: the aware instant that clocks start at.
         freeze: ``wall``, ``all`` or ``none``.
+        freeze_children: ``yes`` or ``no``.
         workspace: the kind of workspace, unless a test's marker names another.
         keep: ``failed``, ``all`` or ``none``.
         artifacts: the absolute path of the directory for bundles of failed tests; None for no bundles.
@@ -166,6 +168,7 @@ class GittrixConfig(NamedTuple):
 
     clock_start: datetime
     freeze: Literal["wall", "all", "none"]
+    freeze_children: Literal["yes", "no"]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None

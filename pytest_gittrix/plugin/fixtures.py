@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.old_names import renamed
@@ -351,7 +352,7 @@ class Environment(Mapping[str, str]):
         return f"{type(self).__name__}({self._now()!r})"
 
     def _now(self) -> dict[str, str]:
-        return self._variables | self._clock.environment()
+        return for_programs(self._clock, self._variables | self._clock.environment())
 
 
 @contextmanager

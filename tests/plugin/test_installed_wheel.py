@@ -44,6 +44,7 @@ GIVEN = {
     "command line": {
         "clock-start": "2041-02-03T04:05:06Z",
         "freeze": "all",
+        "freeze-children": "yes",
         "workspace": "lazy",
         "keep": "all",
         "git-variables": "keep",
@@ -52,6 +53,7 @@ GIVEN = {
     "environment": {
         "clock-start": "2042-02-03T04:05:06Z",
         "freeze": "none",
+        "freeze-children": "yes",
         "workspace": "copy",
         "keep": "none",
         "git-variables": "keep",
@@ -60,6 +62,7 @@ GIVEN = {
     "configuration": {
         "clock-start": "2043-02-03T04:05:06Z",
         "freeze": "wall",
+        "freeze-children": "no",
         "workspace": "worktree",
         "keep": "failed",
         "git-variables": "drop",
@@ -266,7 +269,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
 
     versions = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
     assert {name: value for name, value in versions.items() if name not in EVALS} == given, table.stderr
-    assert summary(done) == {"passed": 9, "failed": 1}, done.stdout + done.stderr
+    assert summary(done) == {"passed": 10, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout
     assert "version" in calls.read_text(encoding="utf-8").split()
@@ -276,7 +279,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     assert bundle.name == "check_options.py-test_that_fails"
     assert (bundle / "durable.log").read_text(encoding="utf-8").endswith("Say who owns what\n")
     worlds = [path.name[5:] for path in (project.parent / "base" / "gittrix").glob("[0-9]*")]
-    kept = {"all": 7, "failed": 1, "none": 0}[given["keep"]]
+    kept = {"all": 8, "failed": 1, "none": 0}[given["keep"]]
     assert len(worlds) == kept
     assert ("test_that_fails" in worlds) is (kept > 0)
 

@@ -138,3 +138,51 @@ def test_all_tests_of_a_module_or_of_a_project_can_be_on_the_clock(pytester: pyt
     pytester.runpytest_subprocess("test_project.py").assert_outcomes(passed=2)
     pytester.makeini("[pytest]")
     pytester.runpytest_subprocess("test_module.py").assert_outcomes(passed=1, failed=1)
+
+
+CHILDREN = """
+    import os, subprocess, sys
+    import pytest
+
+    YEAR = [sys.executable, "-c", "import time; print(time.gmtime().tm_year)"]
+
+    def year(env):
+        return int(subprocess.run(YEAR, env=env, stdout=-1, check=True).stdout)
+
+    def test_named_first(gittrix_clock, gittrix_env, gittrix_session):
+        assert {year(gittrix_env) == 2030, int(gittrix_session.run(YEAR).stdout) == 2030} == {FOLLOWS}
+        gittrix_clock.advance_to(gittrix_clock.now().replace(year=2032), timers="none")
+        assert (year(gittrix_env) == 2032) is FOLLOWS
+        assert "mine" in gittrix_env["PYTHONPATH"].split(os.pathsep)
+
+    def test_named_last(gittrix_env, gittrix_clock):
+        assert (year(gittrix_env) == 2030) is FOLLOWS
+        assert year(os.environ) < 2030
+
+    def test_not_named(gittrix_env):
+        assert year(gittrix_env) < 2030
+
+    @pytest.mark.gittrix(freeze="wall")
+    def test_marked(gittrix_env):
+        assert (year(gittrix_env) == 2030) is FOLLOWS
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--gittrix-freeze-children=no",)])
+def test_python_programs_see_what_the_process_sees_unless_they_are_left_out(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makeconftest("def pytest_gittrix_git_env(env): env['PYTHONPATH'] = 'mine'")
+    pytester.makepyfile(CHILDREN.replace("FOLLOWS", str(not options)))
+
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=4)
+
+
+def test_in_an_unfrozen_process_python_programs_have_real_time(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import subprocess, sys
+
+        def test_it(gittrix_clock, gittrix_env):
+            command = [sys.executable, "-c", "import time; print(time.gmtime().tm_year)"]
+            assert int(subprocess.run(command, env=gittrix_env, stdout=-1, check=True).stdout) < 2030
+    """)
+
+    pytester.runpytest_subprocess("--gittrix-freeze=none").assert_outcomes(passed=1)

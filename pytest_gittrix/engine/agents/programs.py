@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakSet
 
 from pytest_gittrix.clock.clock import Clock
-from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, FOR_PYTHON
+from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain
 from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.execute import SIZE, run, start
@@ -266,14 +267,16 @@ class Programs:
         """
         base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), os.path.join(sys.prefix, "bin")])
-        return {**self.session.environment(hermetic_env(self.home, base=base)), **self._time(), **_WITHOUT_CACHES, **(more or {})}
+        variables = {**self.session.environment(hermetic_env(self.home, base=base)), **self._time(), **_WITHOUT_CACHES}
+        return {**for_programs(self._clock, variables), **(more or {})}
 
     def _time(self) -> dict[str, str]:
         return self._clock.environment() if hasattr(self._clock, "environment") else {}
 
     def _clock_file(self) -> tuple[Path, ...]:
-        file = self._time().get(CLOCK_VARIABLE, "")
-        return (Path(file),) if os.path.isabs(file) else ()
+        variables = for_programs(self._clock, self._time())
+        paths = (variables.get(CLOCK_VARIABLE, ""), FOR_PYTHON if "PYTHONPATH" in variables else "")
+        return tuple(Path(path) for path in paths if os.path.isabs(path))
 
     @staticmethod
     def _command(argv: Sequence[str], cwd: str, timeout: float | None) -> list[str]:

@@ -15,7 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from pytest_gittrix.clock.clock import CLOCK_START, FrozenClock
-from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
+from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.refs import branch_ref
@@ -54,6 +54,7 @@ class Place:
         self.journal = Journal()
         self.directory = durable.path
         self._variables: Mapping[str, str] = {}
+        clock.offer_file(path / "clock")
         self._closing = closing
 
     @classmethod
@@ -127,10 +128,9 @@ class Place:
 
         The dates are those of now: read it again when the clock has moved.
         """
-        if CLOCK_VARIABLE not in self.clock.environment():
-            self.clock.attach_file(self.path / "clock")
+        self.clock.require_file()
         own = self.clock.environment() | {"GITTRIX_HOME": str(self.home)}
-        return MappingProxyType(hermetic_env(self.path / "home") | own | dict(self._variables))
+        return MappingProxyType(for_programs(self.clock, hermetic_env(self.path / "home") | own | dict(self._variables)))
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from pytest_gittrix import DurableRepo, FrozenClock, UserSession
@@ -25,6 +28,12 @@ def test_freeze(gittrix_clock: FrozenClock) -> None:
     gittrix_clock.advance(days=1)
     assert (datetime.now(UTC) == gittrix_clock.now()) is (GIVEN["freeze"] != "none")
     assert (time.monotonic() - monotonic >= 86400) is (GIVEN["freeze"] == "all")
+
+
+def test_freeze_children(gittrix_clock: FrozenClock, gittrix_env: Mapping[str, str]) -> None:
+    program = [sys.executable, "-c", "import time; print(int(time.time()))"]
+    shown = int(subprocess.run(program, env=gittrix_env, stdout=subprocess.PIPE, check=True).stdout)
+    assert (shown == gittrix_clock.now().timestamp()) is (GIVEN["freeze"] != "none" and GIVEN["freeze-children"] == "yes")
 
 
 def test_workspace(gittrix_session: UserSession) -> None:

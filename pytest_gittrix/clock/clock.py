@@ -130,6 +130,15 @@ class FrozenClock:
         """Nanoseconds moved so far, skews not counted: what a monotonic clock would have measured."""
         return self._elapsed
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether it is in the middle of a move: a timer or a listener runs."""
+        return self._moving
+
+    def next_due_ns(self) -> int | None:
+        """The instant of the next timer, in nanoseconds since 1970-01-01T00:00:00Z; None if there is none."""
+        return self._schedule.next_due()
+
     def every(self, interval: timedelta | str, fn: Callable[[], object]) -> Timer:
         """Call ``fn`` each time the clock has advanced by ``interval``. Like a real timer it does not notice a skew.
 

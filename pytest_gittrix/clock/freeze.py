@@ -26,7 +26,9 @@ SPARED: Final = ("_pytest.", "xdist.", "hypothesis.", "git.util")
 
 
 @contextmanager
-def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall", *, children: bool = True) -> Iterator[None]:
+def process_freeze(
+    clock: FrozenClock, mode: FreezeMode = "wall", *, children: bool = True, autojump: bool | float = False
+) -> Iterator[None]:
     """Show ``clock`` to everything in this process, in every thread, until the block ends; it follows each move of the clock.
 
     Not reached: C extensions that ask the system, clocks of ``time.clock_gettime`` other than ``CLOCK_REALTIME``, a ``time.ctime`` or
@@ -37,6 +39,8 @@ def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall", *, children: b
         mode: ``wall`` freezes ``time.time``, ``datetime.now`` and their kin; ``all`` freezes ``monotonic`` and ``perf_counter`` too, for
             code that measures its deadlines with them; ``none`` freezes nothing, for code that is given a clock.
         children: whether Python programs that are started with the environment of the clock's world show it too.
+        autojump: whether sleeps in this thread move the clock instead of waiting: ``time.sleep``, and the timers of asyncio and trio. While
+            another thread or a program is at work they wait for real; a number is how many real seconds without any event that lasts.
 
     Raises:
         ClockConflict: another library, or another clock or mode, already holds this process; or something else holds part of it.
@@ -48,16 +52,18 @@ def process_freeze(clock: FrozenClock, mode: FreezeMode = "wall", *, children: b
             why="It says which clocks of the test process stand still.",
             fix=f"Use one of {', '.join(get_args(FreezeMode))}.",
         )
+    if not autojump >= 0:
+        raise InvalidInput(f"autojump={autojump!r} is not known.", fix="Use True, False, or real seconds, not below 0.")
     if mode == "none":
         yield
         return
     with showing(clock, mode, children=children) as is_first, ExitStack() as frozen:
         if is_first:
-            _freeze(frozen, clock, mode)
+            _freeze(frozen, clock, mode, autojump)
         yield
 
 
-def _freeze(frozen: ExitStack, clock: FrozenClock, mode: FreezeMode) -> None:
+def _freeze(frozen: ExitStack, clock: FrozenClock, mode: FreezeMode, jumps: bool | float) -> None:
     from freezegun import api
     from time_machine import travel
 
@@ -72,6 +78,10 @@ def _freeze(frozen: ExitStack, clock: FrozenClock, mode: FreezeMode) -> None:
         from pytest_gittrix.clock.freeze_monotonic import monotonic_freeze
 
         frozen.enter_context(monotonic_freeze(clock, spared))
+    if jumps is not False:
+        from pytest_gittrix.clock.autojump import autojump
+
+        frozen.enter_context(autojump(clock, spared, None if jumps is True else jumps))
     _prove(clock, mode)
     frozen.enter_context(replaced(api._freeze_time, {"start": _refusing("freezegun")}))
     frozen.enter_context(replaced(travel, {"start": _refusing("time-machine")}))

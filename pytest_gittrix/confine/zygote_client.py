@@ -27,6 +27,7 @@ from pytest_gittrix.confine.started import Streams, end_tree_of, opened
 from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.proc import HELPERS
 from pytest_gittrix.os_level.process_tree import Process, process, signal_process
 
 _WAIT: Final = 60.0
@@ -260,6 +261,7 @@ def _born(likeness: tuple[object, ...]) -> _Zygote:
         nothing = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)
         pid = os.posix_spawn(argv[0], argv, environment, file_actions=[*actions, nothing], setsid=True, setsigmask=())
         failed.pop_all()
+    HELPERS.add(pid)
     return _Zygote(pid, process(pid), control, likeness)
 
 

@@ -185,6 +185,7 @@ class CatFileObjects:
             import subprocess
 
             from pytest_gittrix.git.environment import empty_repository, git_binary, hermetic_env
+            from pytest_gittrix.os_level.proc import HELPERS
 
             environment = hermetic_env() | {"GIT_DIR": empty_repository("sha256"), "GIT_OBJECT_DIRECTORY": str(self._directory)}
             self._process = subprocess.Popen(
@@ -195,6 +196,7 @@ class CatFileObjects:
                 env=environment,
                 cwd="/",
             )
+            HELPERS.add(self._process.pid)
             # A reader that is never closed leaves no process behind.
             self._end = weakref.finalize(self, _end_process, self._process)
         return self._process

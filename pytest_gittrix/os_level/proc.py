@@ -24,6 +24,10 @@ OWN_TICKS, CHILDREN_TICKS = slice(11, 13), slice(13, 15)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 """The bytes of a page, of which ``RESIDENT`` is a number."""
 
+HELPERS: set[int] = set()
+"""Children that the package keeps at hand for its own work, and that mostly wait for some."""
+
+_DEAD = (b"Z", b"X")
 _CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
 _LOCAL, _REMOTE, _CONNECTED, _INODE = 1, 2, 3, 9
@@ -127,6 +131,23 @@ def children_of_thread(pid: int, thread: int | str) -> list[int]:
 def lists_children() -> bool:
     """Whether the kernel lists the children of a thread."""
     return os.path.exists("/proc/thread-self/children")
+
+
+def children_at_work() -> set[int]:
+    """The children of this process that live, but for its helpers; none where the kernel does not list them."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):
+                found.update(children_of_thread(os.getpid(), thread))
+    return {child for child in found - HELPERS if _lives(child)}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return stat_fields(pid)[STATE] not in _DEAD
+    except OSError:
+        return False
 
 
 def descending(root: int, spare: frozenset[int] = frozenset()) -> Iterator[tuple[int, list[bytes]]]:

@@ -284,7 +284,7 @@ def _gittrix_world(
         own["clock"] = required_clock(request.getfixturevalue("gittrix_clock"), "gittrix_clock gives")
     with refusals_at(request.node, gittrix_world_options, gittrix_files):
         world = gittrix_worlds.create(request.node.name, **world_arguments(marker, gittrix_world_options, gittrix_files), **own)
-    with gittrix_worlds.standing(world), _frozen(world.clock, marker.get("freeze"), request.config):
+    with gittrix_worlds.standing(world), _frozen(world.clock, request, only_if_asked=True):
         yield world
 
 
@@ -311,7 +311,7 @@ def gittrix_clock(request: pytest.FixtureRequest, gittrix_world_options: object)
                 clock = held.enter_context(clock_before_world(marker, gittrix_world_options, options.clock_start))
         else:
             clock = request.getfixturevalue("_gittrix_world").clock
-        held.enter_context(_frozen(clock, marker.get("freeze") or options.freeze, request.config))
+        held.enter_context(_frozen(clock, request))
         yield clock
 
 
@@ -515,12 +515,16 @@ def _world_on(world: World, durable: DurableRepo) -> World:
     return world
 
 
-def _frozen(clock: FrozenClock, mode: Any, config: pytest.Config) -> AbstractContextManager[None]:
-    if mode is None or mode == "none":
+def _frozen(clock: FrozenClock, request: pytest.FixtureRequest, *, only_if_asked: bool = False) -> AbstractContextManager[None]:
+    """Freeze the process as the test and the options of the run say; ``only_if_asked`` by the test's marker."""
+    from pytest_gittrix.plugin.config import freezing
+
+    how = freezing(request.node, _marker(request), _resolved(request.config))
+    if how.mode == "none" or (only_if_asked and not how.asked):
         return nullcontext()
     from pytest_gittrix.clock.freeze import process_freeze
 
-    return process_freeze(clock, mode, children=_resolved(config).freeze_children == "yes")
+    return process_freeze(clock, how.mode, children=how.children, autojump=how.autojump)
 
 
 def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException] | None) -> bool:

@@ -86,6 +86,9 @@ class Option(NamedTuple):
 OPTIONS: Final = (
     Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone", old="epoch"),
     Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
+    Option(
+        "autojump", "no", "whether sleeps of a test whose process is frozen move its clock instead of waiting", ("no", "yes"), switch=True
+    ),
     Option("freeze-children", "yes", "whether Python programs of a test see the clock that its process sees", ("yes", "no")),
     Option("workspace", "clone", "what agents work in", WORKSPACES),
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
@@ -144,6 +147,7 @@ class GittrixConfig(NamedTuple):
     Attributes:
         clock_start: the aware instant that clocks start at.
         freeze: ``wall``, ``all`` or ``none``.
+        autojump: ``yes`` or ``no``.
         freeze_children: ``yes`` or ``no``.
         workspace: the kind of workspace, unless a test's marker names another.
         keep: ``failed``, ``all`` or ``none``.
@@ -168,6 +172,7 @@ class GittrixConfig(NamedTuple):
 
     clock_start: datetime
     freeze: Literal["wall", "all", "none"]
+    autojump: Literal["no", "yes"]
     freeze_children: Literal["yes", "no"]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
@@ -465,13 +470,14 @@ def gittrix(
     clock_start: datetime | str | None = None,
     task: str | None = None,
     freeze: str | None = None,
+    autojump: bool | float | None = None,
     object_format: str = "sha1",
 ) -> None:
     """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
 
 
-MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, object_format): \
-what the gittrix fixtures of this test are made from"
+MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
+object_format): what the gittrix fixtures of this test are made from"
 EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
 the test is run once for each sample of a suite of evals"
 
@@ -480,6 +486,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "repository": ((str, os.PathLike), "the path of a repository"),
     "branch": ((str,), "the name of a branch"),
     "freeze": ((str,), "a text"),
+    "autojump": ((bool, int, float), "True, False, or the real seconds to wait for threads and programs, not below 0"),
     "object_format": ((str,), "a text"),
     "bare": ((bool,), "True or False"),
     "clock_start": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
@@ -487,7 +494,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
 }
 _OLD_NAMES: Final = {"epoch": "clock_start"}
 _WARNED: Final = pytest.StashKey[set[str]]()
-OF_THE_TEST: Final = frozenset({"task", "freeze"})
+OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump"})
 """The arguments of the marker that are not those of ``World.open``."""
 SOURCES: Final = frozenset({"files", "history", "repository"})
 """The arguments that durable is made from; they count as one."""
@@ -533,6 +540,39 @@ def _under_names_of_today(item: pytest.Item, given: Mapping[str, Any]) -> dict[s
     return found
 
 
+class Freezing(NamedTuple):
+    """How a test has its process frozen.
+
+    Attributes:
+        mode: ``wall``, ``all`` or ``none``.
+        autojump: whether sleeps move the clock, or how many real seconds it waits for threads and programs.
+        children: whether Python programs see the clock, too.
+        asked: whether the marker asks for it, so that the test need not name the clock.
+    """
+
+    mode: Literal["wall", "all", "none"]
+    autojump: bool | float
+    children: bool
+    asked: bool
+
+
+def freezing(item: pytest.Item, given: Mapping[str, Any], options: GittrixConfig) -> Freezing:
+    """How a test has its process frozen, by the merged arguments of its markers and by the options of the run.
+
+    Raises:
+        pytest.fail.Exception: a marker asks for autojump in a process that is not to be frozen.
+    """
+    mode, autojump = given.get("freeze", options.freeze), given.get("autojump", options.autojump == "yes")
+    asks_to_jump = given.get("autojump", False) is not False
+    if asks_to_jump and mode == "none":
+        _fail(
+            item,
+            f"was given autojump={autojump!r} where freeze is 'none'",
+            "Sleeps move a clock that the process shows: use freeze='wall'.",
+        )
+    return Freezing(mode, autojump, options.freeze_children == "yes", "freeze" in given or asks_to_jump)
+
+
 @contextmanager
 def refusals_at(item: pytest.Item, options: object = None, files: object = None) -> Iterator[None]:
     """Report what the block refuses of the arguments of a test's world as an error at the test.
@@ -574,7 +614,7 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     if value is None:
         return
     types, wanted = _KINDS.get(name, ((object,), ""))
-    if not isinstance(value, types):
+    if not isinstance(value, types) or (isinstance(value, int | float) and value < 0):
         _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
     if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
         from pytest_gittrix.errors import did_you_mean

@@ -167,6 +167,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "unit/clock/test_freeze_neighbours.py::test_a_process_that_time_machine_already_holds_is_refused",
         "unit/clock/test_freeze_neighbours.py::test_another_library_is_refused_inside_however_it_is_started_and_the_first_goes_on",
     ),
+    "With `autojump`": ("unit/clock/test_autojump.py::test_what_is_not_reached_sleeps_for_real_and_moves_nothing",),
     "A confined Python program": ("unit/clock/test_child_clock.py::test_a_confined_program_keeps_the_instant_at_which_it_was_started",),
     "An engine without a clock follows no other library": (
         "unit/engine/test_engine_in_a_frozen_process.py::test_under_another_library_it_stays_on_the_machines_time_and_says_so",

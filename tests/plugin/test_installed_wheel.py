@@ -44,6 +44,7 @@ GIVEN = {
     "command line": {
         "clock-start": "2041-02-03T04:05:06Z",
         "freeze": "all",
+        "autojump": "yes",
         "freeze-children": "yes",
         "workspace": "lazy",
         "keep": "all",
@@ -53,6 +54,7 @@ GIVEN = {
     "environment": {
         "clock-start": "2042-02-03T04:05:06Z",
         "freeze": "none",
+        "autojump": "yes",
         "freeze-children": "yes",
         "workspace": "copy",
         "keep": "none",
@@ -62,6 +64,7 @@ GIVEN = {
     "configuration": {
         "clock-start": "2043-02-03T04:05:06Z",
         "freeze": "wall",
+        "autojump": "no",
         "freeze-children": "no",
         "workspace": "worktree",
         "keep": "failed",
@@ -70,6 +73,7 @@ GIVEN = {
     },
 }
 EVALS = sorted(option.name for option in config.OPTIONS if option.name.startswith("eval-"))  # those of the eval tests
+SWITCHES = {option.name for option in config.OPTIONS if option.switch}
 ANYWHERE = {
     "artifacts": "kept",
     "git": "",
@@ -269,7 +273,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
 
     versions = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
     assert {name: value for name, value in versions.items() if name not in EVALS} == given, table.stderr
-    assert summary(done) == {"passed": 10, "failed": 1}, done.stdout + done.stderr
+    assert summary(done) == {"passed": 11, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout
     assert "version" in calls.read_text(encoding="utf-8").split()
@@ -279,7 +283,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     assert bundle.name == "check_options.py-test_that_fails"
     assert (bundle / "durable.log").read_text(encoding="utf-8").endswith("Say who owns what\n")
     worlds = [path.name[5:] for path in (project.parent / "base" / "gittrix").glob("[0-9]*")]
-    kept = {"all": 8, "failed": 1, "none": 0}[given["keep"]]
+    kept = {"all": 9, "failed": 1, "none": 0}[given["keep"]]
     assert len(worlds) == kept
     assert ("test_that_fails" in worlds) is (kept > 0)
 
@@ -287,7 +291,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
 def give(way: str, given: Mapping[str, str], project: Path) -> tuple[list[str], dict[str, str]]:
     """The arguments and variables that give options one way; a configuration is written into the project."""
     if way == "command line":
-        return [f"--gittrix-{name}={value}" for name, value in given.items()], {}
+        return [f"--gittrix-{name}" if name in SWITCHES else f"--gittrix-{name}={value}" for name, value in given.items()], {}
     given = {name.replace("-", "_"): value for name, value in given.items()}
     if way == "environment":
         return [], {f"PYTEST_GITTRIX_{name.upper()}": value for name, value in given.items()}

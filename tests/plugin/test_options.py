@@ -29,6 +29,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
     assert shown(result) == {
         "clock-start": "2030-01-01T00:00:00Z (default)",
         "freeze": "wall (default)",
+        "autojump": "no (default)",
         "freeze-children": "yes (default)",
         "workspace": "clone (default)",
         "keep": "failed (default)",

@@ -186,3 +186,64 @@ def test_in_an_unfrozen_process_python_programs_have_real_time(pytester: pytest.
     """)
 
     pytester.runpytest_subprocess("--gittrix-freeze=none").assert_outcomes(passed=1)
+
+
+JUMPING = """
+    import asyncio, time
+    from datetime import UTC, datetime
+    import pytest
+
+    def hours():
+        return (datetime.now(UTC) - datetime(2030, 1, 1, tzinfo=UTC)).total_seconds() / 3600
+
+    @pytest.mark.gittrix(autojump=True, eviction="4h")
+    def test_marked(gittrix, gittrix_session):
+        async def forgotten():
+            await asyncio.sleep(5 * 3600)
+        asyncio.run(forgotten())
+        assert hours() == 5
+        assert [one.state for one in gittrix.list_sessions()] == ["expired"]
+
+    @pytest.mark.gittrix(autojump=0)
+    def test_marked_with_a_number(gittrix_clock):
+        time.sleep(3600)
+        assert hours() == 1
+
+    def test_not_marked(gittrix_clock):
+        time.sleep(0.01)
+        assert (hours() > 0) is OPTION
+
+    @pytest.mark.gittrix(autojump=False)
+    def test_marked_not(gittrix_clock):
+        time.sleep(0.01)
+        assert hours() == 0
+
+    def test_not_frozen(gittrix_session):
+        time.sleep(0.01)
+        assert datetime.now(UTC).year < 2030
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--gittrix-autojump",)])
+def test_sleeps_move_the_clock_where_the_test_or_the_run_asks_for_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makepyfile(JUMPING.replace("OPTION", str(bool(options))))
+
+    pytester.runpytest_subprocess(*options, "--durations=1").assert_outcomes(passed=5)
+
+
+def test_autojump_without_a_frozen_process_is_refused_at_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.gittrix(autojump=True, freeze="none")
+        def test_none(gittrix_session): pass
+
+        @pytest.mark.gittrix(autojump=-1)
+        def test_negative(gittrix_session): pass
+    """)
+
+    result = pytester.runpytest_subprocess()
+
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*was given autojump=True where freeze is 'none'*", "*use freeze='wall'*"])
+    result.stdout.fnmatch_lines(["*was given autojump=-1*", "*not below 0*"])

@@ -92,6 +92,13 @@ def test_freeze(gittrix_clock: FrozenClock) -> None:
     assert time.monotonic() - before == pytest.approx(3600)
 
 
+@pytest.mark.gittrix(autojump=True)
+def test_autojump(gittrix_session: UserSession) -> None:
+    before = datetime.now(UTC)
+    time.sleep(3600)
+    assert datetime.now(UTC) - before == timedelta(hours=1)
+
+
 @pytest.mark.gittrix(freeze="none")
 def test_freeze_not(gittrix_clock: FrozenClock) -> None:
     assert datetime.now(UTC) != gittrix_clock.now()

@@ -30,6 +30,12 @@ def test_freeze(gittrix_clock: FrozenClock) -> None:
     assert (time.monotonic() - monotonic >= 86400) is (GIVEN["freeze"] == "all")
 
 
+def test_autojump(gittrix_clock: FrozenClock) -> None:
+    before = gittrix_clock.now()
+    time.sleep(0.01)
+    assert (gittrix_clock.now() != before) is (GIVEN["freeze"] != "none" and GIVEN["autojump"] == "yes")
+
+
 def test_freeze_children(gittrix_clock: FrozenClock, gittrix_env: Mapping[str, str]) -> None:
     program = [sys.executable, "-c", "import time; print(int(time.time()))"]
     shown = int(subprocess.run(program, env=gittrix_env, stdout=subprocess.PIPE, check=True).stdout)

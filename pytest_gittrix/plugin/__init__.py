@@ -323,7 +323,10 @@ def gittrix(_gittrix_world: World, gittrix_durable: DurableRepo) -> GitTrix:
 
 @pytest.fixture
 def gittrix_session(gittrix: GitTrix, request: pytest.FixtureRequest) -> UserSession:
-    """A started session (``UserSession``) on ``gittrix``; its task is the marker's ``task``, or the name of the test."""
+    """A started session (``UserSession``) on ``gittrix``; its task is the marker's ``task``, or the name of the test.
+
+    Its times are those of ``gittrix_clock``. The test process sees them too if the test names ``gittrix_clock``, and otherwise real time.
+    """
     from pytest_gittrix.plugin.fixtures import start_session
 
     return start_session(gittrix, _marker(request).get("task", request.node.name), request.config.stash.get(_WORLDS, None))

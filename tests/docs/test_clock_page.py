@@ -34,6 +34,7 @@ SHOWN: Final = {
     "pytest stamps its reports": (f"{FREEZE}::test_pytest_and_hypothesis_measure_real_durations",),
     "GitPython's `BlockingLockFile`": (f"{CAPTURED}::test_gitpythons_wait_for_a_lock_ends",),
     "`freezegun.configure": (f"{NEIGHBOURS}::test_modules_the_user_exempted_keep_real_time",),
+    "Records of `logging`": (f"{CAPTURED}::test_ids_and_log_records_have_the_clocks_time",),
     'In mode `"all"`': (
         f"{FREEZE}::test_all_mode_moves_monotonic_time_with_the_clock_but_not_with_a_skew",
         f"{FREEZE}::test_waits_with_a_timeout_still_end",

@@ -145,17 +145,18 @@ def test_the_classes_stay_those_that_they_are(tmp_path: Path) -> None:
     assert out == {"wall": [True] * 5, "all": [True] * 5}
 
 
-def test_ids_made_from_the_time_have_the_clocks(tmp_path: Path) -> None:
+def test_ids_and_log_records_have_the_clocks_time(tmp_path: Path) -> None:
     out = run(
         """
-        import uuid
+        import logging, uuid
         from uuid import uuid1
         with process_freeze(clock):
+            out["record"] = logging.makeLogRecord({}).created
             out["ids"] = [(made.time - 0x01B21DD213814000) // 10**7 for made in (uuid1(), uuid.uuid1())]
         """,
         tmp_path,
     )
-    assert out["ids"] == [FROZEN, FROZEN]
+    assert out == {"record": FROZEN, "ids": [FROZEN, FROZEN]}
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,25 @@ def real_seconds() -> float:
 def real_wall_ns() -> int:
     """Nanoseconds since 1970 by the machine's wall clock, even while a library shows this process another time.
 
-    time-machine replaces ``clock_gettime`` too, for the wall clock; the kernel's coarse wall clock, which lags by some milliseconds, it
-    leaves alone. Where the two differ by more than that, the coarse one counts.
+    time-machine replaces ``clock_gettime`` too, for the wall clock; it leaves alone the kernel's coarse wall clock, which lags by some
+    milliseconds. Where the two differ by more, time-machine tells what it hides, or else the coarse clock has to do.
     """
     wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
     if sys.platform != "linux":
         return wall
     coarse = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
-    return wall if abs(coarse - wall) < _MOST_LAG_NS else coarse
+    return wall if abs(coarse - wall) < _MOST_LAG_NS else _hidden_ns(coarse)
+
+
+def _hidden_ns(otherwise: int) -> int:
+    time_machine = sys.modules.get("time_machine")
+    if time_machine is None:
+        return otherwise
+    try:
+        hidden: int = time_machine.escape_hatch.time.clock_gettime_ns(time.CLOCK_REALTIME)
+    except ValueError:  # it is not at work
+        return otherwise
+    return hidden
 
 
 def real_wall_seconds() -> float:

@@ -296,6 +296,31 @@ def test_a_timeout_of_real_work_is_not_over_early_and_the_clock_does_not_move(tm
     assert out["order"] == ["00:00:00", "00:00:00", "01:00:00"]
 
 
+def test_programs_and_operations_of_a_session_are_waited_for(tmp_path: Path) -> None:
+    out = run(
+        """
+        import asyncio
+        from pytest_gittrix import World
+        from pytest_gittrix.aio import AsyncUserSession
+
+        async def work(session):
+            await asyncio.wait_for(session.write("app.py", "v2"), 60)
+            async with session.programs() as programs, programs.start(["sh", "-c", "sleep 0.3; echo done"]) as running:
+                out["code"] = (await asyncio.wait_for(running.wait_async(), 60)).code
+            out["moved"] = world.clock.elapsed_ns
+            await asyncio.sleep(3600)
+            await asyncio.wait_for(session.promote(message="two"), 60)
+
+        with World.open("world", files={"app.py": "v1"}) as world, process_freeze(world.clock, autojump=True):
+            asyncio.run(work(AsyncUserSession(world.start())))
+            out["hours"] = world.clock.elapsed_ns / 3600e9
+            out["promoted"] = world.durable.log()[0].message.strip()
+        """,
+        tmp_path,
+    )
+    assert out == {"code": 0, "moved": 0, "hours": 1, "promoted": "two"}
+
+
 def test_a_loop_that_was_made_before_follows_and_goes_on_in_real_time_afterwards(tmp_path: Path) -> None:
     out = run(
         f"""

@@ -152,7 +152,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Request:
+class RequestHead:
     """The head of one request.
 
     Args:
@@ -269,7 +269,7 @@ class Gateway:
                         self._log("refused", "a connection past the proxy", "it does not begin with a request of HTTP")
                         return
                     head = first + await reader.readuntil(b"\r\n\r\n")
-                request = Request(head)
+                request = RequestHead(head)
                 if request.method == "CONNECT":
                     await self._tunnel(request, reader, writer)
                 else:
@@ -301,7 +301,7 @@ class Gateway:
 
     # Model endpoints
 
-    async def _pass_on(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import asyncio
 
         said = f"{request.method} {request.target}"
@@ -312,7 +312,7 @@ class Gateway:
             listed = ", ".join(f"/{known}" for known in self._models) or "none"
             raise Refused(f"{said} is for no endpoint of this agent; there are: {listed}. Its launcher can list more (network=).", said)
         inner = "/" + "".join(below)
-        if "%" in path or ".." in path or "//" in path or "\\" in path or f"{request.method} {inner}" not in model["requests"]:
+        if "%" in path or ".." in path or "//" in path or "\\" in path or not _is_listed(f"{request.method} {inner}", model["requests"]):
             raise Refused(
                 f"{said} is not among the requests that the endpoint {name} passes on: {', '.join(model['requests'])}. "
                 "The agent's launcher can list more (ModelEndpoint).",
@@ -356,7 +356,7 @@ class Gateway:
 
     # The proxy
 
-    async def _tunnel(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tunnel(self, request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import asyncio
 
         said = f"CONNECT {request.target}"
@@ -402,6 +402,11 @@ class Gateway:
         return None
 
 
+def _is_listed(asked: str, requests: list[str]) -> bool:
+    """Whether a request is passed on: it is listed as a whole, or begins with what stands before a ``*``."""
+    return any(asked.startswith(one[:-1]) if one.endswith("*") else asked == one for one in requests)
+
+
 def _is_numeric(host: str) -> bool:
     try:
         _socket.inet_aton(host)
@@ -432,7 +437,7 @@ async def _checked_address(host: str, port: int, said: str, *, by_pattern: bool)
     return str(addresses[0])
 
 
-async def _send_body(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _send_body(request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send on the body of one request, and no byte after it."""
     if not request.chunked:
         await _copy_exactly(reader, writer, request.length)

@@ -24,7 +24,7 @@ _ENTRY: Final = re.compile(
     r"(?:tcp://)?(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?:[0-9]{1,5}", re.ASCII
 )
 _MODEL: Final = "model:"
-_REQUEST: Final = re.compile(r"[A-Z]+ /[A-Za-z0-9._~/:-]*")
+_REQUEST: Final = re.compile(r"[A-Z]+ /[A-Za-z0-9._~/:-]*\*?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class ModelEndpoint:
     Attributes:
         name: of lower-case letters, digits and ``-``; the address of the endpoint ends with it.
         url: the server's base address, ``https://`` or, for a server on this machine, ``http://``.
-        requests: what is passed on, such as ``POST /v1/messages``; a path is compared as a whole, without its query.
+        requests: what is passed on, such as ``POST /v1/messages``; a path is compared as a whole, without its query; one that ends
+            with ``*`` is the beginning of what is passed on.
         key: the variable of the launcher's process that holds the key; None if the server asks for none. Programs get a placeholder in it.
         header: the header that carries the key, with ``{key}`` where it stands.
         variables: the variables that programs get, with ``{url}`` for the endpoint's address.
@@ -105,6 +106,14 @@ MODELS: Final = {
         key="OPENAI_API_KEY",
         variables=(("OPENAI_BASE_URL", "{url}/v1"),),
     ),
+    "gemini": ModelEndpoint(
+        "gemini",
+        "https://generativelanguage.googleapis.com",
+        ("POST /v1beta/models/*", "GET /v1beta/models*"),
+        key="GEMINI_API_KEY",
+        header="x-goog-api-key: {key}",
+        variables=(("GOOGLE_GEMINI_BASE_URL", "{url}"),),
+    ),
 }
 """The endpoints that are had by name, as ``model:anthropic``. Where this process has the variable of one, its server is the one that it
 names."""
@@ -169,8 +178,8 @@ def check_network(network: object) -> Network:
     """Validate which network a program has.
 
     Args:
-        network: ``none``, ``all``, a ``ModelEndpoint``, an entry, or several of those. An entry is ``model:anthropic``, ``model:openai``,
-            ``host:port``, ``*.host:port`` or ``tcp://host:port``.
+        network: ``none``, ``all``, a ``ModelEndpoint`` or what has one as its ``endpoint``, an entry, or several of those. An entry is
+            ``model:anthropic``, ``model:openai``, ``model:gemini``, ``host:port``, ``*.host:port`` or ``tcp://host:port``.
 
     Raises:
         InvalidInput: it is none of these.
@@ -183,7 +192,7 @@ def check_network(network: object) -> Network:
         return network
     entries = [network] if isinstance(network, (str, ModelEndpoint)) or not isinstance(network, Iterable) else [*network]
     models, addresses = [], []
-    for entry in entries:
+    for entry in (getattr(one, "endpoint", one) for one in entries):
         if isinstance(entry, ModelEndpoint):
             models.append(entry)
         elif isinstance(entry, str) and entry.startswith(_MODEL) and entry.removeprefix(_MODEL) in MODELS:
@@ -195,7 +204,7 @@ def check_network(network: object) -> Network:
                 f"network={entry!r} is no network of a confined program.",
                 why="It decides whom the program can reach.",
                 fix=f"Use one of none, all, {', '.join(_MODEL + name for name in MODELS)}, host:port, *.host:port, {TCP}host:port; "
-                "or a list of the last five, and of ModelEndpoint.",
+                "or a list of the last six, and of ModelEndpoint.",
             )
     if len({one.name for one in models}) < len(models):
         raise InvalidInput(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.user_session import AgentSession, UserSession
+    from pytest_gittrix.model.server import ModelServer
     from pytest_gittrix.plugin.config import GittrixConfig
     from pytest_gittrix.plugin.evals.outcome import EvalSample
     from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
@@ -124,6 +125,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with _surroundings(item.config).around(item.nodeid):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that passed, if the script of its model is not used up, or was asked for more than it has."""
+    result = yield
+    check = getattr(getattr(item, "funcargs", {}).get("gittrix_model"), "check", None)
+    if check is not None:
+        check()
+    return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -468,6 +479,15 @@ def gittrix_forge(_gittrix_world: World, gittrix_durable: DurableRepo) -> Iterat
 
     with forge_at(_world_on(_gittrix_world, gittrix_durable)) as server:
         yield server
+
+
+@pytest.fixture
+def gittrix_model(_gittrix_world: World) -> ModelServer:
+    """A model on this machine (``ModelServer``) that answers agents by a script: ``gittrix_model.script(say("Hello"))``.
+
+    A script that is not used up, or is asked for more than it has, fails the test.
+    """
+    return _gittrix_world.model
 
 
 @pytest.fixture

@@ -42,16 +42,18 @@ _LONGEST_NAME = 100
 _LONGEST_LINE = 160
 _MOST_COMMITS = 5000
 _MOST_LOST = 5
+_EXCHANGES_SHOWN = 3
 _SHOWN = {
     "gittrix durable log": 14,
     "gittrix session events": 30,
     "gittrix sessions": 20,
     "gittrix race": 30,
+    "gittrix model": 40,
     "gittrix clock": 5,
     "gittrix diff": 60,
 }
 # The ends of logs matter most, and the beginnings of diffs.
-_FROM_THE_END = frozenset({"gittrix durable log", "gittrix session events", "gittrix race"})
+_FROM_THE_END = frozenset({"gittrix durable log", "gittrix session events", "gittrix race", "gittrix model"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Scene:
         clock: the clock of the test.
         races: what happened in its races, one line each.
         swept: what swept the sessions that were swept, by their ids.
+        said: the last exchanges with the test's model, a line for each thing said.
     """
 
     durable: Path
@@ -73,6 +76,7 @@ class Scene:
     clock: FrozenClock
     races: Sequence[str] = ()
     swept: Mapping[str, str] = field(default_factory=dict)
+    said: Sequence[str] = ()
 
     @classmethod
     def of(cls, worlds: Sequence[Opened], parts: Mapping[str, object]) -> Scene:
@@ -90,7 +94,10 @@ class Scene:
             durable = world.durable
         clock = gittrix.clock if isinstance(gittrix.clock, FrozenClock) else world.clock
         races = [line for race in world.races for line in race.story()]
-        return cls(durable.path, durable.branch, gittrix.store.root, clock, races, {one.id: one.by for one in gittrix.services.swept})
+        swept = {one.id: one.by for one in gittrix.services.swept}
+        model = vars(world).get("model")  # made when it is first asked for
+        said = model.conversation(last=_EXCHANGES_SHOWN).splitlines() if model is not None else []
+        return cls(durable.path, durable.branch, gittrix.store.root, clock, races, swept, said)
 
 
 def explain_failure(
@@ -133,6 +140,7 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
         "gittrix session events": session_events,
         "gittrix sessions": deadlines,
         "gittrix race": race_lines,
+        "gittrix model": lambda scene: [*scene.said],
         "gittrix clock": clock_lines,
         "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(scene))),
     }

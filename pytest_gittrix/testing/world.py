@@ -32,6 +32,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
+    from pytest_gittrix.model.server import ModelServer
     from pytest_gittrix.record.state.records import Eviction
     from pytest_gittrix.testing.scenarios.session_in import SessionsIn
     from pytest_gittrix.testing.scenarios.timeline import Timeline
@@ -180,6 +181,13 @@ class World(Place):
         if durable.run_from is None:
             durable.run_from = self.durable.run_from
         self.durable, self.rival = durable, self._closing.enter_context(durable.rival())
+
+    @cached_property
+    def model(self) -> ModelServer:
+        """A model that answers by a script, on this machine's loopback; its time is the world's. It serves from now on."""
+        from pytest_gittrix.model.server import ModelServer  # slow to import, and most tests need none
+
+        return self._closing.enter_context(ModelServer(now=lambda: self.clock.now_ns() / 1e9))
 
     @property
     def session_in(self) -> SessionsIn:

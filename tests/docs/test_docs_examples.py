@@ -233,12 +233,12 @@ def test_a_test_file_is_shown_in_parts() -> None:
     assert [re.findall(r"x = (\d)", block.body) for block in whole_files([*blocks(page, "page.md")])] == [["1", "3"], ["2"]]
 
 
-def test_the_front_door_is_seven_tests_in_sixty_lines() -> None:
+def test_the_front_door_is_eight_tests_in_eighty_lines() -> None:
     [block] = [block for block in TEST_FILES if block.page == "docs/test-your-agent.md"]
 
     lines = [line for line in block.body.splitlines() if line and not line.startswith("# file:")]
-    assert block.body.count("\ndef test_") == 7
-    assert len(lines) <= 60
+    assert block.body.count("\ndef test_") == 8
+    assert len(lines) <= 80
     assert max(map(len, lines)) <= 80, "wider than a page of the site, which then hides the end of the line"
 
 

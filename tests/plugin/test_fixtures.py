@@ -24,6 +24,7 @@ FIXTURES = [
     "gittrix_power_cuts",
     "gittrix_small_disk",
     "gittrix_log",
+    "gittrix_model",
     "gittrix_turns",
     "gittrix_chain",
     "gittrix_session_in",

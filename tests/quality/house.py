@@ -34,7 +34,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "clock",
     ),
     "Material": ("git", "workspaces", "record", "backends", "views", "gastown"),
-    "Engine": ("confine", "engine"),
+    "Engine": ("confine", "model", "engine"),
     "Systems": ("aio", "members", "orchestrator", "acp"),
     "Proof": ("testing", "conformance", "evals", "strategies"),
     "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs"),

@@ -23,7 +23,7 @@ DOORS = frozenset(
     for name in (
         "",
         *("testing", *(f"testing.{room}" for room in ("repos", "faults", "schedules", "scenarios", "systems", "machines"))),
-        *("conformance", "clock", "errors", "extras", "points", "strategies", "evals", "confine", "engine", "backends", "members"),
+        *("conformance", "clock", "errors", "extras", "points", "strategies", "evals", "confine", "model", "engine", "backends", "members"),
         *("aio", "orchestrator", "acp", "gastown", "views", "plugin"),
     )
 )

@@ -103,6 +103,29 @@ def test_a_request_that_is_not_listed_is_refused_and_the_answer_says_what_is(
 
 
 @pytest.mark.parametrize(
+    ("target", "passed"),
+    [
+        ("/mine/v1beta/models/any:generateContent", True),
+        ("/mine/v1beta/models/", True),
+        ("/mine/v1beta/models", False),
+        ("/mine/v1beta/files", False),
+        ("/mine/v1beta/models/../files", False),
+        ("/mine/v1beta/models/%2e%2e/files", False),
+        ("/mine/v1beta/models//x", False),
+    ],
+)
+def test_a_request_that_ends_with_a_star_lists_what_begins_so(
+    tmp_path: Path, server: Server, certificates: Path, target: str, passed: bool
+) -> None:
+    model = model_at(f"https://localhost:{server.port}", "POST /v1beta/models/*", ca=str(certificates))
+    with open_gateway(tmp_path, [model]) as gateway:
+        answer = gateway.post(target)
+
+    assert answer.startswith(b"HTTP/1.1 200 " if passed else b"HTTP/1.1 403 ")
+    assert len(server.heard) == passed
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         "Content-Length: 2\r\nContent-Length: 2",
@@ -297,7 +320,9 @@ def test_another_protocol_than_tls_is_listed_as_such(tmp_path: Path) -> None:
     "entry", ["some", "", "host", "host:0", "host:70000", "*:443", "h*st:443", "https://host:443", "model:other", "-a:1", "a b:1", 7, None]
 )
 def test_what_is_no_network_is_refused_with_what_there_is(entry: object) -> None:
-    with pytest.raises(InvalidInput, match=r"none, all, model:anthropic, model:openai, host:port, \*\.host:port, tcp://host:port"):
+    with pytest.raises(
+        InvalidInput, match=r"none, all, model:anthropic, model:openai, model:gemini, host:port, \*\.host:port, tcp://host:port"
+    ):
         check_network([entry])
 
 
@@ -326,6 +351,7 @@ def test_entries_make_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
         {"url": "https://user:word@model.example"},
         {"requests": ("v1/messages",)},
         {"requests": ("POST /v1/../x",)},
+        {"requests": ("POST /v1/*/x",)},
         {"header": "no key"},
         {"header": "x: {key}\r\ny: z"},
     ],

@@ -1,0 +1,159 @@
+"""Who gets which answer: a right one for each exchange, and again for whoever did not get it.
+
+Clients ask again when an answer does not come. A request that is sent again is equal to the first one, so that neither its contents nor its
+number tells what it is: what became of the last answer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.model.faults import Fault
+from pytest_gittrix.model.protocols.values import Answer, Call, Request
+from pytest_gittrix.model.replies import Answerer, Reply, reply_of
+from pytest_gittrix.model.script import Ended, LeftOver, Step, Turns, play
+
+
+class ScriptFailed(GittrixError):
+    """A model was asked for more than its script has, or for less, or for something else."""
+
+    code = "MODEL_SCRIPT"
+
+
+class Planned(NamedTuple):
+    """A right reply, and what goes wrong before it comes."""
+
+    reply: Reply
+    faults: tuple[Fault, ...] = ()
+
+
+class Script:
+    """A script, as an answerer.
+
+    Args:
+        steps: what the model answers, in order.
+    """
+
+    def __init__(self, steps: Sequence[Step | str | Fault | Answer | Sequence[Step]]) -> None:
+        self._steps = steps
+        self._turns: Turns | None = None
+        self._answered = 0
+
+    def __call__(self, request: Request) -> Planned:
+        """The next answer.
+
+        Raises:
+            ScriptFailed: there is none.
+        """
+        faults: list[Fault] = []
+        try:
+            if self._turns is None:
+                self._turns = play(self._steps, request)
+                given = next(self._turns)
+            else:
+                given = self._turns.send(request)
+            while isinstance(given, Fault):
+                faults.append(given)
+                given = self._turns.send(request)
+        except StopIteration:
+            if faults:
+                # A fault at the end is an exchange of its own: nobody gets a right answer after it.
+                return Planned(faults[-1].apply(request, Reply(Answer())), tuple(faults[:-1]))
+            raise ScriptFailed(
+                f"The script of the model is used up: it has {self._answered} answers, and was asked for one more.",
+                why="The agent went on where the script ends.",
+                fix="Add a step to the script, or see in the conversation why the agent did not stop.",
+            ) from None
+        self._answered += 1
+        return Planned(reply_of(given), tuple(faults))
+
+    def left_over(self) -> int:
+        """How many steps nobody asked for. The script is of no use after that."""
+        if self._turns is None:
+            return len(self._steps)
+        try:
+            self._turns.throw(Ended())
+        except LeftOver as left:
+            return left.steps
+        except (Ended, StopIteration):
+            return 0
+        return 0
+
+
+class Delivery:
+    """The exchanges of one answerer.
+
+    Args:
+        answerer: who answers.
+        faults: what goes wrong with an exchange, by its number from 1, beside what the answerer itself plans.
+
+    Attributes:
+        number: of the exchange that was answered last, from 1; one that is asked for again has the same.
+        spoiled: what went wrong with the last reply; None for nothing.
+    """
+
+    def __init__(self, answerer: Answerer | Script, faults: Mapping[int, Fault] | None = None) -> None:
+        self._answerer = answerer
+        self._faults = faults or {}
+        self._right: Reply | None = None
+        self._asked: Request | None = None
+        self._waiting: list[Fault] = []
+        self.spoiled: Fault | None = None
+        self._lost = self._only_late = False
+        self.number = 0
+
+    def reply(self, request: Request) -> Reply:
+        """What is sent for a request. Raises what the answerer raises."""
+        if self._right is None or self._has_come(request):
+            given = self._answerer(request)
+            planned = given if isinstance(given, Planned) else Planned(reply_of(given))
+            self.number += 1
+            self._right, self._waiting = _with_ids(planned.reply, request), [*planned.faults]
+            if self.number in self._faults:
+                self._waiting.append(self._faults[self.number])
+        self._asked, self.spoiled = request, None
+        self._lost = self._only_late = False
+        if not self._waiting:
+            return self._right
+        self.spoiled = self._waiting.pop(0)
+        sent = self.spoiled.apply(request, self._right)
+        self._only_late = sent.stall > 0
+        return sent
+
+    def lost(self) -> None:
+        """Say that the last reply did not reach whoever asked."""
+        self._lost = True
+
+    def _has_come(self, request: Request) -> bool:
+        """Whether a request shows that whoever sends it had the last right answer, or has no use for it."""
+        assert self._right is not None
+        assert self._asked is not None
+        content = self._right.content
+        if self.spoiled is None or self._only_late:
+            return not (self._lost and same_conversation(request, self._asked))
+        if self.spoiled.seen_as != "part" or not isinstance(content, Answer):
+            return False
+        if not content.calls:
+            return not same_conversation(request, self._asked)
+        return {one.id for one in content.calls} <= {one.id for one in request.results}
+
+
+def same_conversation(one: Request, other: Request) -> bool:
+    """Whether two requests ask for the same: their messages are equal."""
+    return one.protocol == other.protocol and one.messages == other.messages and one.system == other.system
+
+
+def _with_ids(reply: Reply, request: Request) -> Reply:
+    """A reply of which each call has an id. The ids follow from the length of the conversation, so that equal runs have equal ids."""
+    if not isinstance(reply.content, Answer):
+        return reply
+    prefix = "toolu" if request.protocol == "anthropic" else "call"
+    parts = [
+        replace(part, id=f"{prefix}_{len(request.messages):04}_{number}") if isinstance(part, Call) and not part.id else part
+        for number, part in enumerate(reply.content.parts)
+    ]
+    stop = "tool" if reply.content.calls and reply.content.stop == "end" else reply.content.stop
+    return replace(reply, content=replace(reply.content, parts=tuple(parts), stop=stop))

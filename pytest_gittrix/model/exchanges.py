@@ -1,0 +1,32 @@
+"""One exchange with a model, as it is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gittrix.model.protocols.values import Answer, Failure, Request, Usage
+
+
+@dataclass
+class Exchange:
+    """One request, and what it got.
+
+    Attributes:
+        number: from 1, in the order of arrival.
+        request: what was asked.
+        content: the answer or failure that was sent.
+        usage: tokens.
+        side: what the request asked for beside the work, such as a title; None for the work.
+        fault: what went wrong with it on purpose; None for nothing.
+        seconds: from the request's arrival to the end of the answer.
+        delivered: whether all of the answer was sent.
+    """
+
+    number: int
+    request: Request
+    content: Answer | Failure
+    usage: Usage
+    side: str | None = None
+    fault: str | None = None
+    seconds: float = 0.0
+    delivered: bool = False

@@ -1,0 +1,186 @@
+"""What goes wrong with a model: it refuses, it is cut, it stalls, it asks for nonsense.
+
+A fault happens to one exchange. Whoever asks again gets the right answer, as though the model had only been unlucky.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Part, Request, Text
+from pytest_gittrix.model.replies import Place, Reply, check_place
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong with one exchange.
+
+    Attributes:
+        name: as it is written in a script.
+        apply: gives what is sent instead of the right reply. Gives the same reply where it has nothing to spoil.
+        seen_as: ``nothing`` if whoever asked can know that no answer came; ``answer`` if an answer came whole, and is wrong; ``part`` if it
+            came in part, and calls in it may be whole.
+    """
+
+    name: str
+    apply: Callable[[Request, Reply], Reply] = field(repr=False, compare=False)
+    seen_as: Literal["nothing", "part", "answer"] = "answer"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def fail(status: int, *, retry_after: float | None = None, message: str = "") -> Fault:
+    """The server answers with an error.
+
+    Args:
+        status: of HTTP, such as 401, 429, 500, 503 or 529.
+        retry_after: how many seconds the client is asked to wait.
+        message: for a person; the usual one if it is empty.
+
+    Raises:
+        InvalidInput: it is no status of an error.
+    """
+    failure = Failure.of_status(status, message=message, retry_after=retry_after)
+    waits = "" if retry_after is None else f", retry_after={retry_after:g}"
+    return Fault(f"fail({status}{waits})", lambda _, __: Reply(failure), "nothing")
+
+
+def too_long() -> Fault:
+    """The server says that the conversation has more tokens than the model takes."""
+    return Fault("too_long()", lambda _, __: Reply(Failure("context")), "nothing")
+
+
+def cut(at: Place | float = 0.5) -> Fault:
+    """The connection is closed in the middle of the answer.
+
+    Args:
+        at: ``tool arguments``, ``text``, ``before stop`` or ``before the end``, or a share of the bytes. An answer that is not streamed is
+            cut at its middle for each of the places.
+
+    Raises:
+        InvalidInput: it is none of these.
+    """
+    place = check_place(at)
+    return Fault(f"cut({at!r})", lambda _, reply: replace(reply, cut=place), "part")
+
+
+def stall(seconds: float, at: Place | float = 0.0) -> Fault:
+    """The server sends nothing for a while, and then goes on.
+
+    Args:
+        seconds: how long.
+        at: where in the answer, as in ``cut``; before its first byte if nothing is said.
+
+    Raises:
+        InvalidInput: it is no place.
+    """
+    place = check_place(at)
+    return Fault(f"stall({seconds:g})", lambda _, reply: replace(reply, cut=place, stall=seconds), "part")
+
+
+def content_type(text: str = "text/html") -> Fault:
+    """The server says that its answer is something else.
+
+    Args:
+        text: the wrong value of the header.
+    """
+    return Fault(f"content_type({text!r})", lambda _, reply: replace(reply, content_type=text), "part")
+
+
+def twice() -> Fault:
+    """The server sends its answer twice, one after the other."""
+    return Fault("twice()", lambda _, reply: replace(reply, copies=2), "part")
+
+
+def refusal(text: str = "I can not help with that.") -> Fault:
+    """The model refuses.
+
+    Args:
+        text: what it says.
+    """
+    return Fault("refusal()", lambda _, __: Reply(Answer((Text(text),), "refusal")))
+
+
+def empty() -> Fault:
+    """The model answers nothing."""
+    return Fault("empty()", lambda _, __: Reply(Answer()))
+
+
+def token_limit() -> Fault:
+    """The model's tokens are used up in the middle of its answer: in the arguments of its last call, or in what it says."""
+
+    def spoiled(part: Part) -> Part:
+        if isinstance(part, Call):
+            return replace(part, arguments=_half(part.json))
+        return replace(part, text=_half(part.text)) if isinstance(part, Text) else part
+
+    def apply(_: Request, reply: Reply) -> Reply:
+        answer = reply.content
+        if not isinstance(answer, Answer) or not answer.parts:
+            return reply
+        return replace(reply, content=replace(answer, parts=(*answer.parts[:-1], spoiled(answer.parts[-1])), stop="length"))
+
+    return Fault("token_limit()", apply)
+
+
+def bad_json() -> Fault:
+    """The arguments of a call are no JSON: they end in their middle, and the answer says that it is whole."""
+    return Fault("bad_json()", _on_last_call(lambda _, one: (replace(one, arguments=_half(one.json)),)))
+
+
+def bad_arguments() -> Fault:
+    """The arguments of a call are JSON and break the tool's schema: each is an object of an unknown name."""
+    return Fault("bad_arguments()", _on_last_call(lambda _, one: (replace(one, arguments={"unexpected": {"value": []}}),)))
+
+
+def unknown_tool() -> Fault:
+    """The model asks for a tool that the agent does not offer."""
+    return Fault("unknown_tool()", _on_last_call(lambda _, one: (replace(one, name="tool_that_nobody_offers"),)))
+
+
+def duplicate_id() -> Fault:
+    """Two calls of one answer have one id; the second asks for a tool that the agent does not offer."""
+    return Fault("duplicate_id()", _on_last_call(lambda _, one: (one, Call(one.id, "tool_that_nobody_offers"))), "part")
+
+
+def _on_last_call(spoiled: Callable[[Request, Call], tuple[Call, ...]]) -> Callable[[Request, Reply], Reply]:
+    def apply(request: Request, reply: Reply) -> Reply:
+        answer = reply.content
+        if not isinstance(answer, Answer) or not answer.calls:
+            return reply
+        last = answer.calls[-1]
+        at = answer.parts.index(last)
+        return replace(reply, content=replace(answer, parts=(*answer.parts[:at], *spoiled(request, last), *answer.parts[at + 1 :])))
+
+    return apply
+
+
+def _half(text: str) -> str:
+    return text[: max(1, len(text) * 2 // 3)]
+
+
+FAULTS: Final[tuple[Fault, ...]] = (
+    fail(429, retry_after=0.1),
+    fail(500),
+    fail(503),
+    fail(529),
+    fail(401),
+    too_long(),
+    refusal(),
+    empty(),
+    cut("tool arguments"),
+    cut(0.5),
+    cut("before stop"),
+    stall(0.5),
+    token_limit(),
+    bad_json(),
+    bad_arguments(),
+    unknown_tool(),
+    duplicate_id(),
+    content_type(),
+    twice(),
+)
+"""The faults of a sweep."""

@@ -1,0 +1,151 @@
+"""What the codecs of all protocols have in common: the frames of a stream, and errors of a model's server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Part, Request, Usage
+
+Label = Literal["begin", "thinking", "text", "arguments", "call", "stop", "end"]
+"""What a frame of a stream carries."""
+
+_PIECE: Final = 24
+
+
+class Frame(NamedTuple):
+    """A piece of a streamed answer, as it is sent.
+
+    Attributes:
+        label: what it carries.
+        data: its bytes.
+    """
+
+    label: Label
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a codec needs to know to encode an answer.
+
+    Attributes:
+        request: what is answered.
+        answer: the answer. Each call has an id.
+        usage: its tokens.
+        number: of the answered; ids of messages are made from it.
+        seconds: when it is answered, in seconds since 1970.
+    """
+
+    request: Request
+    answer: Answer
+    usage: Usage
+    number: int
+    seconds: int
+
+    @property
+    def model(self) -> str:
+        """The model that answers."""
+        return self.answer.model or self.request.model
+
+
+class Asked(NamedTuple):
+    """What a client sent.
+
+    Attributes:
+        path: that it asked for, without query.
+        body: its JSON.
+        headers: without credentials, by names in lower case.
+        previous: gives the conversation up to an earlier answer, by the answer's id, where a protocol lets the server keep it.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    previous: Callable[[str], Sequence[Message]]
+
+
+class Codec(Protocol):
+    """One protocol."""
+
+    def decode(self, asked: Asked) -> Request:
+        """What is asked. Raises InvalidInput: it is no request of this protocol."""
+
+    def encode(self, answered: Answered) -> Mapping[str, Any]:
+        """An answer as one JSON value."""
+
+    def frames(self, answered: Answered) -> Iterator[Frame]:
+        """An answer as the frames of a stream of server-sent events."""
+
+    def error(self, failure: Failure) -> Mapping[str, Any]:
+        """An error as a JSON value."""
+
+    def counted(self, tokens: int) -> Mapping[str, Any]:
+        """The answer to a request to count tokens."""
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One server-sent event. Raises nothing: ``data`` is JSON."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n\n"
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in the pieces in which a stream carries it; at least one, which may be empty."""
+    yield text[:_PIECE]
+    for at in range(_PIECE, len(text), _PIECE):
+        yield text[at : at + _PIECE]
+
+
+def parsed(arguments: object) -> Mapping[str, Any] | str:
+    """Arguments as a client sent them back: an object, or the text that is none."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return found if isinstance(found, dict) else text
+
+
+def text_of(content: object) -> str:
+    """The text of a result: a text, or parts of which only texts are kept."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return json.dumps(content, sort_keys=True)
+    texts = [part.get("text", f"[{part.get('type', 'part')}]") if isinstance(part, Mapping) else str(part) for part in content]
+    return "\n".join(texts)
+
+
+def merged(messages: Sequence[tuple[str, Sequence[Part]]]) -> tuple[Message, ...]:
+    """Messages of which neighbours of one role are one, since protocols cut a turn in different ways."""
+    found: list[tuple[str, list[Part]]] = []
+    for role, parts in messages:
+        if found and found[-1][0] == role:
+            found[-1][1].extend(parts)
+        else:
+            found.append((role, [*parts]))
+    return tuple(Message("assistant" if role == "assistant" else "user", tuple(parts)) for role, parts in found)
+
+
+def table(value: object, what: str) -> Mapping[str, Any]:
+    """A JSON object. Raises InvalidInput, which names what it is, for anything else."""
+    if isinstance(value, Mapping):
+        return value
+    raise InvalidInput(f"{what} is no JSON object.", why="A request to a model is one.", fix="See the request that the client sent.")
+
+
+def items(value: object, what: str) -> Sequence[Any]:
+    """A JSON array; empty for null. Raises InvalidInput, which names what it is, for anything else."""
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return value
+    raise InvalidInput(f"{what} is no JSON array.", why="A request to a model has one there.", fix="See the request that the client sent.")

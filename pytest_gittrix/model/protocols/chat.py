@@ -1,0 +1,148 @@
+"""OpenAI Chat Completions: ``POST /v1/chat/completions``, which many other servers and clients speak as well.
+
+Source: the reference of the API, and what its SDK for Python parses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table, text_of
+from pytest_gittrix.model.protocols.values import Call, ErrorKind, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool
+
+_STOPS: Final[Mapping[Stop, str]] = {"end": "stop", "tool": "tool_calls", "length": "length", "refusal": "content_filter"}
+_ERRORS: Final[Mapping[ErrorKind, tuple[str, str | None]]] = {
+    "invalid": ("invalid_request_error", None),
+    "unauthorized": ("invalid_request_error", "invalid_api_key"),
+    "forbidden": ("invalid_request_error", "model_not_allowed"),
+    "not found": ("invalid_request_error", "model_not_found"),
+    "too large": ("invalid_request_error", "request_too_large"),
+    "context": ("invalid_request_error", "context_length_exceeded"),
+    "rate limit": ("requests", "rate_limit_exceeded"),
+    "overloaded": ("server_error", "overloaded"),
+    "internal": ("server_error", None),
+}
+_SYSTEM: Final = ("system", "developer")
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+def openai_error(failure: Failure) -> Mapping[str, Any]:
+    """An error as OpenAI's servers answer it, in both of their protocols."""
+    type_, code = _ERRORS[failure.kind]
+    return {"error": {"message": failure.message, "type": type_, "param": None, "code": code}}
+
+
+class ChatCodec:
+    """The codec."""
+
+    def decode(self, asked: Asked) -> Request:
+        """What is asked; see ``Codec.decode``."""
+        body = asked.body
+        system: list[str] = []
+        messages: list[tuple[str, Sequence[Part]]] = []
+        for one in items(body.get("messages"), "messages"):
+            message = table(one, "a message")
+            role = str(message.get("role"))
+            if role in _SYSTEM:
+                system.append(text_of(message.get("content")))
+            elif role in ("tool", "function"):
+                messages.append(("user", [Result(str(message.get("tool_call_id", "")), text_of(message.get("content")))]))
+            else:
+                messages.append((role, [*_parts(message)]))
+        limit = body.get("max_completion_tokens", body.get("max_tokens"))
+        tools = tuple(_tool(one) for one in items(body.get("tools"), "tools"))
+        model, stream = str(body.get("model", "")), bool(body.get("stream"))
+        return Request("chat", model, "\n".join(system), merged(messages), tools, stream, limit, body, asked.headers)
+
+    def encode(self, answered: Answered) -> Mapping[str, Any]:
+        """An answer as one JSON value."""
+        answer = answered.answer
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text or None, "refusal": None}
+        if answer.stop == "refusal":
+            message |= {"content": None, "refusal": answer.text}
+        thoughts = "".join(part.text for part in answer.parts if isinstance(part, Thinking))
+        if thoughts:
+            message["reasoning_content"] = thoughts
+        if answer.calls:
+            message["tool_calls"] = [_call(one) for one in answer.calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _STOPS[answer.stop]}
+        return {**_head(answered, "chat.completion"), "choices": [choice], "usage": _usage(answered)}
+
+    def frames(self, answered: Answered) -> Iterator[Frame]:
+        """An answer as a stream."""
+        with_usage = bool((answered.request.body.get("stream_options") or {}).get("include_usage"))
+
+        def chunk(delta: Mapping[str, Any], finish: str | None = None) -> bytes:
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+            return event({**_head(answered, "chat.completion.chunk"), "choices": [choice], **({"usage": None} if with_usage else {})})
+
+        yield Frame("begin", chunk({"role": "assistant", "content": "", "refusal": None}))
+        said = "refusal" if answered.answer.stop == "refusal" else "content"
+        calls = 0
+        for part in answered.answer.parts:
+            if isinstance(part, Text):
+                for piece in pieces(part.text):
+                    yield Frame("text", chunk({said: piece}))
+            elif isinstance(part, Thinking):
+                for piece in pieces(part.text):
+                    yield Frame("thinking", chunk({"reasoning_content": piece}))
+            elif isinstance(part, Call):
+                begun = {"index": calls, **_call(Call(part.id, part.name, ""))}
+                yield Frame("call", chunk({"tool_calls": [begun]}))
+                for piece in pieces(part.json):
+                    yield Frame("arguments", chunk({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]}))
+                calls += 1
+        yield Frame("stop", chunk({}, _STOPS[answered.answer.stop]))
+        if with_usage:
+            yield Frame("stop", event({**_head(answered, "chat.completion.chunk"), "choices": [], "usage": _usage(answered)}))
+        yield Frame("end", _DONE)
+
+    def error(self, failure: Failure) -> Mapping[str, Any]:
+        """An error as a JSON value."""
+        return openai_error(failure)
+
+    def counted(self, tokens: int) -> Mapping[str, Any]:
+        """The answer to a request to count tokens."""
+        return {"input_tokens": tokens}
+
+
+def _parts(message: Mapping[str, Any]) -> Iterator[Part]:
+    if message.get("reasoning_content"):
+        yield Thinking(str(message["reasoning_content"]))
+    content = message.get("content")
+    if isinstance(content, str):
+        if content:
+            yield Text(content)
+    else:
+        for one in items(content, "content"):
+            part = table(one, "a part of content")
+            yield Text(str(part.get("text", ""))) if part.get("type") == "text" else Other(str(part.get("type")), part)
+    for one in items(message.get("tool_calls"), "tool_calls"):
+        call = table(one, "a call")
+        function = call.get("function") or call.get("custom") or {}
+        yield Call(str(call.get("id", "")), str(function.get("name", "")), parsed(function.get("arguments", function.get("input", ""))))
+
+
+def _tool(one: object) -> Tool:
+    tool = table(one, "a tool")
+    function = tool.get("function") or tool.get("custom") or tool
+    return Tool(str(function.get("name", tool.get("type", ""))), str(function.get("description", "")), function.get("parameters") or {})
+
+
+def _call(call: Call) -> Mapping[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.json}}
+
+
+def _head(answered: Answered, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answered.number:04}", "object": kind, "created": answered.seconds, "model": answered.model}
+
+
+def _usage(answered: Answered) -> Mapping[str, Any]:
+    usage = answered.usage
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }

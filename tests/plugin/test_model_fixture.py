@@ -1,0 +1,129 @@
+"""The model of a test: agents find it from wherever they run, its script is held to, and a failure shows what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_gittrix.confine import confinement
+from pytest_gittrix.model.script import call, stop
+from pytest_gittrix.testing.world import World
+
+Run = Callable[..., pytest.RunResult]
+
+ASK = '''
+        import json, os, sys, urllib.error, urllib.request
+
+        CLIENT = """
+        import json, os, sys, urllib.request
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": sys.argv[1]}]}).encode()
+        said = json.load(urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body))
+        print(said["choices"][0]["message"]["content"], os.environ["ANTHROPIC_API_KEY"])
+        """
+
+        def ask(url, text):
+            body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+            return json.load(urllib.request.urlopen(url + "/v1/chat/completions", body))["choices"][0]["message"]["content"]
+'''
+
+
+def test_a_client_in_the_process_and_a_program_ask_the_same_model(run: Run) -> None:
+    source = f"""
+        import subprocess
+        {ASK}
+        def test_it(gittrix_model, gittrix_env):
+            gittrix_model.script("one", "two")
+            assert ask(gittrix_model.url, "Hello") == "one"
+            variables = {{**gittrix_env, **gittrix_model.env()}}
+            said = subprocess.check_output([sys.executable, "-c", CLIENT, "And now"], env=variables, text=True)
+            assert said == "two key-of-a-test\\n"
+    """
+    run(source).assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(confinement("auto").level == "off", reason="nothing to confine with")
+@pytest.mark.parametrize("level", ["guard", "jail"])
+def test_a_confined_program_reaches_the_model_and_nothing_else(run: Run, level: str) -> None:
+    from support.frameworks import available
+
+    source = f"""
+        import pytest, socket
+        {ASK}
+        def test_it(gittrix_model, gittrix_agent):
+            gittrix_model.script("one")
+            how = {{"confine": "{available(level)}", "network": [gittrix_model], "timeout": 60}}
+            done = gittrix_agent.run([sys.executable, "-c", CLIENT, "Hello"], **how)
+            assert done.stdout == b"one key-of-a-test\\n", done.stderr
+            other = socket.create_server(("127.0.0.1", 0))
+            port = other.getsockname()[1]
+            reach = f"import socket; socket.create_connection(('127.0.0.1', {{port}}), 5)"
+            gittrix_agent.run([sys.executable, "-c", reach], **how)
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.accept()
+            other.close()
+    """
+    run(source).assert_outcomes(passed=1)
+
+
+def test_a_test_that_passed_fails_if_the_script_is_not_used_up(run: Run) -> None:
+    source = f"""
+        {ASK}
+        def test_it(gittrix_model):
+            gittrix_model.script("one", "two", "three")
+            ask(gittrix_model.url, "Hello")
+    """
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*2 steps of the model's script were not asked for.*", "*user: Hello", "*model: one"])
+
+
+def test_a_failure_shows_the_last_exchanges(run: Run) -> None:
+    source = f"""
+        {ASK}
+        def test_it(gittrix_model):
+            gittrix_model.answer_with(lambda request: request.text.upper())
+            for _ in range(4):
+                ask(gittrix_model.url, "Hello")
+            assert False
+    """
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- gittrix model -*", "(1 exchange before)", "model: HELLO", "model: HELLO", "model: HELLO"])
+
+
+def test_a_failure_of_the_test_itself_is_shown_and_not_that_of_the_script(run: Run) -> None:
+    source = """
+        def test_it(gittrix_model):
+            gittrix_model.script("one")
+            assert 1 == 2
+    """
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*was not asked for*")
+
+
+def test_dates_of_answers_are_those_of_the_clock(run: Run) -> None:
+    source = f"""
+        {ASK}
+        def test_it(gittrix_model, gittrix_clock):
+            gittrix_model.script("one")
+            gittrix_clock.advance(days=1)
+            body = b'{{"model": "m", "messages": []}}'
+            with urllib.request.urlopen(gittrix_model.url + "/v1/chat/completions", body) as answer:
+                assert answer.headers["date"] == "Wed, 02 Jan 2030 00:00:00 GMT"
+                assert json.load(answer)["created"] == 1893542400
+    """
+    run(source).assert_outcomes(passed=1)
+
+
+def test_a_world_without_pytest_has_a_model_that_ends_with_it() -> None:
+    from support.model_client import ask
+
+    with World.open() as world:
+        world.model.script(call("bash", command="ls"), stop())
+        assert ask(world.model.url, "chat", "Hello").calls[0][2] == {"command": "ls"}
+        url = world.model.url
+    with pytest.raises(OSError, match="refused"):
+        ask(url, "chat", "Hello")

@@ -6,7 +6,7 @@ number tells what it is: what became of the last answer does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -88,19 +88,20 @@ class Delivery:
 
     Args:
         answerer: who answers.
-        faults: what goes wrong with an exchange, by its number from 1, beside what the answerer itself plans.
+        next_fault: gives what goes wrong with the exchange that begins, beside what the answerer itself plans; None for nothing.
 
     Attributes:
         number: of the exchange that was answered last, from 1; one that is asked for again has the same.
         spoiled: what went wrong with the last reply; None for nothing.
     """
 
-    def __init__(self, answerer: Answerer | Script, faults: Mapping[int, Fault] | None = None) -> None:
+    def __init__(self, answerer: Answerer | Script, next_fault: Callable[[Reply, Request], Fault | None] | None = None) -> None:
         self._answerer = answerer
-        self._faults = faults or {}
+        self._next_fault = next_fault
         self._right: Reply | None = None
         self._asked: Request | None = None
         self._waiting: list[Fault] = []
+        self._left: int | None = None
         self.spoiled: Fault | None = None
         self._lost = self._only_late = False
         self.number = 0
@@ -112,14 +113,24 @@ class Delivery:
             planned = given if isinstance(given, Planned) else Planned(reply_of(given))
             self.number += 1
             self._right, self._waiting = _with_ids(planned.reply, request), [*planned.faults]
-            if self.number in self._faults:
-                self._waiting.append(self._faults[self.number])
+            fault = None if self._next_fault is None else self._next_fault(self._right, request)
+            self._waiting += [] if fault is None else [fault]
+            self._left = self._waiting[0].times if self._waiting else None
         self._asked, self.spoiled = request, None
         self._lost = self._only_late = False
         if not self._waiting:
             return self._right
-        self.spoiled = self._waiting.pop(0)
-        sent = self.spoiled.apply(request, self._right)
+        return self._spoil(self._waiting[0], self._right, request)
+
+    def _spoil(self, fault: Fault, right: Reply, request: Request) -> Reply:
+        """What is sent instead of the right reply; the fault has happened once more."""
+        self.spoiled = fault
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self._waiting.pop(0)
+                self._left = self._waiting[0].times if self._waiting else None
+        sent = fault.apply(request, right)
         self._only_late = sent.stall > 0
         return sent
 

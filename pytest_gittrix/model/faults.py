@@ -20,6 +20,7 @@ class Fault:
     Attributes:
         name: as it is written in a script.
         apply: gives what is sent instead of the right reply. Gives the same reply where it has nothing to spoil.
+        times: how often in a row it happens; None for each time.
         seen_as: ``nothing`` if whoever asked can know that no answer came; ``answer`` if an answer came whole, and is wrong; ``part`` if it
             came in part, and calls in it may be whole.
     """
@@ -27,25 +28,28 @@ class Fault:
     name: str
     apply: Callable[[Request, Reply], Reply] = field(repr=False, compare=False)
     seen_as: Literal["nothing", "part", "answer"] = "answer"
+    times: int | None = 1
 
     def __str__(self) -> str:
         return self.name
 
 
-def fail(status: int, *, retry_after: float | None = None, message: str = "") -> Fault:
+def fail(status: int, *, retry_after: float | None = None, message: str = "", times: int | None = 1) -> Fault:
     """The server answers with an error.
 
     Args:
         status: of HTTP, such as 401, 429, 500, 503 or 529.
         retry_after: how many seconds the client is asked to wait.
         message: for a person; the usual one if it is empty.
+        times: how often in a row; None for each time.
 
     Raises:
         InvalidInput: it is no status of an error.
     """
     failure = Failure.of_status(status, message=message, retry_after=retry_after)
-    waits = "" if retry_after is None else f", retry_after={retry_after:g}"
-    return Fault(f"fail({status}{waits})", lambda _, __: Reply(failure), "nothing")
+    said = "" if retry_after is None else f", retry_after={retry_after:g}"
+    said += "" if times == 1 else f", times={times}"
+    return Fault(f"fail({status}{said})", lambda _, __: Reply(failure), "nothing", times)
 
 
 def too_long() -> Fault:
@@ -167,7 +171,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     fail(500),
     fail(503),
     fail(529),
-    fail(401),
+    fail(401, times=None),
+    fail(529, times=None),
     too_long(),
     refusal(),
     empty(),

@@ -9,9 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.errors import GittrixError, InvalidInput
@@ -39,12 +39,30 @@ _VARIABLES: Final = (
 )
 _END_SECONDS: Final = 5.0
 
+NextFault: TypeAlias = Callable[[Reply, Request], Fault | None]
 
-@dataclass
+
 class _Rule:
-    about: str | None
-    delivery: Delivery
-    script: Script | None = None
+    """Who answers which conversations.
+
+    Args:
+        about: a text of their first message; None for all.
+        make: makes the answerer, as it is before anybody asked.
+        next_fault: as ``Delivery`` takes it.
+    """
+
+    def __init__(self, about: str | None, make: Callable[[], Answerer | Script], next_fault: NextFault | None = None) -> None:
+        self.about = about
+        self.make = make
+        self.answerer = make()
+        self.delivery = Delivery(self.answerer, next_fault)
+        self.was_played_anew = False
+
+    def left_over(self) -> int:
+        """How many steps of a script nobody asked for; one that was played anew is no duty."""
+        if self.was_played_anew and not self.delivery.number:
+            return 0
+        return self.answerer.left_over() if isinstance(self.answerer, Script) else 0
 
 
 @dataclass
@@ -68,6 +86,7 @@ class ModelServer:
         self._lock = threading.RLock()
         self._state = _State()
         self._deliveries: dict[int, Delivery] = {}
+        self._before: Callable[[Request], None] | None = None
         self._closing = threading.Event()
         self._rules: list[_Rule] = []
         self._listener: socket.socket | None = None
@@ -134,22 +153,40 @@ class ModelServer:
                 from a request to an answer is a script that does not end.
             about: a text of the first message of the conversations that it is for; all if nothing is said.
         """
-        script = Script(steps)
-        self._add(_Rule(about, Delivery(script), script))
+        self._add(_Rule(about, lambda: Script(steps)))
 
-    def answer_with(self, answerer: Answerer, *, about: str | None = None, faults: Mapping[int, Fault] | None = None) -> None:
+    def answer_with(self, answerer: Answerer, *, about: str | None = None) -> None:
         """Let a function answer.
 
         Args:
             answerer: gives a text, an Answer, a Failure or a Reply for a request.
             about: as in ``script``.
-            faults: what goes wrong with an exchange, by its number from 1.
         """
-        self._add(_Rule(about, Delivery(answerer, faults)))
+        self._add(_Rule(about, lambda: answerer))
 
     def _add(self, rule: _Rule) -> None:
         with self._lock:
             self._rules.insert(0, rule)
+
+    @contextmanager
+    def played_anew(self, next_fault: NextFault | None = None, before: Callable[[Request], None] | None = None) -> Iterator[None]:
+        """Within the block, nobody has asked yet: scripts begin anew, and what is said is forgotten when it ends.
+
+        Args:
+            next_fault: gives what goes wrong with the exchange that begins; None for nothing.
+            before: is told of each request before it is answered. A GittrixError that it raises is answered as an error.
+        """
+        with self._lock:
+            known = self._state, self._rules, self._deliveries, self._before
+            self._state, self._deliveries, self._before = _State(), {}, before
+            for rule in self._rules:
+                rule.was_played_anew = True
+            self._rules = [_Rule(rule.about, rule.make, next_fault) for rule in self._rules]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._state, self._rules, self._deliveries, self._before = known
 
     # What was said
 
@@ -205,8 +242,8 @@ class ModelServer:
         """
         with self._lock:
             problems = [*self._state.problems]
-            left = sum(rule.script.left_over() for rule in self._rules if rule.script is not None) if not problems else 0
-            self._rules = [rule for rule in self._rules if rule.script is None]
+            left = sum(rule.left_over() for rule in self._rules) if not problems else 0
+            self._rules = [rule for rule in self._rules if not isinstance(rule.answerer, Script)]
         if problems:
             first = problems[0]
             raise ScriptFailed(first.fact, why=first.why, fix=first.fix, opt_out=f"The conversation:\n{self.conversation()}") from first
@@ -274,6 +311,8 @@ class ModelServer:
                     why=f"The request says: {request.text[-200:]!r}.",
                     fix="Give it one before the agent starts: gittrix_model.script(say('Done.')).",
                 )
+            if self._before is not None:
+                self._before(request)
             return delivery.reply(request)
         except GittrixError as problem:
             self._state.problems.append(problem)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.user_session import AgentSession, UserSession
-    from pytest_gittrix.model.server import ModelServer
     from pytest_gittrix.plugin.config import GittrixConfig
     from pytest_gittrix.plugin.evals.outcome import EvalSample
     from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
     from pytest_gittrix.plugin.run_end import TerminalSection
     from pytest_gittrix.plugin.surroundings import Surroundings
     from pytest_gittrix.testing.faults.crash import Crash
+    from pytest_gittrix.testing.faults.model_sweep import WorldModel
     from pytest_gittrix.testing.faults.powercut import PowerCuts
     from pytest_gittrix.testing.faults.small_disks import SmallDisks
     from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
@@ -482,11 +482,12 @@ def gittrix_forge(_gittrix_world: World, gittrix_durable: DurableRepo) -> Iterat
 
 
 @pytest.fixture
-def gittrix_model(_gittrix_world: World) -> ModelServer:
-    """A model on this machine (``ModelServer``) that answers agents by a script: ``gittrix_model.script(say("Hello"))``.
+def gittrix_model(_gittrix_world: World, gittrix: GitTrix) -> WorldModel:
+    """A model on this machine (``WorldModel``) that answers agents by a script: ``gittrix_model.script(say("Hello"))``.
 
     A script that is not used up, or is asked for more than it has, fails the test.
     """
+    assert gittrix is not None, "the sessions of a sweep are on the engine of the test"
     return _gittrix_world.model
 
 

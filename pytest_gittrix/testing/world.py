@@ -32,8 +32,8 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
-    from pytest_gittrix.model.server import ModelServer
     from pytest_gittrix.record.state.records import Eviction
+    from pytest_gittrix.testing.faults.model_sweep import WorldModel
     from pytest_gittrix.testing.scenarios.session_in import SessionsIn
     from pytest_gittrix.testing.scenarios.timeline import Timeline
 
@@ -183,11 +183,12 @@ class World(Place):
         self.durable, self.rival = durable, self._closing.enter_context(durable.rival())
 
     @cached_property
-    def model(self) -> ModelServer:
+    def model(self) -> WorldModel:
         """A model that answers by a script, on this machine's loopback; its time is the world's. It serves from now on."""
-        from pytest_gittrix.model.server import ModelServer  # slow to import, and most tests need none
+        from pytest_gittrix.testing.faults.model_sweep import WorldModel  # slow to import, and most tests need none
 
-        return self._closing.enter_context(ModelServer(now=lambda: self.clock.now_ns() / 1e9))
+        model = WorldModel(self.start, lambda: self.durable, now=lambda: self.clock.now_ns() / 1e9)
+        return self._closing.enter_context(model)
 
     @property
     def session_in(self) -> SessionsIn:

@@ -127,3 +127,23 @@ def test_a_world_without_pytest_has_a_model_that_ends_with_it() -> None:
         url = world.model.url
     with pytest.raises(OSError, match="refused"):
         ask(url, "chat", "Hello")
+
+
+def test_a_sweep_runs_in_sessions_of_the_tests_engine(run: Run) -> None:
+    source = f"""
+        {ASK}
+        from pytest_gittrix.model import fail
+
+        def test_it(gittrix_model, gittrix, gittrix_durable):
+            gittrix_model.script("v2")
+            seen = []
+
+            def once(session):
+                seen.append(session.id)
+                session.write("app.py", ask(gittrix_model.url, "Improve it"))
+
+            report = gittrix_model.sweep(once, faults=[fail(500)]).verify()
+            assert report.tried == 1
+            assert {{one.id for one in gittrix.list_sessions()}} == set(seen)
+    """
+    run(source).assert_outcomes(passed=1)

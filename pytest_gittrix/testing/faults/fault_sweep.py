@@ -61,15 +61,17 @@ class Report:
 
     Attributes:
         what: what was tried: ``points`` or ``images``.
-        calls: how many calls the clean run made that change a file.
+        calls: how many calls the clean run made that change a file, or how many of what ``unit`` says.
         tried: how many runs with a fault, or images, were checked.
         failures: the faults that were not survived, in order.
+        unit: what ``calls`` counts.
     """
 
     what: str
     calls: int
     tried: int
     failures: tuple[Failure, ...]
+    unit: str = "calls that change something"
 
     @property
     def survived(self) -> int:
@@ -78,7 +80,7 @@ class Report:
 
     def __str__(self) -> str:
         counts = f"{self.what} tried {self.tried}, survived {self.survived}, failed {len(self.failures)}"
-        return "\n".join([f"{counts} ({self.calls} calls that change something)", *map(str, self.failures)])
+        return "\n".join([f"{counts} ({self.calls} {self.unit})", *map(str, self.failures)])
 
     def verify(self) -> Report:
         """Return this report if every fault was survived.

@@ -1,0 +1,175 @@
+"""Runs an agent once for each fault of its model at each exchange, and judges what is in the workspace afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.model.faults import FAULTS, Fault
+from pytest_gittrix.model.protocols.values import Request
+from pytest_gittrix.model.replies import Reply
+from pytest_gittrix.model.server import ModelServer
+from pytest_gittrix.os_level.proc import running_in
+from pytest_gittrix.testing.faults.fault_sweep import Failure, Progress, Report
+from pytest_gittrix.testing.repos.durable import DurableRepo
+
+MOST_REQUESTS: Final = 30
+"""So many requests more than a run without faults are a storm, and are answered no longer."""
+
+_LONGEST_PROBLEM: Final = 2_000
+_TIMED_OUT: Final = -(1 << 16)
+
+
+@dataclass
+class _Run:
+    """What one run of the agent did.
+
+    Attributes:
+        states: the workspace at each request, and at the end, as a patch.
+        replies: the right replies with their requests, in order.
+        hurt: the number of the request that a fault happened to, from 0; None if it never happened.
+        code: the exit status.
+        problems: what is wrong apart from the workspace.
+    """
+
+    states: list[str] = field(default_factory=list)
+    replies: list[tuple[Request, Reply]] = field(default_factory=list)
+    hurt: int | None = None
+    code: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class WorldModel(ModelServer):
+    """The model of a world, which can be made to fail in all ways, one after the other.
+
+    Args:
+        start: starts a session for one run of the agent.
+        durable: the repository that it must leave alone.
+        options: as for ``ModelServer``.
+    """
+
+    def __init__(self, start: Callable[[], UserSession], durable: Callable[[], DurableRepo], **options: Any) -> None:
+        super().__init__(**options)
+        self._start = start
+        self._durable = durable
+
+    def sweep(
+        self,
+        run: Callable[[UserSession], object],
+        *,
+        faults: Iterable[Fault] = FAULTS,
+        exchanges: Sequence[int] | None = None,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Run an agent once for each fault at each exchange, each time in a session of its own, and judge each run.
+
+        After each, durable is unchanged, the workspace is as it was between two exchanges of a run without faults, nothing ran of a call
+        that came damaged, no process is left in the workspace, the model was not asked again and again, and the agent did not end as if all
+        were well unless its task is done. An agent that asks again and again is killed, if it runs in the workspace and is not confined.
+
+        Args:
+            run: runs the agent in a session, and gives its exit status: a number, or what has one as ``code`` or ``returncode``. Nothing is
+                0, and an exception is 1.
+            faults: the faults.
+            exchanges: the exchanges that they happen to, from 1; all if nothing is said.
+            progress: told after each run.
+
+        Returns:
+            What was tried, and which runs are wrong, each with a line that runs it again.
+
+        Raises:
+            InvalidInput: the run fails without a fault, or asks for nothing.
+        """
+        clean = self._once(run)
+        if clean.code or clean.problems or not clean.replies:
+            raise InvalidInput(
+                f"The run fails without any fault: {'; '.join(clean.problems) or f'its exit status is {clean.code}'}.",
+                why="What a fault does is told by comparing.",
+                fix="Let the run pass by itself first, with an agent that asks the model.",
+            )
+        cases = [(at, fault) for at in exchanges or range(1, len(clean.replies) + 1) for fault in faults if _spoils(fault, clean, at)]
+        failures: list[Failure] = []
+        for number, (at, fault) in enumerate(cases, 1):
+            done = self._once(run, at, fault, most=len(clean.states) + MOST_REQUESTS)
+            problems = [*done.problems, *_judged(clean, done, fault)]
+            if problems:
+                replay = f"gittrix_model.sweep(run, faults=[{fault}], exchanges=[{at}])"
+                failures.append(Failure(at, str(fault), f"exchange {at}", "\n".join(problems)[:_LONGEST_PROBLEM], replay))
+            if progress is not None:
+                progress(number, len(cases), len(failures))
+        return Report("faults", len(clean.replies), len(cases), tuple(failures), unit="exchanges")
+
+    def _once(self, run: Callable[[UserSession], object], at: int = 0, fault: Fault | None = None, most: int = 1_000) -> _Run:
+        """Run the agent in a new session, with a fault at one exchange."""
+        done, session, durable = _Run(), self._start(), self._durable()
+        before = durable.fingerprint()
+
+        def look(_: Request) -> None:
+            done.states.append(session.diff())
+            if len(done.states) > most:
+                done.problems[:] = [f"it asked the model {most} times, where {most - MOST_REQUESTS} are enough, and was ended"]
+                for pid in running_in(str(session.workspace_path)):
+                    os.kill(pid, signal.SIGKILL)
+                raise InvalidInput("The model was asked too often.", fix="Give up after a few attempts.")
+
+        def next_fault(right: Reply, request: Request) -> Fault | None:
+            done.replies.append((request, right))
+            if len(done.replies) != at:
+                return None
+            done.hurt = len(done.states) - 1
+            return fault
+
+        with self.played_anew(next_fault, look):
+            try:
+                done.code = _exit_status(run(session))
+            except Exception:  # noqa: BLE001 - a client of the test's own process fails in its own way
+                done.code = 1
+        done.problems += [*_ended(session, done.code)]
+        done.states.append(session.diff())
+        if durable.fingerprint() != before:
+            done.problems.append("the durable repository is another")
+        session.discard()
+        return done
+
+
+def _ended(session: UserSession, code: int) -> Iterator[str]:
+    if code == _TIMED_OUT:
+        yield "it did not end in time"
+    left = running_in(str(session.workspace_path))
+    if left:
+        yield f"{len(left)} of its processes still run in the workspace"
+
+
+def _exit_status(result: object) -> int:
+    if getattr(result, "timed_out", False):
+        return _TIMED_OUT
+    for name in ("code", "returncode"):
+        if hasattr(result, name):
+            found = getattr(result, name)
+            return found if isinstance(found, int) else 1  # None is the end by a signal
+    return int(result) if isinstance(result, int) else 0
+
+
+def _spoils(fault: Fault, clean: _Run, at: int) -> bool:
+    """Whether a fault has anything to spoil at an exchange."""
+    request, reply = clean.replies[at - 1]
+    return fault.apply(request, reply) is not reply
+
+
+def _judged(clean: _Run, done: _Run, fault: Fault) -> Iterator[str]:
+    """What is wrong with the workspace or with the exit status of a run with a fault."""
+    end = done.states[-1]
+    if end not in clean.states:
+        yield f"the workspace is at no state between two exchanges:\n{end}"
+    if done.code == 0 and end != clean.states[-1]:
+        yield "it ended as if all were well (exit status 0), and the task is not done"
+    if done.hurt is None or fault.seen_as != "answer":
+        return
+    after = done.states[done.hurt + 1]
+    if after != done.states[done.hurt]:
+        yield f"it ran a call that came damaged:\n{after}"

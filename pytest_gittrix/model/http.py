@@ -122,7 +122,7 @@ class ModelHandler(BaseHTTPRequestHandler):
             body = self._body()
             headers = self._headers()
             self.server.came(self.path, headers, body)
-            request = codec.decode(Asked(path, body, headers, self.server.conversation_before))
+            request = codec.decode(Asked(self.path, body, headers, self.server.conversation_before))
         except InvalidInput as problem:
             self.close_connection = True
             return self._send(400, codec.error(Failure("invalid", message=problem.fact)))

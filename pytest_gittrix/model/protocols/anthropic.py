@@ -5,13 +5,41 @@ Source: the reference of the Messages API, and what its SDK for Python parses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table, text_of
-from pytest_gittrix.model.protocols.values import Call, ErrorKind, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool
+from pytest_gittrix.model.protocols.base import (
+    Answered,
+    Asked,
+    Frame,
+    event,
+    inverted,
+    items,
+    merged,
+    parsed,
+    pieces,
+    table,
+    text_of,
+    unfinished,
+)
+from pytest_gittrix.model.protocols.values import (
+    Answer,
+    Call,
+    ErrorKind,
+    Failure,
+    Other,
+    Part,
+    Request,
+    Result,
+    Stop,
+    Text,
+    Thinking,
+    Tool,
+    Usage,
+)
 
 _STOPS: Final[Mapping[Stop, str]] = {"end": "end_turn", "tool": "tool_use", "length": "max_tokens", "refusal": "refusal"}
+_DELTAS: Final = (("text", "text"), ("thinking", "thinking"), ("signature", "signature"), ("partial_json", "input"))
 _ERRORS: Final[Mapping[ErrorKind, str]] = {
     "invalid": "invalid_request_error",
     "unauthorized": "authentication_error",
@@ -40,6 +68,7 @@ class AnthropicCodec:
             tuple(_tool(one) for one in items(body.get("tools"), "tools")),
             bool(body.get("stream")),
             body.get("max_tokens"),
+            asked.path,
             body,
             asked.headers,
         )
@@ -71,6 +100,34 @@ class AnthropicCodec:
     def counted(self, tokens: int) -> Mapping[str, Any]:
         """The answer to a request to count tokens."""
         return {"input_tokens": tokens}
+
+    def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """A stream as one JSON value; see ``Codec.join``."""
+        body: dict[str, Any] = {}
+        for event_ in events:
+            kind, delta = event_.get("type"), event_.get("delta", {})
+            if kind == "message_start":
+                body = {**event_["message"], "content": []}
+            elif kind == "content_block_start":
+                body["content"].append({**event_["content_block"], **({"input": ""} if "input" in event_["content_block"] else {})})
+            elif kind == "content_block_delta":
+                for key, name in _DELTAS:
+                    if key in delta:
+                        body["content"][event_["index"]][name] = body["content"][event_["index"]].get(name, "") + delta[key]
+            elif kind == "message_delta":
+                body |= {**delta, "usage": {**body["usage"], **event_.get("usage", {})}}
+            elif kind == "message_stop":
+                return body
+        raise unfinished()
+
+    def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The answer in a JSON value; see ``Codec.hear``."""
+        counts = body.get("usage") or {}
+        cached = counts.get("cache_read_input_tokens") or 0
+        asked = (counts.get("input_tokens") or 0) + (counts.get("cache_creation_input_tokens") or 0) + cached
+        usage = Usage(asked, counts.get("output_tokens") or 0, cached)
+        stop = inverted(_STOPS).get(str(body.get("stop_reason")), "end")
+        return Answer(tuple(_parts(body.get("content"))), stop, usage, str(body.get("model", "")))
 
 
 def _parts(content: object) -> Iterator[Part]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Part, Request, Usage
+from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Part, Request, Stop, Usage
 
 Label = Literal["begin", "thinking", "text", "arguments", "call", "stop", "end"]
 """What a frame of a stream carries."""
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
     """What a client sent.
 
     Attributes:
-        path: that it asked for, without query.
+        path: that it asked for, with its query.
         body: its JSON.
         headers: without credentials, by names in lower case.
         previous: gives the conversation up to an earlier answer, by the answer's id, where a protocol lets the server keep it.
@@ -85,6 +85,12 @@ class Codec(Protocol):
 
     def counted(self, tokens: int) -> Mapping[str, Any]:
         """The answer to a request to count tokens."""
+
+    def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The data of the events of a stream as the one JSON value that says the same. Raises InvalidInput: it has no end."""
+
+    def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The answer in the JSON value that a model's server sent."""
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
@@ -149,3 +155,13 @@ def items(value: object, what: str) -> Sequence[Any]:
     if isinstance(value, list):
         return value
     raise InvalidInput(f"{what} is no JSON array.", why="A request to a model has one there.", fix="See the request that the client sent.")
+
+
+def unfinished() -> InvalidInput:
+    """The error for a stream that ends within."""
+    return InvalidInput("The stream of the model's server ends within.", why="It has no last event.", fix="Record the exchange again.")
+
+
+def inverted(stops: Mapping[Stop, str]) -> Mapping[str, Stop]:
+    """The stops by a protocol's words for them."""
+    return {word: stop for stop, word in reversed([*stops.items()])}

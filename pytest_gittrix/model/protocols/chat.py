@@ -5,11 +5,38 @@ Source: the reference of the API, and what its SDK for Python parses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table, text_of
-from pytest_gittrix.model.protocols.values import Call, ErrorKind, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool
+from pytest_gittrix.model.protocols.base import (
+    Answered,
+    Asked,
+    Frame,
+    event,
+    inverted,
+    items,
+    merged,
+    parsed,
+    pieces,
+    table,
+    text_of,
+    unfinished,
+)
+from pytest_gittrix.model.protocols.values import (
+    Answer,
+    Call,
+    ErrorKind,
+    Failure,
+    Other,
+    Part,
+    Request,
+    Result,
+    Stop,
+    Text,
+    Thinking,
+    Tool,
+    Usage,
+)
 
 _STOPS: Final[Mapping[Stop, str]] = {"end": "stop", "tool": "tool_calls", "length": "length", "refusal": "content_filter"}
 _ERRORS: Final[Mapping[ErrorKind, tuple[str, str | None]]] = {
@@ -53,7 +80,7 @@ class ChatCodec:
         limit = body.get("max_completion_tokens", body.get("max_tokens"))
         tools = tuple(_tool(one) for one in items(body.get("tools"), "tools"))
         model, stream = str(body.get("model", "")), bool(body.get("stream"))
-        return Request("chat", model, "\n".join(system), merged(messages), tools, stream, limit, body, asked.headers)
+        return Request("chat", model, "\n".join(system), merged(messages), tools, stream, limit, asked.path, body, asked.headers)
 
     def encode(self, answered: Answered) -> Mapping[str, Any]:
         """An answer as one JSON value."""
@@ -106,6 +133,36 @@ class ChatCodec:
         """The answer to a request to count tokens."""
         return {"input_tokens": tokens}
 
+    def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """A stream as one JSON value; see ``Codec.join``."""
+        message: dict[str, Any] = {"content": "", "reasoning_content": "", "refusal": "", "tool_calls": []}
+        body: dict[str, Any] = {}
+        finish = None
+        for chunk in events:
+            body |= {name: chunk[name] for name in ("id", "model", "usage") if chunk.get(name)}
+            for choice in chunk.get("choices", ()):
+                delta = choice.get("delta", {})
+                finish = choice.get("finish_reason") or finish
+                message["content"] += delta.get("content") or ""
+                message["refusal"] += delta.get("refusal") or ""
+                message["reasoning_content"] += delta.get("reasoning_content") or delta.get("reasoning") or ""
+                for one in delta.get("tool_calls") or ():
+                    _join_call(message["tool_calls"], one)
+        if finish is None:
+            raise unfinished()
+        return {**body, "choices": [{"message": message, "finish_reason": finish}]}
+
+    def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The answer in a JSON value; see ``Codec.hear``."""
+        [choice, *_] = body.get("choices") or [{"message": {}}]
+        counts, message = body.get("usage") or {}, choice["message"]
+        cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        usage = Usage(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0, cached)
+        stop = inverted(_STOPS).get(str(choice.get("finish_reason")), "end")
+        if message.get("refusal"):
+            return Answer((Text(message["refusal"]),), "refusal", usage, str(body.get("model", "")))
+        return Answer(tuple(_parts(message)), stop, usage, str(body.get("model", "")))
+
 
 def _parts(message: Mapping[str, Any]) -> Iterator[Part]:
     if message.get("reasoning_content"):
@@ -122,6 +179,17 @@ def _parts(message: Mapping[str, Any]) -> Iterator[Part]:
         call = table(one, "a call")
         function = call.get("function") or call.get("custom") or {}
         yield Call(str(call.get("id", "")), str(function.get("name", "")), parsed(function.get("arguments", function.get("input", ""))))
+
+
+def _join_call(calls: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
+    """Add a piece of a call to the calls of a stream."""
+    at = piece.get("index", len(calls))
+    if at >= len(calls):
+        calls.append({"id": "", "function": {"name": "", "arguments": ""}})
+    call, function = calls[-1] if at >= len(calls) else calls[at], piece.get("function") or {}
+    call["id"] = piece.get("id") or call["id"]
+    call["function"]["name"] += function.get("name") or ""
+    call["function"]["arguments"] += function.get("arguments") or ""
 
 
 def _tool(one: object) -> Tool:

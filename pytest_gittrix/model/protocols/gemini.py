@@ -7,15 +7,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table
-from pytest_gittrix.model.protocols.values import Call, ErrorKind, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool
+from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table, unfinished
+from pytest_gittrix.model.protocols.values import (
+    Answer,
+    Call,
+    ErrorKind,
+    Failure,
+    Other,
+    Part,
+    Request,
+    Result,
+    Stop,
+    Text,
+    Thinking,
+    Tool,
+    Usage,
+)
 
 _PATH: Final = re.compile(r".*/models/([^/:]+):(\w+)")
 _STOPS: Final[Mapping[Stop, str]] = {"end": "STOP", "tool": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
+_HEARD: Final[Mapping[str, Stop]] = {"MAX_TOKENS": "length", "SAFETY": "refusal", "PROHIBITED_CONTENT": "refusal"}
 _ERRORS: Final[Mapping[ErrorKind, str]] = {
     "invalid": "INVALID_ARGUMENT",
     "unauthorized": "UNAUTHENTICATED",
@@ -34,7 +49,7 @@ class GeminiCodec:
 
     def decode(self, asked: Asked) -> Request:
         """What is asked; see ``Codec.decode``."""
-        named = _PATH.fullmatch(asked.path)
+        named = _PATH.fullmatch(asked.path.partition("?")[0])
         if named is None:
             raise InvalidInput(f"{asked.path} names no model.", why="This protocol has it in the path.", fix="See the client's address.")
         # A request to count tokens can hold the request that it is about.
@@ -51,6 +66,7 @@ class GeminiCodec:
             tuple(_tools(items(whole.get("tools"), "tools"))),
             named[2] == "streamGenerateContent",
             settings.get("maxOutputTokens"),
+            asked.path,
             whole,
             asked.headers,
         )
@@ -79,6 +95,31 @@ class GeminiCodec:
         """The answer to a request to count tokens."""
         return {"totalTokens": tokens}
 
+    def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """A stream as one JSON value; see ``Codec.join``."""
+        parts: list[dict[str, Any]] = []
+        body: dict[str, Any] = {}
+        finish = None
+        for chunk in events:
+            body |= {name: chunk[name] for name in ("usageMetadata", "modelVersion") if name in chunk}
+            for candidate in chunk.get("candidates", ())[:1]:
+                finish = candidate.get("finishReason") or finish
+                for part in (candidate.get("content") or {}).get("parts") or ():
+                    _join_part(parts, part)
+        if finish is None:
+            raise unfinished()
+        return {**body, "candidates": [{"content": {"parts": parts}, "finishReason": finish}]}
+
+    def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The answer in a JSON value; see ``Codec.hear``."""
+        [candidate, *_] = body.get("candidates") or [{}]
+        parts = tuple(part for part in _parts(candidate.get("content") or {}) if part != Text(""))
+        counts = body.get("usageMetadata") or {}
+        said = (counts.get("candidatesTokenCount") or 0) + (counts.get("thoughtsTokenCount") or 0)
+        usage = Usage(counts.get("promptTokenCount") or 0, said, counts.get("cachedContentTokenCount") or 0)
+        stop: Stop = "tool" if any(isinstance(part, Call) for part in parts) else "end"
+        return Answer(parts, _HEARD.get(str(candidate.get("finishReason")), stop), usage, str(body.get("modelVersion", "")))
+
 
 def _parts(content: Mapping[str, Any]) -> Iterator[Part]:
     for one in items(content.get("parts"), "parts"):
@@ -96,6 +137,14 @@ def _parts(content: Mapping[str, Any]) -> Iterator[Part]:
             yield Thinking(part["text"], str(part.get("thoughtSignature", ""))) if part.get("thought") else Text(part["text"])
         else:
             yield Other(next(iter(part), "part"), part)
+
+
+def _join_part(parts: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
+    """Add a part of a stream: text goes on where text of its kind was."""
+    if "text" in part and parts and "text" in parts[-1] and bool(parts[-1].get("thought")) == bool(part.get("thought")):
+        parts[-1] |= {**part, "text": parts[-1]["text"] + part["text"]}
+    else:
+        parts.append({**part})
 
 
 def _tools(tools: Sequence[Any]) -> Iterator[Tool]:

@@ -5,12 +5,25 @@ Source: the reference of the API, and what its SDK for Python parses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, Label, event, items, merged, parsed, pieces, table, text_of
+from pytest_gittrix.model.protocols.base import (
+    Answered,
+    Asked,
+    Frame,
+    Label,
+    event,
+    items,
+    merged,
+    parsed,
+    pieces,
+    table,
+    text_of,
+    unfinished,
+)
 from pytest_gittrix.model.protocols.chat import openai_error
-from pytest_gittrix.model.protocols.values import Call, Failure, Other, Part, Request, Result, Text, Thinking, Tool
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool, Usage
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _CALLS: Final = ("function_call", "custom_tool_call")
@@ -57,7 +70,7 @@ class ResponsesCodec:
                 messages.append(_item(kind, item))
         tools = tuple(_tool(one) for one in items(body.get("tools"), "tools"))
         model, stream, limit = str(body.get("model", "")), bool(body.get("stream")), body.get("max_output_tokens")
-        return Request("responses", model, "\n".join(system), merged(messages), tools, stream, limit, body, asked.headers)
+        return Request("responses", model, "\n".join(system), merged(messages), tools, stream, limit, asked.path, body, asked.headers)
 
     def encode(self, answered: Answered) -> Mapping[str, Any]:
         """An answer as one JSON value."""
@@ -102,6 +115,27 @@ class ResponsesCodec:
     def counted(self, tokens: int) -> Mapping[str, Any]:
         """The answer to a request to count tokens."""
         return {"object": "response.input_tokens", "input_tokens": tokens}
+
+    def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """A stream as one JSON value; see ``Codec.join``. The last event has all of it."""
+        for one in events:
+            if one.get("type") in ("response.completed", "response.incomplete", "response.failed"):
+                return table(one.get("response"), "the response")
+        raise unfinished()
+
+    def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The answer in a JSON value; see ``Codec.hear``."""
+        parts: list[Part] = []
+        refused = False
+        for one in items(body.get("output"), "output"):
+            item = table(one, "an item of output")
+            parts += _item(str(item.get("type", "message")), item)[1]
+            refused = refused or any(table(part, "a part").get("type") == "refusal" for part in items(item.get("content"), "content"))
+        counts = body.get("usage") or {}
+        cached = (counts.get("input_tokens_details") or {}).get("cached_tokens") or 0
+        usage = Usage(counts.get("input_tokens") or 0, counts.get("output_tokens") or 0, cached)
+        stop: Stop = "tool" if any(isinstance(part, Call) for part in parts) else "refusal" if refused else "end"
+        return Answer(tuple(parts), "length" if body.get("status") == "incomplete" else stop, usage, str(body.get("model", "")))
 
 
 def _item(kind: str, item: Mapping[str, Any]) -> tuple[str, Sequence[Part]]:

@@ -137,6 +137,7 @@ class Request:
         tools: what the model may ask for.
         stream: whether the answer is to come in pieces.
         max_tokens: the most tokens of the answer; None where the client names no limit.
+        path: that was asked for, with its query.
         body: the whole request as it was sent.
         headers: without credentials, in lower case.
     """
@@ -148,6 +149,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
     stream: bool = False
     max_tokens: int | None = None
+    path: str = ""
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 

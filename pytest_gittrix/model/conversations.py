@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pytest_gittrix.model.exchanges import Exchange
+from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Other, Part, Request, Result, Text, Thinking
 
 _LONGEST = 2_000
@@ -101,18 +101,17 @@ def _turns(exchanges: Sequence[Exchange]) -> Iterator[list[str]]:
 
 
 def _common(known: Sequence[Message], now: Sequence[Message]) -> int:
-    """How many messages at the beginning are the same, but for thoughts that the agent leaves out of a message of the model."""
+    """How many messages at the beginning are the same. Agents leave out some of what the model said; what it asked for tells."""
     same = 0
     for one, other in zip(known, now, strict=False):
-        if one != other and not (one.role == other.role == "assistant" and _without_thoughts(one) == _without_thoughts(other)):
+        if one != other and not (one.role == other.role == "assistant" and _asked_for(one) == _asked_for(other)):
             break
         same += 1
     return same
 
 
-def _without_thoughts(message: Message) -> tuple[str, tuple[Part, ...]]:
-    others = tuple(part for part in message.parts if not isinstance(part, (Thinking, Text)))
-    return message.text.strip(), others
+def _asked_for(message: Message) -> object:
+    return [part for part in message.parts if isinstance(part, Call)] or message.text.strip()
 
 
 def _message_lines(who: str, parts: Sequence[Part], names: dict[str, str]) -> list[str]:

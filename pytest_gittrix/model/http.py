@@ -13,21 +13,12 @@ from typing import Any, Final, NamedTuple
 from typing import Protocol as Interface
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.exchanges import Exchange
-from pytest_gittrix.model.protocols.anthropic import AnthropicCodec
+from pytest_gittrix.model.answers.replies import Reply, parts_at
 from pytest_gittrix.model.protocols.base import Answered, Asked, Codec
-from pytest_gittrix.model.protocols.chat import ChatCodec
-from pytest_gittrix.model.protocols.gemini import GeminiCodec
-from pytest_gittrix.model.protocols.responses import ResponsesCodec
+from pytest_gittrix.model.protocols.codecs import CODECS
+from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Protocol, Request, estimated
-from pytest_gittrix.model.replies import Reply, parts_at
 
-CODECS: Final[Mapping[Protocol, Codec]] = {
-    "anthropic": AnthropicCodec(),
-    "responses": ResponsesCodec(),
-    "chat": ChatCodec(),
-    "gemini": GeminiCodec(),
-}
 MODEL: Final = "test-model"
 """The model that the list of models has."""
 LONGEST_STALL: Final = 10.0

@@ -5,25 +5,33 @@ It speaks the four protocols to clients of any language, and asks an answerer wh
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeAlias
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Self, get_args
 
 from pytest_gittrix.confine.network import ModelEndpoint
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.model.answerers import Answerers, NextFault, Rule
+from pytest_gittrix.model.answers.delivery import Delivery, Planned, Script, ScriptFailed
+from pytest_gittrix.model.answers.faults import Fault
+from pytest_gittrix.model.answers.replies import Answerer, Reply
+from pytest_gittrix.model.answers.script import Step
 from pytest_gittrix.model.conversations import opening, readable, side_answer, side_request
-from pytest_gittrix.model.delivery import Delivery, Script, ScriptFailed
-from pytest_gittrix.model.exchanges import Exchange
-from pytest_gittrix.model.faults import Fault
 from pytest_gittrix.model.http import ModelHandler
+from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.responses import response_id
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Usage, estimated
-from pytest_gittrix.model.replies import Answerer, Reply
-from pytest_gittrix.model.script import Step
+from pytest_gittrix.model.tapes.placeholders import Known, days, of_this_machine
+from pytest_gittrix.model.tapes.player import Player, TapeMismatch
+from pytest_gittrix.model.tapes.tape import Tape
+from pytest_gittrix.model.tapes.upstream import Upstream
 
 KEY: Final = "key-of-a-test"
 """The key that clients are told. The server takes any."""
@@ -39,30 +47,8 @@ _VARIABLES: Final = (
 )
 _END_SECONDS: Final = 5.0
 
-NextFault: TypeAlias = Callable[[Reply, Request], Fault | None]
-
-
-class _Rule:
-    """Who answers which conversations.
-
-    Args:
-        about: a text of their first message; None for all.
-        make: makes the answerer, as it is before anybody asked.
-        next_fault: as ``Delivery`` takes it.
-    """
-
-    def __init__(self, about: str | None, make: Callable[[], Answerer | Script], next_fault: NextFault | None = None) -> None:
-        self.about = about
-        self.make = make
-        self.answerer = make()
-        self.delivery = Delivery(self.answerer, next_fault)
-        self.was_played_anew = False
-
-    def left_over(self) -> int:
-        """How many steps of a script nobody asked for; one that was played anew is no duty."""
-        if self.was_played_anew and not self.delivery.number:
-            return 0
-        return self.answerer.left_over() if isinstance(self.answerer, Script) else 0
+TapeMode = Literal["replay", "once", "new", "rewrite", "live"]
+TAPE_MODES: Final[tuple[TapeMode, ...]] = get_args(TapeMode)
 
 
 @dataclass
@@ -78,9 +64,18 @@ class ModelServer:
     Args:
         now: gives the time of its answers, in seconds since 1970; this machine's if nothing is said.
         on_exchange: is told of each exchange when its answer is sent, on the server's thread.
+        places: gives the names under which a tape has texts of this run, such as ``{"workspace": "/tmp/x"}``.
     """
 
-    def __init__(self, *, now: Callable[[], float] = time.time, on_exchange: Callable[[Exchange], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float] = time.time,
+        on_exchange: Callable[[Exchange], None] | None = None,
+        places: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._places = places
+        self._recording: Path | None = None
         self._now = now
         self._on_exchange = on_exchange
         self._lock = threading.RLock()
@@ -88,7 +83,7 @@ class ModelServer:
         self._deliveries: dict[int, Delivery] = {}
         self._before: Callable[[Request], None] | None = None
         self._closing = threading.Event()
-        self._rules: list[_Rule] = []
+        self._answerers = Answerers()
         self._listener: socket.socket | None = None
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._accepting: threading.Thread | None = None
@@ -153,7 +148,7 @@ class ModelServer:
                 from a request to an answer is a script that does not end.
             about: a text of the first message of the conversations that it is for; all if nothing is said.
         """
-        self._add(_Rule(about, lambda: Script(steps)))
+        self._answerers.add(Rule(about, lambda: Script(steps)))
 
     def answer_with(self, answerer: Answerer, *, about: str | None = None) -> None:
         """Let a function answer.
@@ -162,11 +157,50 @@ class ModelServer:
             answerer: gives a text, an Answer, a Failure or a Reply for a request.
             about: as in ``script``.
         """
-        self._add(_Rule(about, lambda: answerer))
+        self._answerers.add(Rule(about, lambda: answerer))
 
-    def _add(self, rule: _Rule) -> None:
-        with self._lock:
-            self._rules.insert(0, rule)
+    def tape(self, path: str | os.PathLike[str], mode: TapeMode = "once", *, lenient: bool = False, again: str = "") -> None:
+        """Let the model answer from a recording, or make one. It is written by ``check``.
+
+        Where it records, a script or a function answers if there is one; else the protocol's real server does, with the key of this
+        process, which no agent has. Where it replays, nobody else is asked.
+
+        Args:
+            path: of the file.
+            mode: ``replay`` answers from it alone; ``once`` too, and records it if there is none; ``new`` records what it does not have;
+                ``rewrite`` records it anew; ``live`` asks the real server, and records nothing.
+            lenient: whether only roles, tools offered, calls and results are compared.
+            again: the line that records it anew, for messages.
+
+        Raises:
+            InvalidInput: there is no such mode; or no such tape, or none that can be read.
+        """
+        if mode not in TAPE_MODES:
+            raise InvalidInput(f"mode={mode!r} is no mode of a tape.", fix=f"Use one of {', '.join(TAPE_MODES)}.")
+        file = Path(path)
+        replays = mode == "replay" or (mode in ("once", "new") and file.exists())
+        if replays:
+            otherwise = self._answer_beside_the_tape if mode == "new" else None
+            player = partial(Player, Tape.read(file), self._known, name=file.name, again=again, lenient=lenient, otherwise=otherwise)
+            self._answerers.tape = Rule(None, player)
+        if mode == "new" or not replays:
+            self._answerers.server = Rule(None, Upstream)
+        self._recording = file if mode in ("new", "rewrite") or (mode == "once" and not replays) else None
+
+    def _answer_beside_the_tape(self, request: Request) -> Planned | Reply | Answer | Failure | str:
+        rule = self._answerers.beside_the_tape(request)
+        assert rule is not None, "the real server is there"
+        return rule.answerer(request)
+
+    def _recorded(self) -> Tape:
+        tape, known = Tape(), self._known()
+        for one in self.exchanges:
+            if one.side is None:
+                tape.add(one, known)
+        return tape
+
+    def _known(self) -> Known:
+        return Known({**self._places(), **of_this_machine()}, days(time.time(), self.now))
 
     @contextmanager
     def played_anew(self, next_fault: NextFault | None = None, before: Callable[[Request], None] | None = None) -> Iterator[None]:
@@ -177,16 +211,14 @@ class ModelServer:
             before: is told of each request before it is answered. A GittrixError that it raises is answered as an error.
         """
         with self._lock:
-            known = self._state, self._rules, self._deliveries, self._before
+            known = self._state, self._answerers, self._deliveries, self._before
             self._state, self._deliveries, self._before = _State(), {}, before
-            for rule in self._rules:
-                rule.was_played_anew = True
-            self._rules = [_Rule(rule.about, rule.make, next_fault) for rule in self._rules]
+            self._answerers = self._answerers.anew(next_fault)
         try:
             yield
         finally:
             with self._lock:
-                self._state, self._rules, self._deliveries, self._before = known
+                self._state, self._answerers, self._deliveries, self._before = known
 
     # What was said
 
@@ -235,25 +267,26 @@ class ModelServer:
         return "\n\n".join(readable(group, last) for group in grouped.values()) or "(no request has come)"
 
     def check(self) -> None:
-        """See that scripts were asked for all that they have, and for no more.
+        """See that scripts and tapes were asked for all that they have, and for no more. What is recorded is written then.
 
         Raises:
-            ScriptFailed: something is left over, or was missing. The text has the conversation.
+            ScriptFailed: something of a script is left over, or was missing. The text has the conversation.
+            TapeMismatch: the same of a tape.
+            AdapterUnavailable: the real server could not be asked.
+            OSError: the tape cannot be written.
         """
         with self._lock:
-            problems = [*self._state.problems]
-            left = sum(rule.left_over() for rule in self._rules) if not problems else 0
-            self._rules = [rule for rule in self._rules if not isinstance(rule.answerer, Script)]
-        if problems:
-            first = problems[0]
-            raise ScriptFailed(first.fact, why=first.why, fix=first.fix, opt_out=f"The conversation:\n{self.conversation()}") from first
-        if left:
-            raise ScriptFailed(
-                f"{left} step{'s' * (left > 1)} of the model's script {'were' if left > 1 else 'was'} not asked for.",
-                why="The agent ended before the script did, and what the script has left was not tested.",
-                fix="Let the agent go on, or take the steps out of the script.",
-                opt_out=f"The conversation:\n{self.conversation()}",
-            )
+            left = self._answerers.left_over()
+            problem = self._state.problems[0] if self._state.problems else left
+            self._state.problems.clear()
+        if problem is not None:
+            said = f"The conversation:\n{self.conversation()}"
+            kind = type(problem) if isinstance(problem, (TapeMismatch, AdapterUnavailable)) else ScriptFailed
+            raise kind(
+                problem.fact, why=problem.why, fix=problem.fix, opt_out="\n".join(filter(None, [problem.opt_out, said]))
+            ) from problem
+        if self._recording is not None:
+            self._recorded().write(self._recording)
 
     # Serving
 
@@ -290,9 +323,7 @@ class ModelServer:
         """What a request gets, noted as an exchange."""
         with self._lock:
             side = side_request(request)
-            delivery = (
-                None if side else next((one.delivery for one in self._rules if one.about is None or one.about in opening(request)), None)
-            )
+            delivery = None if side else self._answerers.for_request(request)
             reply = Reply(side_answer(side, request)) if side else self._reply(delivery, request)
             content = reply.content
             usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()

@@ -482,12 +482,16 @@ def gittrix_forge(_gittrix_world: World, gittrix_durable: DurableRepo) -> Iterat
 
 
 @pytest.fixture
-def gittrix_model(_gittrix_world: World, gittrix: GitTrix) -> WorldModel:
+def gittrix_model(_gittrix_world: World, gittrix: GitTrix, request: pytest.FixtureRequest) -> WorldModel:
     """A model on this machine (``WorldModel``) that answers agents by a script: ``gittrix_model.script(say("Hello"))``.
 
-    A script that is not used up, or is asked for more than it has, fails the test.
+    A script that is not used up, or is asked for more than it has, fails the test. With the marker's ``model="tape"`` it answers from a
+    recording beside the test, or makes one.
     """
+    from pytest_gittrix.plugin.tapes import put_tape_in
+
     assert gittrix is not None, "the sessions of a sweep are on the engine of the test"
+    put_tape_in(_gittrix_world.model, request.node, _marker(request), _resolved(request.config))
     return _gittrix_world.model
 
 

@@ -30,6 +30,7 @@ T = TypeVar("T")
 FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
 KEEPS: Final = ("failed", "all", "none")
+MODELS: Final = ("auto", "replay", "once", "new", "rewrite", "live")
 PROFILES: Final = ("quick", "default", "soak")
 REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
 
@@ -90,6 +91,19 @@ OPTIONS: Final = (
         "autojump", "no", "whether sleeps of a test whose process is frozen move its clock instead of waiting", ("no", "yes"), switch=True
     ),
     Option("freeze-children", "yes", "whether Python programs of a test see the clock that its process sees", ("yes", "no")),
+    Option(
+        "model",
+        "auto",
+        "what tests with a tape of a model do with it: auto replays under CI, and records what was never recorded elsewhere",
+        MODELS,
+    ),
+    Option(
+        "model-lenient",
+        "no",
+        "whether tapes compare roles, tools, calls and results only, and not what is said",
+        ("no", "yes"),
+        switch=True,
+    ),
     Option("workspace", "clone", "what agents work in", WORKSPACES),
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
@@ -149,6 +163,8 @@ class GittrixConfig(NamedTuple):
         freeze: ``wall``, ``all`` or ``none``.
         autojump: ``yes`` or ``no``.
         freeze_children: ``yes`` or ``no``.
+        model: ``auto``, ``replay``, ``once``, ``new``, ``rewrite`` or ``live``.
+        model_lenient: ``yes`` or ``no``.
         workspace: the kind of workspace, unless a test's marker names another.
         keep: ``failed``, ``all`` or ``none``.
         artifacts: the absolute path of the directory for bundles of failed tests; None for no bundles.
@@ -174,6 +190,8 @@ class GittrixConfig(NamedTuple):
     freeze: Literal["wall", "all", "none"]
     autojump: Literal["no", "yes"]
     freeze_children: Literal["yes", "no"]
+    model: Literal["auto", "replay", "once", "new", "rewrite", "live"]
+    model_lenient: Literal["no", "yes"]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None
@@ -472,12 +490,13 @@ def gittrix(
     freeze: str | None = None,
     autojump: bool | float | None = None,
     object_format: str = "sha1",
+    model: str | None = None,
 ) -> None:
     """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
 
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
-object_format): what the gittrix fixtures of this test are made from"
+object_format, model): what the gittrix fixtures of this test are made from"
 EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
 the test is run once for each sample of a suite of evals"
 
@@ -491,10 +510,11 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "bare": ((bool,), "True or False"),
     "clock_start": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
     "task": ((str,), "a text"),
+    "model": ((str,), f'"tape", the path of one that ends in .jsonl, or one of {", ".join(MODELS)}'),
 }
 _OLD_NAMES: Final = {"epoch": "clock_start"}
 _WARNED: Final = pytest.StashKey[set[str]]()
-OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump"})
+OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump", "model"})
 """The arguments of the marker that are not those of ``World.open``."""
 SOURCES: Final = frozenset({"files", "history", "repository"})
 """The arguments that durable is made from; they count as one."""

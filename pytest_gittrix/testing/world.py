@@ -187,7 +187,7 @@ class World(Place):
         """A model that answers by a script, on this machine's loopback; its time is the world's. It serves from now on."""
         from pytest_gittrix.testing.faults.model_sweep import WorldModel  # slow to import, and most tests need none
 
-        model = WorldModel(self.start, lambda: self.durable, now=lambda: self.clock.now_ns() / 1e9)
+        model = WorldModel(self.start, lambda: self.durable, now=lambda: self.clock.now_ns() / 1e9, places=self._places)
         return self._closing.enter_context(model)
 
     @property
@@ -200,6 +200,12 @@ class World(Place):
     def timeline(self, **options: Any) -> Timeline:
         """Create a timeline of a session that is observed from outside, on the world's clock. Options are those of ``Timeline``."""
         return self.session_in.timeline(**options)
+
+    def _places(self) -> dict[str, str]:
+        """The names under which a tape has the paths of this world."""
+        workspaces = [str(session.workspace_path) for session in self.sessions if session.workspace_path is not None]
+        named = {f"workspace-{number}" if number > 1 else "workspace": path for number, path in enumerate(workspaces, 1)}
+        return {**named, "world": str(self.path)}
 
     def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
         """Start a session.

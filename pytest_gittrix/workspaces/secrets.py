@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
@@ -155,6 +155,9 @@ _NAMED: Final = re.compile(
     re.IGNORECASE,
 )
 """A name that such a word is a secret's of."""
+_PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
+_PRIVATE_KEY_END: Final = re.compile(rb"-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----")
+_REST_OF_WORD: Final = re.compile(rb"[^\s\"'`<>(){}\[\],;\\]*")
 _NAME: Final = 80
 """How far before its value a name may begin, in bytes."""
 
@@ -261,7 +264,7 @@ def find_secrets(new: bytes, old: Iterable[bytes] = ()) -> list[Secret]:
     numbers = [number for number, line in enumerate(new.split(b"\n"), 1) if line not in known]
     ends = [end.start() for end in re.finditer(b"\n", text)]
     found: dict[int, Secret] = {}
-    for at, rule in matches:
+    for at, _, rule in matches:
         number = numbers[bisect_left(ends, at)]
         found.setdefault(number, Secret(number, rule))
     return [found[number] for number in sorted(found)]
@@ -280,20 +283,44 @@ def _without(data: bytes, known: Collection[bytes]) -> bytes:
     return b"\n".join([line for line in data.split(b"\n") if line not in known]) if known else data
 
 
-def _matches(text: bytes) -> Iterator[tuple[int, str]]:
-    """Where something in a text has the shape of a secret, and what it is."""
+def without_secrets(text: str, stand_in: Callable[[str], str]) -> str:
+    """The text with something else for each secret, up to the end of its word; a private key is replaced as a whole.
+
+    Args:
+        text: any text.
+        stand_in: gives what stands for a secret.
+    """
+    raw = text.encode("utf-8", "surrogatepass")
+    spans = sorted((start, _end_of_secret(raw, start, end)) for start, end, _ in _matches(raw))
+    shown, at = [], 0
+    for start, end in spans:
+        if start >= at:
+            secret = raw[start:end].decode("utf-8", "surrogatepass")
+            shown += [raw[at:start].decode("utf-8", "surrogatepass"), stand_in(secret)]
+            at = end
+    return "".join([*shown, raw[at:].decode("utf-8", "surrogatepass")]) if shown else text
+
+
+def _end_of_secret(text: bytes, start: int, end: int) -> int:
+    closing = _PRIVATE_KEY_END.search(text, end) if _PRIVATE_KEY.match(text, start) else None
+    rest = _REST_OF_WORD.match(text, end)
+    return closing.end() if closing is not None else rest.end() if rest is not None else end
+
+
+def _matches(text: bytes) -> Iterator[tuple[int, int, str]]:
+    """Where something in a text has the shape of a secret, up to where, and what it is."""
     for rule, literal, pattern, bordered in _COMPILED if _RARE.search(text) else _COMMON:
         if literal not in text:
             continue
         for match in pattern.finditer(text):
             if not bordered or not _before(text, match.start()).isalnum():
-                yield match.start(), rule
+                yield *match.span(), rule
     for match in _ASSIGNED.finditer(text):
         if _is_random(match[1]) and _NAMED.search(_before(text, match.start(), _NAME).rpartition(b"\n")[2]):
-            yield match.start(1), "value of a secret's name"
+            yield *match.span(1), "value of a secret's name"
     for match in _PREFIXED.finditer(text):
         if match[1].lower() != match[1] and _is_random(match[1]) and _before(text, match.start()).isalnum():
-            yield match.start(), "token with a prefix"
+            yield *match.span(), "token with a prefix"
 
 
 def _before(text: bytes, at: int, length: int = 1) -> bytes:

@@ -181,4 +181,5 @@ def test_the_failure_of_a_test_that_sweeps_after_the_timer_says_who_swept_and_wh
             "sess_W02oASyhum51 expired at 2030-01-01T04:05:00.000Z, swept by the timer, 5m after its deadline *",
         ]
     )
-    assert result.stdout.str().count("was swept by") == 1
+    failures = result.stdout.str().partition("short test summary info")[0]  # on CI, pytest says each failure twice
+    assert failures.count("was swept by") == 1

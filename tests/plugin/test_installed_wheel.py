@@ -46,6 +46,8 @@ GIVEN = {
         "freeze": "all",
         "autojump": "yes",
         "freeze-children": "yes",
+        "model": "rewrite",
+        "model-lenient": "yes",
         "workspace": "lazy",
         "keep": "all",
         "git-variables": "keep",
@@ -56,6 +58,8 @@ GIVEN = {
         "freeze": "none",
         "autojump": "yes",
         "freeze-children": "yes",
+        "model": "once",
+        "model-lenient": "no",
         "workspace": "copy",
         "keep": "none",
         "git-variables": "keep",
@@ -66,6 +70,8 @@ GIVEN = {
         "freeze": "wall",
         "autojump": "no",
         "freeze-children": "no",
+        "model": "live",
+        "model-lenient": "yes",
         "workspace": "worktree",
         "keep": "failed",
         "git-variables": "drop",
@@ -273,7 +279,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
 
     versions = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
     assert {name: value for name, value in versions.items() if name not in EVALS} == given, table.stderr
-    assert summary(done) == {"passed": 11, "failed": 1}, done.stdout + done.stderr
+    assert summary(done) == {"passed": 13, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout
     assert "version" in calls.read_text(encoding="utf-8").split()
@@ -283,7 +289,7 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     assert bundle.name == "check_options.py-test_that_fails"
     assert (bundle / "durable.log").read_text(encoding="utf-8").endswith("Say who owns what\n")
     worlds = [path.name[5:] for path in (project.parent / "base" / "gittrix").glob("[0-9]*")]
-    kept = {"all": 9, "failed": 1, "none": 0}[given["keep"]]
+    kept = {"all": 11, "failed": 1, "none": 0}[given["keep"]]
     assert len(worlds) == kept
     assert ("test_that_fails" in worlds) is (kept > 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gittrix.confine import confinement
-from pytest_gittrix.model.script import call, stop
+from pytest_gittrix.model.answers.script import call, stop
 from pytest_gittrix.testing.world import World
 
 Run = Callable[..., pytest.RunResult]

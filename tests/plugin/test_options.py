@@ -31,6 +31,8 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "freeze": "wall (default)",
         "autojump": "no (default)",
         "freeze-children": "yes (default)",
+        "model": "auto (default)",
+        "model-lenient": "no (default)",
         "workspace": "clone (default)",
         "keep": "failed (default)",
         "artifacts": "none (default)",

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.faults import FAULTS, Fault
+from pytest_gittrix.model.answers.faults import FAULTS, Fault
+from pytest_gittrix.model.answers.replies import Reply
 from pytest_gittrix.model.protocols.values import Request
-from pytest_gittrix.model.replies import Reply
 from pytest_gittrix.model.server import ModelServer
 from pytest_gittrix.os_level.proc import running_in
 from pytest_gittrix.testing.faults.fault_sweep import Failure, Progress, Report

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -30,6 +32,7 @@ from pytest_gittrix import (
     World,
 )
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.model import ModelServer, call, stop
 from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import PowerCuts
@@ -57,6 +60,19 @@ def test_the_package_is_the_installed_one(pytestconfig: pytest.Config, gittrix: 
     assert entry.dist is not None
     assert Path(str(entry.dist.locate_file(""))) == INSTALLED
     assert pytestconfig.pluginmanager.get_plugin("gittrix") is entry.load()
+
+
+def test_model(gittrix_model: ModelServer, gittrix_session: UserSession) -> None:
+    gittrix_model.script(call("bash", command="echo v2 > app.py"), stop())
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "Improve it"}]}'
+    for _ in range(2):
+        with urllib.request.urlopen(f"{gittrix_model.url}/v1/chat/completions", body) as answer:
+            message = json.load(answer)["choices"][0]["message"]
+        for one in message.get("tool_calls", ()):
+            subprocess.run(
+                ["sh", "-c", json.loads(one["function"]["arguments"])["command"]], cwd=gittrix_session.workspace_path, check=True
+            )
+    assert (message["content"], gittrix_session.touched_files()) == ("Done.", ["app.py"])
 
 
 def test_an_agent_works_and_a_person_promotes(

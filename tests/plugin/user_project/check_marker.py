@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from pytest_gittrix import DurableRepo, EvictionPolicy, FrozenClock, GitTrix, LocalEphemeral, UserSession
+from pytest_gittrix.model import ModelServer
 
 PROJECT = Path(__file__).resolve().parent
 
@@ -54,6 +57,13 @@ def test_object_format(gittrix_durable: DurableRepo, gittrix_session: UserSessio
     gittrix_session.write("app.py", "v2\n")
     assert len(gittrix_session.promote().sha) == 64
     assert gittrix_durable.git("fsck", "--strict") == ""
+
+
+@pytest.mark.gittrix(model="tape")
+def test_model(gittrix_model: ModelServer) -> None:
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "Hello"}]}'
+    with urllib.request.urlopen(f"{gittrix_model.url}/v1/chat/completions", body) as answer:
+        assert json.load(answer)["choices"][0]["message"]["content"] == "from the tape"
 
 
 @pytest.mark.gittrix(workspace="lazy")

@@ -18,7 +18,7 @@ from pytest_gittrix.errors import Advice, InvalidInput, did_you_mean
 
 PACKAGE = Path(pytest_gittrix.__file__).parent
 # Nobody comes to these rooms by the command line, or they have messages of their own.
-ELSEWHERE = {"cli", "clock", "conformance", "integrations", "mcp", "plugin", "report", "server", "testing"}
+ELSEWHERE = {"cli", "clock", "conformance", "integrations", "mcp", "model", "plugin", "report", "server", "testing"}
 # Advice that nobody gets by a command, and why.
 ONLY_IN_PYTHON = {
     "Use one of: ...; or hand the session on with handoff().": "the outcomes that a command takes are choices",

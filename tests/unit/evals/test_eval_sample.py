@@ -221,7 +221,7 @@ def test_what_lies_too_deep_to_be_reviewed_is_left_out_and_removed(tmp_path: Pat
 
     assert summary.counts["fail"] == 2
     (review,) = [event for event in summary.store.lines("events", summary.records[0].key) if event["kind"] == "review.done"]
-    assert (review["data"]["files"], review["data"]["left_out"]) == (0, ["/".join("d" * 401)])
+    assert (review["data"]["files"], review["data"]["left_out"]) == (0, ["/".join("d" * 401) + "/"])
     assert left_in(tmp_path / "scratch") == []
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.http import CODECS
 from pytest_gittrix.model.protocols.base import Answered
+from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.values import PROTOCOLS, Answer, Call, Message, Protocol, Request, Stop, Text, Thinking, Usage
 
 WORDS = st.text(min_size=1, max_size=60)

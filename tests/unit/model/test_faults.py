@@ -12,7 +12,7 @@ import pytest
 from support.model_client import PROTOCOLS, CutOff, ask, post, results
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.faults import (
+from pytest_gittrix.model.answers.faults import (
     FAULTS,
     Fault,
     bad_arguments,
@@ -29,7 +29,7 @@ from pytest_gittrix.model.faults import (
     twice,
     unknown_tool,
 )
-from pytest_gittrix.model.script import call, say, stop
+from pytest_gittrix.model.answers.script import call, say, stop
 from pytest_gittrix.model.server import ModelServer
 
 COMMAND = "echo one >> app.py && echo two >> app.py"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.model_client import PROTOCOLS, ask, post, results
 
+from pytest_gittrix.model.answers.script import call, say, stop
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Text, Thinking
-from pytest_gittrix.model.script import call, say, stop
 from pytest_gittrix.model.server import ModelServer
 
 ENDS = {"anthropic": "end_turn", "chat": "stop", "responses": "completed", "gemini": "STOP"}

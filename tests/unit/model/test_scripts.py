@@ -9,12 +9,12 @@ import pytest
 from support.model_client import ask, results
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.model.delivery import ScriptFailed
-from pytest_gittrix.model.faults import fail
+from pytest_gittrix.model.answers.delivery import ScriptFailed
+from pytest_gittrix.model.answers.faults import fail
+from pytest_gittrix.model.answers.script import call, call_any, edit, say, stop, when
+from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call
 from pytest_gittrix.model.protocols.values import Message, Request, Text, Tool
-from pytest_gittrix.model.script import call, call_any, edit, say, stop, when
 from pytest_gittrix.model.server import ModelServer
-from pytest_gittrix.model.tools import read_call, shell_call, write_call
 
 
 def tool(name: str, required: tuple[str, ...] = (), **kinds: Any) -> Tool:

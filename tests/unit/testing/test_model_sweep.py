@@ -14,8 +14,8 @@ from support import coding_agent
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.faults import FAULTS, bad_json, cut, fail, token_limit, too_long
-from pytest_gittrix.model.script import call, stop
+from pytest_gittrix.model.answers.faults import FAULTS, bad_json, cut, fail, token_limit, too_long
+from pytest_gittrix.model.answers.script import call, stop
 from pytest_gittrix.os_level.proc import running_in
 from pytest_gittrix.testing.world import World
 

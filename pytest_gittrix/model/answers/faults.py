@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from pytest_gittrix.model.answers.replies import Place, Reply, check_place
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Part, Request, Text
-from pytest_gittrix.model.replies import Place, Reply, check_place
 
 
 @dataclass(frozen=True)

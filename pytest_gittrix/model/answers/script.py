@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.faults import Fault
+from pytest_gittrix.model.answers.faults import Fault
+from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call
 from pytest_gittrix.model.protocols.values import Answer, Call, Request, Text, Thinking
-from pytest_gittrix.model.replies import Reply
-from pytest_gittrix.model.tools import read_call, shell_call, write_call
 
 Turns: TypeAlias = Generator[Answer | Fault, Request, Request]
 Step: TypeAlias = Callable[[Request], Turns]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.model.faults import Fault
-from pytest_gittrix.model.protocols.values import Answer, Call, Request
-from pytest_gittrix.model.replies import Answerer, Reply, reply_of
-from pytest_gittrix.model.script import Ended, LeftOver, Step, Turns, play
+from pytest_gittrix.model.answers.faults import Fault
+from pytest_gittrix.model.answers.replies import Reply, reply_of
+from pytest_gittrix.model.answers.script import Ended, LeftOver, Step, Turns, play
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Request
 
 
 class ScriptFailed(GittrixError):
@@ -28,6 +28,10 @@ class Planned(NamedTuple):
 
     reply: Reply
     faults: tuple[Fault, ...] = ()
+
+
+Source: TypeAlias = Callable[[Request], "Planned | Reply | Answer | Failure | str"]
+"""Whoever answers: an answerer of a test, a script, a tape, a real server."""
 
 
 class Script:
@@ -70,8 +74,18 @@ class Script:
         self._answered += 1
         return Planned(reply_of(given), tuple(faults))
 
-    def left_over(self) -> int:
-        """How many steps nobody asked for. The script is of no use after that."""
+    def left_over(self) -> ScriptFailed | None:
+        """The error for steps that nobody asked for; None if there are none. The script is of no use after that."""
+        left = self._steps_left()
+        if not left:
+            return None
+        return ScriptFailed(
+            f"{left} step{'s' * (left > 1)} of the model's script {'were' if left > 1 else 'was'} not asked for.",
+            why="The agent ended before the script did, and what the script has left was not tested.",
+            fix="Let the agent go on, or take the steps out of the script.",
+        )
+
+    def _steps_left(self) -> int:
         if self._turns is None:
             return len(self._steps)
         try:
@@ -95,7 +109,7 @@ class Delivery:
         spoiled: what went wrong with the last reply; None for nothing.
     """
 
-    def __init__(self, answerer: Answerer | Script, next_fault: Callable[[Reply, Request], Fault | None] | None = None) -> None:
+    def __init__(self, answerer: Source, next_fault: Callable[[Reply, Request], Fault | None] | None = None) -> None:
         self._answerer = answerer
         self._next_fault = next_fault
         self._right: Reply | None = None

@@ -1,0 +1,90 @@
+"""Who answers a request to a model: a tape, a script, a function of the test, or the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.model.answers.delivery import Delivery, Script, Source
+from pytest_gittrix.model.answers.faults import Fault
+from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.conversations import opening
+from pytest_gittrix.model.protocols.values import Request
+from pytest_gittrix.model.tapes.player import Player
+
+NextFault: TypeAlias = Callable[[Reply, Request], Fault | None]
+"""Gives what goes wrong with an exchange that begins; None for nothing."""
+
+
+class Rule:
+    """Who answers which conversations.
+
+    Args:
+        about: a text of their first message; None for all.
+        make: makes the answerer, as it is before anybody asked.
+        next_fault: as ``Delivery`` takes it.
+    """
+
+    def __init__(self, about: str | None, make: Callable[[], Source], next_fault: NextFault | None = None) -> None:
+        self.about = about
+        self.make = make
+        self.answerer = make()
+        self.delivery = Delivery(self.answerer, next_fault)
+        self.was_played_anew = False
+
+    def fits(self, request: Request) -> bool:
+        """Whether it is for a request."""
+        return self.about is None or self.about in opening(request)
+
+    def left_over(self) -> GittrixError | None:
+        """The error for what nobody asked for; None if there is none. What was played anew is no duty."""
+        if (self.was_played_anew and not self.delivery.number) or not isinstance(self.answerer, (Script, Player)):
+            return None
+        return self.answerer.left_over()
+
+    def anew(self, next_fault: NextFault | None) -> Rule:
+        """The rule as it was before anybody asked."""
+        self.was_played_anew = True
+        return Rule(self.about, self.make, next_fault)
+
+
+class Answerers:
+    """Who answers, in this order: the tape if there is one, the script or function that was given last and fits, the real server.
+
+    Attributes:
+        tape: what plays a tape; None for nobody. Nobody else is asked then.
+        server: what asks the real server; None for nobody.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = (), tape: Rule | None = None, server: Rule | None = None) -> None:
+        self._rules = [*rules]
+        self.tape = tape
+        self.server = server
+
+    def add(self, rule: Rule) -> None:
+        """Add who answers before all others."""
+        self._rules.insert(0, rule)
+
+    def beside_the_tape(self, request: Request) -> Rule | None:
+        """Who answers a request if the tape does not; None for nobody."""
+        return next((rule for rule in self._rules if rule.fits(request)), self.server)
+
+    def for_request(self, request: Request) -> Delivery | None:
+        """Who answers a request; None for nobody."""
+        rule = self.tape or self.beside_the_tape(request)
+        return None if rule is None else rule.delivery
+
+    def left_over(self) -> GittrixError | None:
+        """The error for what nobody asked for; None if there is none. Scripts and tapes are of no use after that."""
+        duties = [self.tape] if self.tape is not None else self._rules
+        found = [rule.left_over() for rule in duties]
+        self._rules = [rule for rule in self._rules if not isinstance(rule.answerer, Script)]
+        self.tape = None
+        return next((one for one in found if one is not None), None)
+
+    def anew(self, next_fault: NextFault | None) -> Answerers:
+        """All as they were before anybody asked."""
+        tape = None if self.tape is None else self.tape.anew(next_fault)
+        server = None if self.server is None else self.server.anew(next_fault)
+        return Answerers([rule.anew(next_fault) for rule in self._rules], tape, server)

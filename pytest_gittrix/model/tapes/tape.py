@@ -1,0 +1,180 @@
+"""Tapes: files of exchanges with a model, one a line, each with what is new since the last one of its conversation.
+
+A line that begins with ``#`` is a comment of whoever edits the file; a recording does not keep it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.model.protocols.exchanges import Exchange
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure
+from pytest_gittrix.model.tapes.matching import normal_form
+from pytest_gittrix.model.tapes.neutral import Json, answer_from_json, answer_to_json, rewritten
+from pytest_gittrix.model.tapes.placeholders import Known, without_volatile
+from pytest_gittrix.os_level.atomic_text import write_whole
+
+FORMAT: Final = 1
+_AS_ANSWERED: Final = "="
+"""Stands for a message that is the answer of the exchange before, as it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One exchange of a tape.
+
+    Attributes:
+        form: the request, in the normal form.
+        content: the answer or failure, with placeholders.
+    """
+
+    form: Mapping[str, Json]
+    content: Mapping[str, Json]
+
+    def answer(self, known: Known) -> Answer | Failure:
+        """What is answered here and now."""
+        return answer_from_json(rewritten(self.content, known.show))
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """What a tape has said of a conversation so far."""
+
+    system: str = ""
+    tools: Json = field(default_factory=list)
+    messages: list[Json] = field(default_factory=list)
+    answer: Json = None
+
+
+@dataclass
+class Tape:
+    """What was asked of a model, and answered.
+
+    Attributes:
+        exchanges: in order.
+    """
+
+    exchanges: list[Recorded] = field(default_factory=list)
+
+    def add(self, exchange: Exchange, known: Known) -> None:
+        """Record an exchange that was."""
+        volatile = without_volatile()
+        content = rewritten(answer_to_json(_without_ids(exchange.content)), lambda text: volatile(known.hide(text)))
+        self.exchanges.append(Recorded(normal_form(exchange.request, known), content))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the tape to a file, whose directory is made when needed. Raises OSError."""
+        file = Path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = [{"tape": FORMAT}, *_lines(self.exchanges)]
+        write_whole(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Tape:
+        """Read a tape.
+
+        Raises:
+            InvalidInput: it is none, or there is no such file. It names the line.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="surrogatepass")
+        except FileNotFoundError:
+            raise InvalidInput(
+                f"There is no tape {path}.",
+                why="The model answers from it.",
+                fix="Record it: pytest --gittrix-model=once, with a model's key.",
+            ) from None
+        found: list[Any] = []
+        for number, line in enumerate(text.split("\n"), 1):
+            try:
+                found += [json.loads(line)] if line.strip() and not line.startswith("#") else []
+            except ValueError as problem:
+                raise _broken(path, number, str(problem)) from None
+        if not found or not isinstance(found[0], dict) or found[0].get("tape") != FORMAT:
+            raise _broken(path, 1, f'it does not begin with {{"tape": {FORMAT}}}')
+        try:
+            return cls([*_exchanges(found[1:])])
+        except (KeyError, TypeError, AttributeError, IndexError) as problem:
+            raise _broken(path, len(found), f"{type(problem).__name__} {problem}") from None
+
+
+def _broken(path: object, line: int, what: str) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is no tape: line {line}: {what}.",
+        why="The model answers from it.",
+        fix="Record it again: pytest --gittrix-model=rewrite.",
+    )
+
+
+def _without_ids(content: Answer | Failure) -> Answer | Failure:
+    """An answer whose calls get ids when it is given: they follow from the conversation."""
+    if isinstance(content, Failure):
+        return content
+    parts = tuple(Call("", part.name, part.arguments) if isinstance(part, Call) else part for part in content.parts)
+    return Answer(parts, content.stop, content.usage)
+
+
+def _lines(exchanges: Iterable[Recorded]) -> Iterator[dict[str, Json]]:
+    conversations: list[_Conversation] = []
+    for number, one in enumerate(exchanges, 1):
+        form = one.form
+        known = next((known for known in conversations if known.messages[:1] == form["messages"][:1]), None)
+        if known is None:
+            known = _Conversation()
+            conversations.append(known)
+        line: dict[str, Json] = {"n": number, "conversation": conversations.index(known) + 1, "protocol": form["protocol"]}
+        line |= {name: form[name] for name in ("system", "tools") if form[name] != getattr(known, name)}
+        before = len(known.messages)
+        if form["messages"][:before] == known.messages:
+            new = [*form["messages"][before:]]
+            if new and new[0] == known.answer:
+                new[0] = _AS_ANSWERED
+            line["new"] = new
+        else:
+            line["rewritten"] = form["messages"]
+        yield {**line, **one.content}
+        known.system, known.tools, known.messages = form["system"], form["tools"], [*form["messages"]]
+        known.answer = _as_message(one.content, known.messages)
+
+
+def _exchanges(lines: Iterable[Mapping[str, Json]]) -> Iterator[Recorded]:
+    conversations: dict[int, _Conversation] = {}
+    for line in lines:
+        known = conversations.setdefault(line["conversation"], _Conversation())
+        known.system, known.tools = line.get("system", known.system), line.get("tools", known.tools)
+        if "rewritten" in line:
+            known.messages = line["rewritten"]
+        else:
+            known.messages = [*known.messages, *(known.answer if one == _AS_ANSWERED else one for one in line["new"])]
+        form = {"protocol": line["protocol"], "system": known.system, "tools": known.tools, "messages": known.messages}
+        content = {name: line[name] for name in _CONTENT if name in line}
+        answer_from_json(content)
+        yield Recorded(form, content)
+        known.answer = _as_message(content, known.messages)
+
+
+_CONTENT: Final = ("answer", "stop", "usage", "failure", "kind", "message", "retry_after")
+
+
+def _as_message(content: Mapping[str, Json], messages: list[Json]) -> Json:
+    """An answer as the message that the next request has, if the agent sends it back as it is; None for a failure."""
+    if "answer" not in content:
+        return None
+    ids = [
+        part["id"] for message in messages for parts in message.values() for part in parts if isinstance(part, Mapping) and "call" in part
+    ]
+    number = len(dict.fromkeys(ids))
+    said = []
+    for part in content["answer"]:
+        if isinstance(part, Mapping) and "call" in part:
+            number += 1
+            said.append({**part, "id": f"call {number}"})
+        else:
+            said.append(part)
+    return {"assistant": said}

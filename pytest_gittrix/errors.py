@@ -111,6 +111,10 @@ class CapabilityMissing(GittrixError):
     code = "CAPABILITY_MISSING"
 
 
+class ConfinementMissing(CapabilityMissing):
+    """This machine has nothing that confines programs as was asked; the message says what is in the way, and how to get rid of it."""
+
+
 class ExtraMissing(CapabilityMissing, ImportError):
     """A part of the package needs packages that are not installed; the message has the line that installs them.
 

@@ -15,7 +15,7 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.render import text_of
 from pytest_gittrix.commands.values import number
-from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.command import LEVELS
 from pytest_gittrix.visible import visible_line
@@ -161,15 +161,7 @@ def _repository(directory: str) -> tuple[str, str]:
 
 
 def _confined(options: argparse.Namespace) -> Confinement:
-    """How agents are confined. Raises CapabilityMissing if nothing confines them: they could promote by themselves."""
+    """How agents are confined. Raises ConfinementMissing if nothing does: they could promote by themselves."""
     from pytest_gittrix.confine.choose import confinement
 
-    found = confinement(options.confine, options.network or "none", options.limit or None)
-    if found.level == "off" and options.confine != "off":
-        raise CapabilityMissing(
-            f"Nothing confines an agent here: {found.why}.",
-            why="It could change the repository by itself, and only a person may.",
-            fix="Use a machine with Landlock (Linux 6.2), or one that allows this user namespaces.",
-            opt_out="--confine off runs it all the same.",
-        )
-    return found
+    return confinement(options.confine, options.network or "none", options.limit or None)

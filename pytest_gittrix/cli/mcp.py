@@ -98,9 +98,5 @@ def _programs(session: UserSession, gittrix: GitTrix, level: str) -> tuple[Progr
     except CapabilityMissing as error:
         if level != "auto":
             raise
-        return None, f"no tool runs programs: {error.fact}"
-    found = programs.confinement
-    if level == "auto" and found.level == "off":
-        programs.close()
-        return None, f"no tool runs programs, because nothing would confine them: {found.why} (--confine off runs them all the same)"
-    return programs, f"programs run at level {found.level}"
+        return None, f"no tool runs programs: {error.command_message()}".replace("\n", " ")
+    return programs, f"programs run at level {programs.confinement.level}"

@@ -8,6 +8,7 @@ from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import confinement as confinement
+    from pytest_gittrix.confine.choose import strongest as strongest
     from pytest_gittrix.confine.command import Confinement as Confinement
     from pytest_gittrix.confine.command import Launch as Launch
     from pytest_gittrix.confine.command import wrapped as wrapped
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.confine.choose": ("confinement",),
+        "pytest_gittrix.confine.choose": ("confinement", "strongest"),
         "pytest_gittrix.confine.execute": (
             "run",
             "start",

@@ -2,7 +2,8 @@
 
 At ``jail`` a program sees its workspace, a private home and the tools that it runs on; durable, the store, other sessions and the
 network are not there. At ``guard`` it can see that other files exist, but cannot read or change them; that needs no namespaces. At
-``off`` it runs as it is. ``auto`` takes the strongest level that works here and says why it is not stronger.
+``off`` it runs as it is, and has to be named. ``auto`` takes the strongest level that works here and says why it is not stronger; where
+nothing works, it is refused.
 Each means runs a program once in a process, to see whether it works. ``docs/reference/confinement.md`` lists what gets out of each level.
 """
 
@@ -19,16 +20,18 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, require_layers, wrapped
+from pytest_gittrix.confine.cures import cures
 from pytest_gittrix.confine.execute import run
 from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
 from pytest_gittrix.confine.kernel.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
 from pytest_gittrix.confine.running import Finished
-from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
+from pytest_gittrix.errors import Advice, ConfinementMissing, GittrixError
 from pytest_gittrix.os_level.command import LEVELS, Level, check_level
 
 __all__ = [
+    "INSTEAD_OF_AUTO",
     "LEVELS",
     "Confinement",
     "Finished",
@@ -42,10 +45,13 @@ __all__ = [
     "missing",
     "missing_layers",
     "run",
+    "strongest",
     "toolchain",
     "wrapped",
 ]
 
+INSTEAD_OF_AUTO: Final = "GITTRIX_CONFINE"
+"""The variable that names the level that ``auto`` stands for."""
 _WAIT: Final = 30.0
 _layered: Final[dict[int, str]] = {}
 
@@ -54,23 +60,24 @@ def confinement(level: str = "auto", network: object = "none", limits: object = 
     """How programs are confined at a level on this machine; what it can do is tried once a process.
 
     Args:
-        level: ``auto`` takes the strongest level there is; the others are taken as they are.
+        level: ``auto`` takes the level that the variable ``GITTRIX_CONFINE`` names, or else the strongest there is; the others are taken
+            as they are.
         network: which network programs have; see ``check_network``. A list takes a guard, or a jail by namespaces.
         limits: what programs may use; see ``check_limits``. None for all there is.
         layers: whether they work in a place with layers, which takes a jail by namespaces.
 
     Returns:
-        The level, what it is done by, and why it is no jail.
+        The level, what it is done by, and why it is no jail. It is ``off`` only where that was named.
 
     Raises:
         InvalidInput: it is no level, no network, or there are no such limits.
-        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, the network is a list and there is neither a
-            guard nor a jail by namespaces, a place has layers and there is no such jail, or there are limits and nothing is confined. It is
-            never silently weaker.
+        ConfinementMissing: this machine has nothing that confines programs at the level.
+        CapabilityMissing: the network is a list and there is neither a guard nor a jail by namespaces, a place has layers and there is no
+            such jail, or there are limits and nothing is confined. It is never silently weaker.
     """
     wanted, most = check_network(network), check_limits(limits)
     unfit = "it mounts no layers" if layers else "it has no gateway" if isinstance(wanted, Reachable) else ""
-    found = replace(_confinement(check_level(level), unfit), network=wanted, limits=most)
+    found = replace(_as_asked(check_level(level), unfit), network=wanted, limits=most)
     if isinstance(wanted, Reachable):
         require_gateway(found)
     if layers:
@@ -80,7 +87,33 @@ def confinement(level: str = "auto", network: object = "none", limits: object = 
     return found
 
 
-def _confinement(asked: Level, unfit: str) -> Confinement:
+def strongest() -> Confinement:
+    """The strongest level that works on this machine; ``off`` where nothing does, and ``why`` says why.
+
+    It is for who wants to know, such as a test that is skipped. What runs programs asks ``confinement``.
+    """
+    return _found("auto", "")
+
+
+def _as_asked(asked: Level, unfit: str) -> Confinement:
+    """The means of a level, which ``INSTEAD_OF_AUTO`` may name. Raises ConfinementMissing if there are none."""
+    named = os.environ.get(INSTEAD_OF_AUTO) if asked == "auto" else None
+    level = check_level(named, INSTEAD_OF_AUTO) if named else asked
+    found = _found(level, unfit)
+    if level == "auto" and found.level == "off":
+        raise ConfinementMissing(
+            f"Nothing confines programs here: {found.why}.",
+            why="An agent's program would do what this user can: read secrets, change the repository, use the network.",
+            fix=cures(),
+            opt_out=Advice(
+                f"Name confine='off', which runs programs as they are, or set {INSTEAD_OF_AUTO}=off for all that name no level.",
+                f"Name --confine off, which runs programs as they are, or set {INSTEAD_OF_AUTO}=off for all that name no level.",
+            ),
+        )
+    return found
+
+
+def _found(asked: Level, unfit: str) -> Confinement:
     """The strongest means of a level; ``unfit`` says why bubblewrap will not do, if it will not."""
     if asked == "off":
         return Confinement("off", "none", "off was asked for")
@@ -94,21 +127,21 @@ def _confinement(asked: Level, unfit: str) -> Confinement:
             return Confinement("jail", "namespaces")
         no_jail = f"no jail by bubblewrap: {no_bwrap}; none by namespaces: {no_namespaces}"
         if asked == "jail":
-            raise _missing("jail", no_jail, "Install bubblewrap, or allow this user namespaces (in a container: run it with them).")
+            raise _not_there("jail", no_jail)
     no_guard = missing("landlock")
     if not no_guard:
         open_ = "; this kernel's Landlock lets signals out" if lets_signals_out() else ""
         return Confinement("guard", "landlock", f"{no_jail or 'guard was asked for'}{open_}")
     if asked == "guard":
-        raise _missing("guard", no_guard, "Use a kernel with Landlock (Linux 6.2), switched on.")
+        raise _not_there("guard", no_guard)
     return Confinement("off", "none", f"{no_jail}; no guard by Landlock: {no_guard}")
 
 
-def _missing(level: str, why: str, fix: str) -> CapabilityMissing:
-    return CapabilityMissing(
+def _not_there(level: str, why: str) -> ConfinementMissing:
+    return ConfinementMissing(
         f"The confinement {level!r} is not available here: {why}.",
         why="A program would reach more than was asked for.",
-        fix=fix,
+        fix=cures(),
         opt_out=Advice(
             "Use confine='auto', which takes the strongest level there is and says which.",
             "Use --confine auto, which takes the strongest level there is and says which.",

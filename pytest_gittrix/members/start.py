@@ -132,6 +132,8 @@ class MemberStart:
     def run(self, request: StartRequest, id_: str | None) -> Life:
         """Start a session; raises as ``Members.start``."""
         request.check()
+        if request.command is not None:
+            self.team.agents.at(request.confine, request.limits).require()
         engine = self.team.engine
         name, lease = claim_id(engine.store, engine.services.make_id, id_)
         record = self.team.record(name)

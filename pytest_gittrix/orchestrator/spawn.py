@@ -52,6 +52,7 @@ class Spawner:
     def worker(self, config: SpawnConfig) -> str:
         """Spawn a worker session, and return its id, as ``Orchestrator.spawn`` documents."""
         config.check()
+        self.board.agents.at(config.confine, check_limits(config.limits)).require()
         project = self.board.project(config.project_id)
         agent = project.agent(config.agent)
         tracked = issue_of(project, config)
@@ -69,6 +70,7 @@ class Spawner:
         One that was killed is restored; one that cannot be restored gets a successor, ``<prefix>-orchestrator-2`` and so on.
         """
         config.check()
+        self.board.agents.at(config.confine, check_limits(config.limits)).require()
         project = self.board.project(config.project_id)
         agent = project.agent(config.agent)
         name = orchestrator_id(project.ids)

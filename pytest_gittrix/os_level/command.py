@@ -40,8 +40,8 @@ def check_variables(environment: Mapping[str, str]) -> None:
         raise InvalidInput(f"{wrong[0]!r} cannot be the name of a variable.", fix="Use one without =, of one character or more.")
 
 
-def check_level(level: object) -> Level:
-    """Validate a level of confinement.
+def check_level(level: object, name: str = "confine") -> Level:
+    """Validate a level of confinement that an argument or variable of a name has.
 
     Raises:
         InvalidInput: it is none; the message lists those there are.
@@ -50,7 +50,7 @@ def check_level(level: object) -> Level:
         if level == known:
             return known
     raise InvalidInput(
-        f"confine={level!r} is no level of confinement.",
+        f"{name}={level!r} is no level of confinement.",
         why="It decides what an agent's programs can reach.",
         fix=f"Use one of: {', '.join(LEVELS)}.",
     )

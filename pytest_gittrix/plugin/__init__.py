@@ -7,8 +7,9 @@ is in other modules.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,14 +128,37 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Skip a test whose fixtures want programs confined on a machine where nothing confines them, if that is asked for."""
+    with _where_nothing_confines(item.config):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that passed, if the script of its model is not used up, or was asked for more than it has."""
-    result = yield
+    """Skip a test whose programs nothing confines, if that is asked for; fail one that passed without its model's script being used up."""
+    with _where_nothing_confines(item.config):
+        result = yield
     check = getattr(getattr(item, "funcargs", {}).get("gittrix_model"), "check", None)
     if check is not None:
         check()
     return result
+
+
+@contextmanager
+def _where_nothing_confines(config: pytest.Config) -> Iterator[None]:
+    """Skip, or say how to skip, where a block fails because nothing confines programs here."""
+    try:
+        yield
+    except Exception as problem:
+        errors = sys.modules.get("pytest_gittrix.errors")  # who raises the error has loaded it
+        if errors is None or not isinstance(problem, errors.ConfinementMissing):
+            raise
+        if _resolved(config).unconfined == "skip":
+            pytest.skip(problem.fact)
+        problem.add_note("Or skip such tests: --gittrix-unconfined=skip.")
+        raise
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -104,6 +104,7 @@ OPTIONS: Final = (
         ("no", "yes"),
         switch=True,
     ),
+    Option("unconfined", "fail", "what becomes of tests whose programs nothing on this machine confines", ("fail", "skip")),
     Option("workspace", "clone", "what agents work in", WORKSPACES),
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
@@ -170,6 +171,7 @@ class GittrixConfig(NamedTuple):
         artifacts: the absolute path of the directory for bundles of failed tests; None for no bundles.
         git: absolute path of the git program, or the plain name if PATH is to decide.
         git_variables: ``drop`` or ``keep``.
+        unconfined: ``fail`` or ``skip``.
         profile: ``quick``, ``default`` or ``soak``.
         system: the session system under test, if one was named.
         conformance_report: the absolute paths of the reports on the conformance clauses.
@@ -192,6 +194,7 @@ class GittrixConfig(NamedTuple):
     freeze_children: Literal["yes", "no"]
     model: Literal["auto", "replay", "once", "new", "rewrite", "live"]
     model_lenient: Literal["no", "yes"]
+    unconfined: Literal["fail", "skip"]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"]
     keep: Literal["failed", "all", "none"]
     artifacts: Path | None

@@ -44,6 +44,7 @@ from pytest_gittrix.engine.operations.caller import make_mark, on_behalf_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,
+    ConfinementMissing,
     ExtraMissing,
     GittrixError,
     PromoteFailed,
@@ -391,6 +392,17 @@ def _a_durable_without_a_forge(bench: Bench) -> object:
 @provokes("CAPABILITY_MISSING", "workspace kind cannot do what the caller requested")
 def _a_program_in_a_workspace_without_files(bench: Bench) -> object:
     return bench.session(workspace="lazy").for_agent().run(["true"])
+
+
+@provokes(
+    "CAPABILITY_MISSING",
+    "as `ConfinementMissing`, nothing on this machine confines programs as requested, and the message says what is in the way",
+)
+def _a_jail_where_there_is_none(bench: Bench) -> object:
+    bench.patch.setattr("pytest_gittrix.confine.choose.missing", lambda means: f"{means} does not work")
+    with pytest.raises(ConfinementMissing, match="no jail by bubblewrap: bwrap does not work") as missing:
+        bench.session().for_agent().run(["true"], confine="jail")
+    raise missing.value
 
 
 @provokes(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gittrix.confine import confinement
+from pytest_gittrix.confine import strongest
 from pytest_gittrix.model.answers.script import call, stop
 from pytest_gittrix.testing.world import World
 
@@ -42,7 +42,7 @@ def test_a_client_in_the_process_and_a_program_ask_the_same_model(run: Run) -> N
     run(source).assert_outcomes(passed=1)
 
 
-@pytest.mark.skipif(confinement("auto").level == "off", reason="nothing to confine with")
+@pytest.mark.skipif(strongest().level == "off", reason="nothing to confine with")
 @pytest.mark.parametrize("level", ["guard", "jail"])
 def test_a_confined_program_reaches_the_model_and_nothing_else(run: Run, level: str) -> None:
     from support.frameworks import available

@@ -125,9 +125,8 @@ def test_an_agent_that_nothing_confines_is_not_started(
 ) -> None:
     from pytest_gittrix.cli.main import main
     from pytest_gittrix.confine import choose
-    from pytest_gittrix.confine.command import Confinement
 
-    monkeypatch.setattr(choose, "_confinement", lambda *_: Confinement("off", "none", "no means"))
+    monkeypatch.setattr(choose, "missing", lambda means: f"{means} does not work")
 
     assert main(["acp", "--store", str(tmp_path / "store"), "--json", "--", sys.executable]) == 1
     assert "CAPABILITY_MISSING" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.evals import SOLVES, agent_file, case, command_file, ran, suite, write
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import confinement, strongest
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.results.store import RunStore
@@ -111,7 +111,7 @@ def test_where_the_suite_and_the_run_are_does_not_matter(tmp_path: Path) -> None
 
 
 def test_in_a_jail_even_the_paths_that_an_agent_sees_are_the_same(tmp_path: Path) -> None:
-    if confinement("auto").level != "jail":
+    if strongest().level != "jail":
         pytest.skip(f"there is no jail here: {confinement('auto').why}")
     place, agent = suite(tmp_path, "a", "b"), f"{command_file(tmp_path, DRAWS)} tell"
     one, other = (ran(place, tmp_path, agent, out=tmp_path / name / "run", confine="jail") for name in ("one", "other"))
@@ -122,7 +122,7 @@ def test_in_a_jail_even_the_paths_that_an_agent_sees_are_the_same(tmp_path: Path
 
 
 def test_in_a_jail_the_whole_environment_of_an_agent_is_the_same(tmp_path: Path) -> None:
-    if confinement("auto").level != "jail":
+    if strongest().level != "jail":
         pytest.skip(f"there is no jail here: {confinement('auto').why}")
     agent = "sh -c 'env | sort > told.txt; umask >> told.txt'"
     one, other = (ran(suite(tmp_path / name), tmp_path / name, agent, confine="jail") for name in ("one", "other"))

@@ -7,21 +7,26 @@ engine knows the agent's processes (docs/explanation/isolation.md).
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 from support.agent_processes import on_linux
+from support.daemon import LONG
 from support.gate import CODING_AGENT, FOR_PEOPLE, LAUNCHERS, MODEL_KEY, Gate
 from support.gateway import serving
+from support.unconfinable import ROOT, on_a_machine_without
 
-from pytest_gittrix.confine.choose import confinement, missing
+from pytest_gittrix.confine.choose import missing, strongest
 
 pytestmark = on_linux
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/confinement.md"
-ROW: Final = re.compile(r"^\| ([^|]+) \| (\*\*yes\*\*|no) \| (no) \|$", re.MULTILINE)
+ROW: Final = re.compile(r"^\| ([^|]+) \| (\*\*yes\*\*|no) \| (no) \| (not started) \|$", re.MULTILINE)
 ATTEMPTS: Final = {
     "has a variable that is for people": False,
     "read the daemon's key": True,
@@ -47,7 +52,7 @@ def tried(launcher: str, level: str | None, root: Path, monkeypatch: pytest.Monk
         return gate.got(LAUNCHERS[launcher](gate))
 
 
-@pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
+@pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_by_default_nothing_gets_through(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(launcher, None, tmp_path, monkeypatch) == NOTHING
@@ -86,7 +91,30 @@ def test_an_agent_reaches_the_model_that_is_listed_and_nothing_else(launcher: st
     assert summaries == [{"passed": 1, "refused": 1, "refused_targets": ["POST /anthropic/v1/files"]}]
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_where_nothing_confines_no_agent_is_started(launcher: str, tmp_path: Path) -> None:
+    argv = on_a_machine_without(tmp_path / "bin", sys.executable, "-m", "support.gate", launcher, str(tmp_path / "gate"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=LONG, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Nothing confines programs here" in done.stdout
+    assert "GITTRIX_CONFINE=off" in done.stdout
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_where_nothing_confines_a_person_asks_for_off_by_name(launcher: str, tmp_path: Path) -> None:
+    argv = on_a_machine_without(tmp_path / "bin", sys.executable, "-m", "support.gate", launcher, str(tmp_path / "gate"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "GITTRIX_CONFINE": "off"}
+
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=LONG, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+
+
 def test_the_page_says_the_same() -> None:
-    said = {name: off == "**yes**" for name, off, default in ROW.findall(PAGE.read_text(encoding="utf-8")) if default == "no"}
+    rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
+    said = {name: off == "**yes**" for name, off, default, nothing in rows if (default, nothing) == ("no", "not started")}
 
     assert {name: said.get(name) for name in ATTEMPTS} == ATTEMPTS

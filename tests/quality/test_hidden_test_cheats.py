@@ -14,13 +14,13 @@ from typing import NamedTuple
 import pytest
 from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
 
-from pytest_gittrix.confine.choose import Place, confinement, run, toolchain
+from pytest_gittrix.confine.choose import Place, confinement, run, strongest, toolchain
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
-LEVEL = confinement("auto").level
+LEVEL = strongest().level
 USUAL = ("reads what the test expects", "every report passes")
 """The cheats that run always, beside the process of the tests and lured into it."""
 

@@ -251,3 +251,19 @@ LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
     "POST /api/orchestrator/sessions": by_daemons_projects,
 }
 """Every launcher of agents that stay: it starts the gate's agent, and gives its workspace."""
+
+
+def outcome(launcher: str, root: Path) -> str:
+    """What becomes of a launcher on this machine that is told no level: ``started``, or what is said by whoever refuses."""
+    with Gate.open(root, None) as gate:
+        try:
+            gate.said(LAUNCHERS[launcher](gate))
+        except Exception as problem:
+            sessions = [*(gate.home / "sessions").glob("*/events.jsonl")]
+            assert len(sessions) == 1, sessions  # the other person's
+            return str(problem)
+    return "started"
+
+
+if __name__ == "__main__":
+    print(outcome(sys.argv[1], Path(sys.argv[2])))

@@ -13,7 +13,7 @@ from support.agent_processes import on_linux
 from support.gate import FOR_PEOPLE, ROOT, Gate
 from support.model_server import ModelServer, use
 
-from pytest_gittrix.confine import confinement
+from pytest_gittrix.confine import strongest
 from pytest_gittrix.extras import missing
 
 pytestmark = on_linux
@@ -114,7 +114,7 @@ LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
 """By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
 
 
-@pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
+@pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 @pytest.mark.parametrize("extra", LAUNCHERS)
 def test_by_default_nothing_gets_through(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := missing(extra) or missing("serve"):

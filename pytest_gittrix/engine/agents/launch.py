@@ -81,6 +81,14 @@ class AgentSettings:
         found = self if confine is None else replace(self, confine=confine)
         return found if limits is None else replace(found, limits=limits.or_else(self.limits))
 
+    def require(self) -> None:
+        """Check that this machine can confine agents so, before anything is made for one.
+
+        Raises:
+            CapabilityMissing: it cannot.
+        """
+        confinement(self.confine, self.network, self.limits)
+
     def start(
         self,
         command: Sequence[str],

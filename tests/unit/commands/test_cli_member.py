@@ -10,7 +10,7 @@ from support.cli import Cli
 from support.daemon import Staff, wait_until
 
 from pytest_gittrix.commands.render import confinement_note
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import strongest
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_a_start_that_fails_leaves_nothing(cli: Cli, staff: Staff) -> None:
 
 
 def test_limits_of_the_command_line_and_of_the_team_file_hold_together(cli: Cli, staff: Staff) -> None:
-    if confinement("auto").level == "off":
+    if strongest().level == "off":
         pytest.skip("nothing confines programs here")
     staff.hires('limits = {memory = "2GB", processes = 900}\ncommand = ["true"]')
     started = cli("member", "start", "eve", "--confine", "auto", "--limit", "processes=40", "--limit", "disk=1G")

@@ -11,7 +11,7 @@ import pytest
 from support.cli import Cli
 from support.daemon import LONG, wait_until
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import strongest
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 
@@ -47,7 +47,7 @@ def created(cli: Cli, id_: str) -> dict[str, Any]:
 
 
 def test_limits_of_an_agent_are_told_with_its_confinement(cli: Cli, agents: AgentKit) -> None:
-    if confinement("auto").level == "off":
+    if strongest().level == "off":
         pytest.skip("nothing confines programs here")
     spawned = cli("session", "spawn", "parser", "--agent", "other", "--confine", "auto", "--limit", "processes=40", "--limit", "memory=2GB")
 

@@ -17,9 +17,9 @@ from support.confined import LONG, available
 from support.engine import Site, open_site
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement, missing
+from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement, missing, strongest
 from pytest_gittrix.engine.agents.launch import AgentSettings
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
+from pytest_gittrix.errors import CapabilityMissing, ConfinementMissing, InvalidInput, SessionExpired
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.linux import gain_nothing_by_exec
 from pytest_gittrix.os_level.seccomp import failing, install
-from pytest_gittrix.confine.choose import Confinement, Place, confinement, run
+from pytest_gittrix.confine.choose import Confinement, Place, confinement, run, strongest
 
 os.environ["PATH"] = sys.argv[2]
 gain_nothing_by_exec()
@@ -43,6 +43,7 @@ for level in ("auto", "off", "guard", "jail"):
         answers[level] = [found.level, found.by, found.why]
     except GittrixError as problem:
         answers[level] = [problem.code, str(problem)]
+answers["strongest"] = [strongest().level, strongest().by, strongest().why]
 for level, by in (("guard", "landlock"), ("jail", "namespaces")):
     try:
         ended = run(["touch", by], Place(Path(sys.argv[1])), Confinement(level, by), environment={"PATH": os.defpath})
@@ -66,18 +67,37 @@ def answers_without(directory: Path, *calls: str) -> dict[str, list[Any]]:
 
 
 def test_auto_takes_the_strongest_there_is_and_says_why_it_is_not_stronger() -> None:
-    found = confinement()
+    found = strongest()
 
     means = [by for by in ("bwrap", "namespaces", "landlock") if not missing(by)]  # type: ignore[arg-type]
     assert found.by == (means[0] if means else "none")
     assert found.level == {"bwrap": "jail", "namespaces": "jail", "landlock": "guard", "none": "off"}[found.by]
     assert bool(found.why) == (found.level != "jail")
-    assert confinement("auto") == found
+    if means:
+        assert confinement() == confinement("auto") == found
 
 
 def test_off_is_there_in_any_case_and_says_that_it_was_asked_for() -> None:
     assert confinement("off") == Confinement("off", "none", "off was asked for")
     assert [str(confinement("off")), str(Confinement("jail", "bwrap"))] == ["off", "jail(bwrap)"]
+
+
+def test_a_variable_names_the_level_that_auto_stands_for_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITTRIX_CONFINE", "off")
+    assert confinement() == confinement("auto") == Confinement("off", "none", "off was asked for")
+    if strongest().level == "jail":
+        assert confinement("jail").level == "jail"
+    monkeypatch.setenv("GITTRIX_CONFINE", "jail")
+    monkeypatch.setattr("pytest_gittrix.confine.choose.missing", lambda means: "" if means == "landlock" else "no namespaces")
+    assert confinement("guard").level == "guard"
+    with pytest.raises(ConfinementMissing, match="'jail' is not available"):
+        confinement()
+    monkeypatch.undo()
+    monkeypatch.setenv("GITTRIX_CONFINE", "auto")
+    assert strongest().level in ("off", strongest().level)
+    monkeypatch.setenv("GITTRIX_CONFINE", "none")
+    with pytest.raises(InvalidInput, match="GITTRIX_CONFINE='none' is no level"):
+        confinement()
 
 
 @pytest.mark.parametrize("level", ["", "JAIL", "bwrap", "none", True, 1])
@@ -117,14 +137,20 @@ def test_what_cannot_be_confined_is_an_error_and_is_not_run(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "work").iterdir()] == []
 
 
-def test_without_anything_auto_is_off_and_says_why_and_every_other_level_is_an_error(tmp_path: Path) -> None:
+def test_without_anything_every_level_is_an_error_that_says_why_but_for_off(tmp_path: Path) -> None:
     answers = answers_without(tmp_path, "unshare", "landlock_create_ruleset")
 
-    assert answers["auto"][:2] == ["off", "none"]
-    assert "no jail by bubblewrap" in answers["auto"][2]
-    assert "no guard by Landlock: this kernel has no Landlock, or refuses it: " in answers["auto"][2]
-    assert [answers[level][0] for level in ("guard", "jail")] == ["CAPABILITY_MISSING", "CAPABILITY_MISSING"]
+    assert [answers[level][0] for level in ("auto", "guard", "jail")] == ["CAPABILITY_MISSING"] * 3
+    fact, why, cure, opt_out = answers["auto"][1].splitlines()
+    assert "no jail by bubblewrap" in fact
+    assert "no guard by Landlock: this kernel has no Landlock, or refuses it: " in fact
+    assert "read secrets" in why
+    assert "Landlock" in cure
+    assert "confine='off'" in opt_out
+    assert "GITTRIX_CONFINE=off" in opt_out
     assert answers["off"] == ["off", "none", "off was asked for"]
+    assert answers["strongest"][:2] == ["off", "none"]
+    assert answers["strongest"][2] in fact
 
 
 # Sessions ----------------------------------------------------------------------------------------------------------------------
@@ -203,7 +229,11 @@ def test_a_program_is_confined_unless_off_is_named(tmp_path: Path) -> None:
     with open_site(tmp_path / "site") as site, open_site(tmp_path / "free", ephemeral=LocalEphemeral(confine="off")) as free:
         agent = site.start().for_agent()
 
-        assert (agent.run(read, timeout=LONG).stdout == b"") == (confinement().level != "off")
+        if strongest().level == "off":
+            with pytest.raises(ConfinementMissing):
+                agent.run(read, timeout=LONG)
+        else:
+            assert agent.run(read, timeout=LONG).stdout == b""
         assert agent.run(read, confine="off", timeout=LONG).stdout == b"secret\n"
         assert free.start().for_agent().run(read, timeout=LONG).stdout == b"secret\n"
 

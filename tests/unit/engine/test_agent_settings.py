@@ -13,7 +13,7 @@ from support.agent_processes import on_linux
 
 from pytest_gittrix import World
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import Confinement, confinement
+from pytest_gittrix.confine.choose import Confinement, strongest
 from pytest_gittrix.engine.agents.launch import INHERITED, NETWORK_LOG, AgentSettings, network_summary, settings_for
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -109,7 +109,7 @@ def start(settings: AgentSettings, command: list[str], tmp_path: Path) -> tuple[
 
 
 @on_linux
-@pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
+@pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_confined_agents_program_is_found_and_what_is_beside_it_is_not(program: Path, tmp_path: Path, linked: bool) -> None:
     named = program
@@ -120,12 +120,12 @@ def test_a_confined_agents_program_is_found_and_what_is_beside_it_is_not(program
 
     workspace, (confined,) = start(AgentSettings(), [str(named)], tmp_path)
 
-    assert confined.level == confinement().level
+    assert confined.level == strongest().level
     assert ((workspace / "done").exists(), (workspace / "seen").read_text()) == (True, "")
 
 
 @on_linux
-@pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
+@pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 def test_what_is_named_is_readable(program: Path, tmp_path: Path) -> None:
     workspace, _ = start(AgentSettings(readable=(program.parent,)), [str(program)], tmp_path)
 

@@ -13,7 +13,7 @@ from support.acp_program import agent_that
 from support.evals import agent_file, command_file, ran, suite, write
 from support.patience import long_enough
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import confinement, strongest
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED
@@ -87,7 +87,7 @@ def test_two_samples_do_not_see_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["guard", "jail"])
 def test_a_confined_agent_sees_neither_the_solution_nor_durable_nor_the_run(tmp_path: Path, level: str) -> None:
-    if level not in (confinement("auto").level, "guard") or confinement("auto").level == "off":
+    if level not in (strongest().level, "guard") or strongest().level == "off":
         pytest.skip(f"there is no {level} here: {confinement('auto').why}")
     place = suite(tmp_path, more='gold = "gold.patch"\n', extra={"gold.patch": "secret"})
     body = f"""
@@ -209,7 +209,7 @@ def test_a_word_that_is_no_path_stays_as_it_is_for_the_workspace(tmp_path: Path,
 
 
 def test_an_agent_that_passes_a_limit_of_the_run_fails_and_its_record_says_why(tmp_path: Path) -> None:
-    if confinement("auto").level == "off":
+    if strongest().level == "off":
         pytest.skip("nothing confines programs here")
     hog = command_file(tmp_path, "while True: pass")
     summary = ran(suite(tmp_path), tmp_path, hog, confine="auto", limits=ResourceLimits(cpu_seconds=0.5))

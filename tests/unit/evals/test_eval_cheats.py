@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.evals import agent_file, command_file, left_in, ran, suite
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import confinement, strongest
 from pytest_gittrix.evals.inputs.sample_record import Record
 
 TEST = "import app\n\n\ndef test_it():\n    assert app.VERSION == 2\n"
@@ -31,7 +31,7 @@ def writing(root: Path, path: str, text: str) -> str:
 
 
 def jailed() -> str:
-    level = confinement("auto").level
+    level = strongest().level
     if level != "jail":
         pytest.skip(f"there is no jail here: {confinement('auto').why}")
     return level

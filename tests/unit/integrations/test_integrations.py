@@ -19,7 +19,7 @@ from support.frameworks import discard_while
 from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.confine.choose import confinement, missing_layers
+from pytest_gittrix.confine.choose import missing_layers, strongest
 from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
@@ -31,7 +31,7 @@ from pytest_gittrix.mcp.tools import SessionTools
 from pytest_gittrix.testing.world import World
 
 FILES = {"app.py": "v1\n", "README.md": "# A project\n"}
-STRONGEST = confinement("auto").level
+STRONGEST = strongest().level
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.git import GitRepo
 from support.members import Crew
 
 from pytest_gittrix import points
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import strongest
 from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import InvalidInput, PersonRequired, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
@@ -450,7 +450,7 @@ def test_what_is_no_members_session_is_refused_by_every_verb(crew: Crew, verb: s
 
 
 def test_an_agent_that_passes_a_limit_is_ended_its_work_is_saved_and_the_record_names_the_limit(crew: Crew) -> None:
-    if confinement("auto").level == "off":
+    if strongest().level == "off":
         pytest.skip("nothing confines programs here")
     too_many = ["sh", "-c", "echo new > projects/app/new.txt; for i in 1 2 3 4 5 6; do sleep 60 & done; wait"]
     members = crew.manager(confine="auto", limits={"memory": "2GB", "processes": 900})

@@ -14,7 +14,7 @@ import pytest
 from support.engine import at_point, passed
 from support.orchestrator import Led, Tracked, leading, on_linux
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.choose import strongest
 from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import (
     AdapterUnavailable,
@@ -388,7 +388,7 @@ def test_a_recovery_leaves_alone_what_is_being_spawned(led: Led) -> None:
 
 
 def test_a_restored_agent_has_the_limits_that_it_had_and_the_record_names_the_one_it_passed(led: Led) -> None:
-    if confinement("auto").level == "off":
+    if strongest().level == "off":
         pytest.skip("nothing confines programs here")
     agent = CommandAgent("sh", ("/bin/sh", "-c", "for i in 1 2 3 4 5 6; do sleep 60 & done; wait"))
     lead = led.another(led.project(agents=(agent,)), confine="auto", limits={"memory": "2GB"})

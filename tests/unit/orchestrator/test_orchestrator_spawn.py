@@ -17,7 +17,7 @@ from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import confinement, missing_layers
+from pytest_gittrix.confine.choose import missing_layers, strongest
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.config import slug_of
 from pytest_gittrix.orchestrator.flat_files import read
@@ -85,7 +85,7 @@ def test_its_agent_runs_in_the_workspace_and_knows_what_it_is_for(led: Led) -> N
     assert expected.items() <= facts["environment"].items()
 
 
-@pytest.mark.skipif(confinement("auto").level == "off", reason=confinement("auto").why)
+@pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 def test_where_workspaces_are_confined_its_agent_is_too(tmp_path: Path) -> None:
     with leading(tmp_path) as led:
         (led.site.durable.path / "secret.txt").write_text("hunter2")

@@ -35,6 +35,8 @@ LISTENER, CONNECTION = b"l", b"c"
 """What a gateway is handed: a socket to accept connections on, or one connection."""
 TCP = "tcp://"
 """What an address begins with that is reached by other protocols than TLS."""
+PRIVATE = "private:"
+"""What an entry begins with whose host may be on a private network, or this machine."""
 
 HEAD_SECONDS = 15.0
 CONNECT_SECONDS = 20.0
@@ -372,14 +374,14 @@ class Gateway:
             )
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                address = await _checked_address(host, int(port), said, by_pattern="*" in entry)
+                address = await _checked_address(host, int(port), said, entry)
                 far_reader, far_writer = await asyncio.open_connection(address, int(port))
         except (OSError, TimeoutError) as problem:
             raise Refused(f"{host}:{port} cannot be reached: {problem or 'it did not answer in time'}.", said, 502) from None
         try:
             writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
             await writer.drain()
-            if not entry.startswith(TCP):
+            if not entry.removeprefix(PRIVATE).startswith(TCP):
                 async with asyncio.timeout(HEAD_SECONDS):
                     hello = await read_client_hello(reader)
                 named = None if hello is None else server_name(hello[1])
@@ -394,7 +396,7 @@ class Gateway:
 
     def _entry(self, host: str, port: int) -> str | None:
         for entry in self._addresses:
-            listed, _, its_port = entry.removeprefix(TCP).rpartition(":")
+            listed, _, its_port = entry.removeprefix(PRIVATE).removeprefix(TCP).rpartition(":")
             if int(its_port) != port:
                 continue
             if listed == host or (listed.startswith("*.") and host.endswith(listed[1:]) and len(host) > len(listed[1:])):
@@ -415,11 +417,12 @@ def _is_numeric(host: str) -> bool:
     return True
 
 
-async def _checked_address(host: str, port: int, said: str, *, by_pattern: bool) -> str:
-    """The address that a listed host is reached at. What was listed as a number, or as ``localhost``, is taken as it is.
+async def _checked_address(host: str, port: int, said: str, entry: str) -> str:
+    """The address that a listed host is reached at.
 
     Raises:
-        Refused: the name leads to this machine or to its link; one that a pattern lets through, also to a private network.
+        Refused: the name leads to this machine's link, or its entry does not say ``private:`` and it leads to this machine or to a
+            private network. An address on a private network may be listed as a number, too.
         OSError: it cannot be resolved.
     """
     import asyncio
@@ -428,13 +431,30 @@ async def _checked_address(host: str, port: int, said: str, *, by_pattern: bool)
 
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
-    if host != "localhost" and not (_is_numeric(host) and not by_pattern):
-        for address in addresses:
-            its = getattr(address, "ipv4_mapped", None) or address
-            near = its.is_loopback or its.is_link_local or its.is_unspecified or its.is_multicast or its.is_reserved
-            if near or (by_pattern and not its.is_global):
-                raise Refused(f"{host} leads to {address}, which is not on the network that its name stands for.", said)
+    listed = entry.startswith(PRIVATE)
+    by_number = "*" not in entry and _is_numeric(host)
+    for address in addresses:
+        its = getattr(address, "ipv4_mapped", None) or address
+        leads = f"{host} leads to {address}, which is"
+        if not by_number and (its.is_link_local or its.is_unspecified or its.is_multicast or (its.is_reserved and not its.is_loopback)):
+            raise Refused(f"{leads} no address for a name to lead to.", said)
+        if not listed and (its.is_loopback or is_own(str(its))):
+            raise Refused(f"{leads} this machine. The agent's launcher can list {PRIVATE}{entry.removeprefix('*.')}.", said)
+        if not listed and not by_number and not its.is_global:
+            raise Refused(f"{leads} on a private network. The agent's launcher can list {PRIVATE}{entry.removeprefix('*.')}.", said)
     return str(addresses[0])
+
+
+def is_own(address: str) -> bool:
+    """Whether an address is one of this machine's interfaces: whoever sends there sends from there. No packet is sent."""
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == address)
 
 
 async def _send_body(request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

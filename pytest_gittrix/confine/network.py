@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pytest_gittrix.confine.gateway import KEYS, PORT, TCP
+from pytest_gittrix.confine.gateway import KEYS, PORT, PRIVATE, TCP
 from pytest_gittrix.errors import InvalidInput
 
 PLACEHOLDER: Final = "the-key-is-added-outside"
 """What a program gets in place of a model's key, since clients refuse to start without one."""
 
 _ENTRY: Final = re.compile(
-    r"(?:tcp://)?(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?:[0-9]{1,5}", re.ASCII
+    r"(?:private:)?(?:tcp://)?(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?:[0-9]{1,5}", re.ASCII
 )
+_LOOPBACK: Final = re.compile(r"(?:tcp://)?(?:localhost|127(?:\.[0-9]+){1,3}):(?P<port>[0-9]+)")
 _MODEL: Final = "model:"
 _REQUEST: Final = re.compile(r"[A-Z]+ /[A-Za-z0-9._~/:-]*\*?")
 
@@ -125,7 +126,8 @@ class Reachable:
 
     Attributes:
         models: endpoints of models.
-        addresses: ``host:port`` for TLS, ``*.host:port`` for what is below a host, ``tcp://host:port`` for anything else.
+        addresses: ``host:port`` for TLS, ``*.host:port`` for what is below a host, ``tcp://host:port`` for anything else; behind
+            ``private:`` if the host may be on a private network, or this machine.
     """
 
     models: tuple[ModelEndpoint, ...]
@@ -179,7 +181,8 @@ def check_network(network: object) -> Network:
 
     Args:
         network: ``none``, ``all``, a ``ModelEndpoint`` or what has one as its ``endpoint``, an entry, or several of those. An entry is
-            ``model:anthropic``, ``model:openai``, ``model:gemini``, ``host:port``, ``*.host:port`` or ``tcp://host:port``.
+            ``model:anthropic``, ``model:openai``, ``model:gemini``, ``host:port``, ``*.host:port`` or ``tcp://host:port``; behind
+            ``private:`` a host, not a pattern, that is on a private network.
 
     Raises:
         InvalidInput: it is none of these.
@@ -197,20 +200,41 @@ def check_network(network: object) -> Network:
             models.append(entry)
         elif isinstance(entry, str) and entry.startswith(_MODEL) and entry.removeprefix(_MODEL) in MODELS:
             models.append(_as_configured(MODELS[entry.removeprefix(_MODEL)]))
-        elif isinstance(entry, str) and _ENTRY.fullmatch(entry.lower()) and 0 < int(entry.rpartition(":")[2]) < 1 << 16:
+        elif isinstance(entry, str) and _is_entry(entry.lower()):
+            _refuse_loopback(entry)
             addresses.append(entry.lower())
         else:
             raise InvalidInput(
                 f"network={entry!r} is no network of a confined program.",
                 why="It decides whom the program can reach.",
-                fix=f"Use one of none, all, {', '.join(_MODEL + name for name in MODELS)}, host:port, *.host:port, {TCP}host:port; "
-                "or a list of the last six, and of ModelEndpoint.",
+                fix=f"Use one of none, all, {', '.join(_MODEL + name for name in MODELS)}, host:port, *.host:port, {TCP}host:port, "
+                f"{PRIVATE}host:port; or a list of the last seven, and of ModelEndpoint.",
             )
     if len({one.name for one in models}) < len(models):
         raise InvalidInput(
             "Two endpoints of network have one name.", why="Their addresses would be the same.", fix="Name each differently."
         )
     return Reachable(tuple(models), tuple(addresses)) if entries else "none"
+
+
+def _is_entry(entry: str) -> bool:
+    pattern_of_private = entry.startswith(PRIVATE) and "*" in entry  # whoever owns a name below it would choose among our machines
+    return bool(_ENTRY.fullmatch(entry)) and 0 < int(entry.rpartition(":")[2]) < 1 << 16 and not pattern_of_private
+
+
+def _refuse_loopback(entry: str) -> None:
+    """Raise InvalidInput for an entry that names the loopback of this machine, unless it says ``private:``."""
+    found = _LOOPBACK.fullmatch(entry.lower())
+    if found is None:
+        return
+    server = f"127.0.0.1:{found['port']}"
+    raise InvalidInput(
+        f"network={entry!r} is a server of this machine, and a confined program does not get there by that name.",
+        why="localhost is the program's own, and clients ask no proxy for it.",
+        fix=f'For a model, give ModelEndpoint("mine", "http://{server}", ("POST /v1/chat/completions",)); for another server, give a jail '
+        'its Unix socket (sockets=), or network="all".',
+        opt_out=f"{PRIVATE}localhost:{found['port']} lists it for a program that asks the proxy for localhost, too (NO_PROXY= without it).",
+    )
 
 
 def _as_configured(model: ModelEndpoint) -> ModelEndpoint:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +49,7 @@ def endpoint(tmp_path: Path, server: Server, certificates: Path) -> Iterator[Ope
 @pytest.fixture
 def proxy(tmp_path: Path, server: Server) -> Iterator[OpenGateway]:
     """A gateway that is a proxy to the server, by its name."""
-    with open_gateway(tmp_path, [f"LocalHost:{server.port}"]) as gateway:
+    with open_gateway(tmp_path, [f"private:LocalHost:{server.port}"]) as gateway:
         yield gateway
 
 
@@ -217,7 +220,7 @@ def test_a_name_that_is_not_listed_is_refused_and_the_answer_says_what_is(host: 
     answer = proxy.send(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
 
     assert re.match(rb"HTTP/1.1 40[03] ", answer)
-    assert host.startswith("[") or f"may reach: localhost:{server.port}." in answer.decode()
+    assert host.startswith("[") or f"may reach: private:localhost:{server.port}." in answer.decode()
     assert proxy.decisions() == [("refused", f"CONNECT {target}")]
 
 
@@ -275,7 +278,13 @@ def resolve_as(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
         ("api.example:443", ["169.254.169.254"]),
         ("api.example:443", ["93.184.215.14", "127.0.0.1"]),
         ("api.example:443", ["::ffff:127.0.0.1"]),
+        ("api.example:443", ["::1"]),
         ("api.example:443", ["0.0.0.0"]),
+        ("api.example:443", ["10.0.0.1"]),
+        ("api.example:443", ["100.64.0.1"]),
+        ("api.example:443", ["93.184.215.14", "fd00::1"]),
+        ("private:api.example:443", ["169.254.169.254"]),
+        ("private:api.example:443", ["0.0.0.0"]),
         ("*.example:443", ["10.0.0.1"]),
         ("*.example:443", ["192.168.1.1"]),
     ],
@@ -291,7 +300,46 @@ def test_a_name_that_leads_to_this_machine_or_elsewhere_near_is_refused(
             answer = all_of(client)
 
     assert answer.startswith(b"HTTP/1.1 403 ")
-    assert b"which is not on the network that its name stands for" in answer
+    assert b"api.example leads to " in answer
+    never = any(one in answer for one in (b"169.254.169.254", b"0.0.0.0"))
+    assert (b"can list private:" in answer) is not never
+
+
+@pytest.mark.parametrize("entry", ["private:api.example:{port}", "private:tcp://api.example:{port}"])
+def test_a_name_on_a_private_network_is_listed_as_such(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server, open_gateway(tmp_path, [entry.format(port=server.port)]) as gateway:
+        client = socket.create_connection(("127.0.0.1", gateway.port))
+        resolve_as(monkeypatch, "127.0.0.1")
+        with client:
+            client.sendall(f"CONNECT api.example:{server.port} HTTP/1.1\r\n\r\n".encode())
+            assert client.recv(4096) == b"HTTP/1.1 200 Connected\r\n\r\n"
+
+
+ADDRESS = """
+import fcntl, socket, struct
+from pytest_gittrix.confine.gateway import is_own
+
+def interface(call, name, address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        family = struct.pack("=H2x4s8x", socket.AF_INET, socket.inet_aton(address))
+        fcntl.ioctl(control, call, struct.pack("16s16s", name, family))
+
+SIOCSIFADDR, SIOCSIFFLAGS, UP = 0x8916, 0x8914, 1
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+    fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", UP))
+before = is_own("198.51.100.7")
+interface(SIOCSIFADDR, b"lo:1", "198.51.100.7")
+print(before, is_own("198.51.100.7"), is_own("198.51.100.8"), is_own("127.0.0.1"), is_own("2001:db8::1"))
+"""
+
+
+def test_every_address_of_this_machines_interfaces_is_its_own() -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-rn", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user can have no network namespace")
+    done = subprocess.run([unshare, "-rn", sys.executable, "-c", ADDRESS], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout == "False True False True False\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -307,7 +355,7 @@ def test_a_pattern_matches_what_is_below_a_name(host: str, matches: bool, tmp_pa
 
 
 def test_another_protocol_than_tls_is_listed_as_such(tmp_path: Path) -> None:
-    with serving() as server, open_gateway(tmp_path, [f"tcp://localhost:{server.port}"]) as gateway:
+    with serving() as server, open_gateway(tmp_path, [f"private:tcp://localhost:{server.port}"]) as gateway:
         with gateway.tunnel(f"localhost:{server.port}") as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
@@ -317,13 +365,30 @@ def test_another_protocol_than_tls_is_listed_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["some", "", "host", "host:0", "host:70000", "*:443", "h*st:443", "https://host:443", "model:other", "-a:1", "a b:1", 7, None]
+    "entry",
+    [
+        *("some", "", "host", "host:0", "host:70000", "*:443", "h*st:443", "private:*.host:443"),
+        *("https://host:443", "model:other", "-a:1", "a b:1", 7, None),
+    ],
 )
 def test_what_is_no_network_is_refused_with_what_there_is(entry: object) -> None:
     with pytest.raises(
-        InvalidInput, match=r"none, all, model:anthropic, model:openai, model:gemini, host:port, \*\.host:port, tcp://host:port"
+        InvalidInput,
+        match=r"none, all, model:anthropic, model:openai, model:gemini, host:port, \*\.host:port, tcp://host:port, "
+        "private:host:port",
     ):
         check_network([entry])
+
+
+@pytest.mark.parametrize("entry", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST:8080", "tcp://127.0.0.1:8080", "127.1:8080"])
+def test_a_server_of_this_machine_is_refused_with_the_line_that_works(entry: str) -> None:
+    with pytest.raises(InvalidInput, match="is a server of this machine") as refused:
+        check_network([entry])
+
+    line = re.search(r"ModelEndpoint\(.*?\)\)", str(refused.value))
+    assert line
+    assert check_network([eval(line[0], {"ModelEndpoint": ModelEndpoint})])
+    assert str(check_network(["private:localhost:8080"])) == "private:localhost:8080"
 
 
 def test_entries_make_a_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_coding_agent_reaches_its_model_and_what_is_listed_and_nothing_else(
     with serving(authority) as model, serving(authority) as packages, serving(authority) as other:
         certificates = str(place.workspace / "ca.pem")
         endpoint = model_at(f"https://localhost:{model.port}", ca=certificates, variables=(("MY_URL", "{url}"),))
-        listed = replace(confinement, network=check_network([endpoint, f"localhost:{packages.port}"]))
+        listed = replace(confinement, network=check_network([endpoint, f"private:localhost:{packages.port}"]))
         ended = replace(place, confinement=listed).run(
             sys.executable, "-I", "-c", CODING_AGENT, str(packages.port), str(other.port), environment={"MY_MODEL_KEY": KEY}
         )

@@ -5,7 +5,8 @@ BotMinter's table (docs/explanation/you-know-botminter.md); the first rule that 
 1. never: credentials, by their names (``workspaces.secrets.is_credential_file``). This rule comes before all others. A
    person can let a file through.
 2. runtime: state of the programs that ran, left in place. Any path below a directory ``.ralph``; and, unless a commit has it, any path
-   below ``logs``, ``locks`` or ``diagnostics`` at the root, and ``*.log``.
+   below ``logs``, ``locks`` or ``diagnostics`` at the root, and what is no source below such a directory elsewhere; ``*.log`` with its
+   rotations, ``*.pid``, and ``*.lock`` that is no package manager's. Sockets and pipes are in no commit anyway.
 3. commit: an uncommitted file of a project, on any branch but the default one (a detached HEAD is no default branch).
 4. commit: a file of the team's repository below ``specs/``, ``knowledge/`` or ``members/<member>/knowledge/``, on any branch.
 5. push: a committed file, on a branch that is ahead.
@@ -25,6 +26,14 @@ Disposition = Literal["never", "runtime", "commit", "push", "left"]
 """The rule that a file falls under; see the module."""
 
 _RUNTIME_ROOTS: Final = ("logs/", "locks/", "diagnostics/")
+_RUNTIME_NAMES: Final = re.compile(r".+\.pid|.*\.log(\.[0-9]+|\.gz)*", re.DOTALL)
+_OUTPUT: Final = re.compile(r"(.*/)?(logs|locks|diagnostics)/(.*/)?([^./]+|[^/]+\.(out|err|txt|gz|[0-9]+))", re.DOTALL)
+_PACKAGE_LOCKS: Final = re.compile(
+    r"berksfile|brewfile|buf|bun|cargo|chart|composer|conan|conda|conda-lock|deno|devbox|flake|gemfile|hatch|mise|mix|module\.bazel|npm"
+    r"|paket|pdm|pipfile|pixi|pnpm|podfile|poetry|pubspec|puppetfile|rebar|renv|shard|skaffold|spago|stack\.yaml|symfony|uv|vendir|yarn"
+    r"|.*(dependenc|require|package|plugin|toolchain|environment).*"
+)
+"""What stands before ``.lock`` in the names of what package managers write, in lower case: it belongs into a commit."""
 _TEAM: Final = re.compile(r"(specs|knowledge|members/[^/]+/knowledge)/.*", re.DOTALL)
 
 
@@ -33,7 +42,11 @@ def is_runtime(path: str, *, tracked: bool) -> bool:
     directories, _, name = path.rpartition("/")
     if ".ralph" in directories.split("/"):
         return True
-    return not tracked and (path.startswith(_RUNTIME_ROOTS) or name.endswith(".log"))
+    if tracked:
+        return False
+    if name.endswith(".lock"):
+        return not _PACKAGE_LOCKS.fullmatch(name.removesuffix(".lock").casefold()) or path.startswith(_RUNTIME_ROOTS)
+    return path.startswith(_RUNTIME_ROOTS) or bool(_RUNTIME_NAMES.fullmatch(name) or _OUTPUT.fullmatch(path))
 
 
 def classify(

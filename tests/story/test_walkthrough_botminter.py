@@ -348,7 +348,7 @@ class TestFinalization:
         assert path not in crew.app.text("ls-tree", "-r", "--name-only", "feature").splitlines()
         assert (crew.repo(life.id) / path).read_text() == "secret\n"
 
-    @pytest.mark.parametrize("path", ["logs/agent.log", "locks/run.lock", "diagnostics/heap.txt"])
+    @pytest.mark.parametrize("path", ["logs/agent.log", "locks/run.lock", "diagnostics/heap.txt", "app.lock", "agent.pid", "pkg/logs/x"])
     def test_leave_runtime_state_in_place(self, crew: Crew, path: str) -> None:
         life = crew.chat()
         crew.git(life.id, "checkout", "-q", "-b", "feature")

@@ -61,7 +61,12 @@ def test_names_that_only_look_like_credentials_are_files_like_any_other(path: st
 
 
 @pytest.mark.parametrize(
-    "path", [".ralph/state.json", "sub/.ralph/deep/er", "logs/today", "locks/loop", "diagnostics/a/b", "run.log", "sub/x.log"]
+    "path",
+    [
+        *(".ralph/state.json", "sub/.ralph/deep/er", "logs/today", "locks/loop", "diagnostics/a/b", "run.log", "sub/x.log"),
+        *("agent.pid", "run/agent.pid", "app.lock", "sub/db.lock", "SingletonLock.lock", "locks/cargo.lock"),
+        *("pkg/logs/x", "pkg/logs/deep/run.out", "pkg/logs/errors.txt", "app.log.1", "app.log.2.gz", "pkg/locks/loop"),
+    ],
 )
 def test_runtime_state_is_left_in_place(path: str) -> None:
     assert is_runtime(path, tracked=False)
@@ -74,7 +79,14 @@ def test_what_a_commit_has_is_no_runtime_state_unless_it_is_below_ralph(path: st
     assert of(f".ralph/{path}", tracked=True) == "runtime"
 
 
-@pytest.mark.parametrize("path", ["src/logs/a.py", "Cargo.lock", ".ralph", "src/.ralphy/x", "log", "catalog/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("src/logs/a.py", "src/logs/README.md", "pid", "my.pid.py", ".ralph", "src/.ralphy/x", "log", "catalog/x"),
+        *("Cargo.lock", "deep/poetry.lock", "uv.lock", "yarn.lock", "flake.lock", "MODULE.bazel.lock", "build-requirements.lock"),
+        *("gradle-dependencies.lock", ".terraform.lock.hcl", "gradle.lockfile"),
+    ],
+)
 def test_names_that_only_look_like_runtime_state_are_committed(path: str) -> None:
     assert of(path, tracked=False) == "commit"
 

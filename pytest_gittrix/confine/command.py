@@ -169,12 +169,13 @@ def launch(
         outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
         return replace(hearing(wanted.command, wanted.environment), directory=outside)
     kept_back, rest = _kept_back(wanted.environment)
+    spec = wanted.spec if os.geteuid() else {**wanted.spec, "set_ids": laid.workspace}
     if confinement.by == "bwrap":
-        jail = [*_bwrap(laid, wanted.spec, kept_back), "--", *argv]
+        jail = [*_bwrap(laid, spec, kept_back), "--", *argv]
         if bwrap_pipes is None:
-            return _launcher(wanted.spec, jail, rest)
+            return _launcher(spec, jail, rest)
         return hearing([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
-    return _launcher({**wanted.spec, "kept_back": kept_back}, argv, rest)
+    return _launcher({**spec, "kept_back": kept_back}, argv, rest)
 
 
 def hearing(argv: Sequence[str], environment: Mapping[str, str]) -> Launch:

@@ -22,6 +22,7 @@ from pytest_gittrix.confine.command import Confinement, Launch, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filter
+from pytest_gittrix.confine.kernel.set_ids import drop_set_ids
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code, is_out_of_sight
 from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.running import Finished, Keep, NeverStarted, Opening, Running, check_size
@@ -207,7 +208,7 @@ def _opened(
         return Opening(started, lambda finished, _: finished)
     if confinement.by == "bwrap":
         jailed = _InBubblewrap(held, with_terminal(argv) if terminal else argv, laid, confinement, streams, environment, cwd)
-        return Opening(jailed, jailed.conclude, _meter(confinement, laid, jailed.pid))
+        return Opening(jailed, _harmless(laid, jailed.conclude), _meter(confinement, laid, jailed.pid))
     log = held.enter_context(_passing_home()).with_name("network.jsonl") if isinstance(confinement.network, Reachable) else None
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
     program = ZygoteProgram({**wanted.spec, "terminal": terminal}, wanted.command, wanted.environment, streams)
@@ -217,7 +218,21 @@ def _opened(
             raise _not_confined(why)
         return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
 
-    return Opening(program, conclude, limit=program.limit)
+    return Opening(program, _harmless(laid, conclude), limit=program.limit)
+
+
+def _harmless(laid: Layout, conclude: Callable[[Finished, bytes], Finished]) -> Callable[[Finished, bytes], Finished]:
+    """The same, after what root's program left in its workspace gives nobody the rights of root."""
+    if os.geteuid() != 0:
+        return conclude
+
+    def concluded(finished: Finished, errors: bytes) -> Finished:
+        try:
+            return conclude(finished, errors)
+        finally:
+            drop_set_ids(laid.workspace)
+
+    return concluded
 
 
 @contextmanager

@@ -52,9 +52,13 @@ def main() -> NoReturn:
     try:
         if spec["by"] == "none":
             launcher.become_program()
-        if spec["by"] == "bwrap" and "limits" not in spec:
+        if spec["by"] == "bwrap" and "limits" not in spec and "set_ids" not in spec:
             launcher.become_bwrap()
         status = launcher.run()
+        if "set_ids" in spec:
+            from pytest_gittrix.confine.kernel.set_ids import drop_set_ids
+
+            drop_set_ids(spec["set_ids"])
         if launcher.limit is not None:
             _tell(launcher.limit, spec["limit_file"])
     except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
@@ -77,7 +81,8 @@ class Launcher:
     """Who starts a program in its confinement, and stays until nothing is left of it.
 
     Args:
-        spec: what is to be done: ``by`` what, ``cwd``, and what a guard allows or what a jail's root has.
+        spec: what is to be done: ``by`` what, ``cwd``, and what a guard allows or what a jail's root has; ``set_ids`` is the directory in
+            which no file keeps a set-user-id or set-group-id bit.
         command: the program and its arguments.
         environment: all its variables.
         refused: called with the reason why the program was not started.

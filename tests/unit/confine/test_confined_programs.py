@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -466,3 +467,36 @@ def test_a_jail_has_no_socket_to_whoever_runs_the_machine(jailed: Confined, stay
         ended = jailed.run(*vsock)
         assert (ended.code, ended.stdout) == (1, b""), ended
     assert jailed.run(sys.executable, "-I", "-c", code, "2").stdout == b"made\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="set-user-id bits of another user than root give nobody anything")
+@pytest.mark.parametrize("name", STRONGER)
+def test_no_file_of_a_program_of_root_keeps_a_bit_that_lets_others_be_root(name: str, tmp_path: Path) -> None:
+    place = Confined.make(tmp_path, available(name))
+    outside = tmp_path / "outside"
+    outside.touch()
+    outside.chmod(0o4755)
+    (place.workspace / "link").symlink_to(outside)
+    deep = "/".join(["d"] * 60)
+    script = f"mkdir -p {deep} shared && chmod g+s shared && for f in user group {deep}/both plain; do echo x > $f; done"
+    script += f" && chmod 4755 user && chmod 2755 group && chmod 6755 {deep}/both && chmod 755 plain && ls -l user >&2"
+
+    ended = place.run("sh", "-c", script)
+
+    assert (ended.code, ended.stderr[:10]) == (0, b"-rwsr-xr-x")
+    modes = [stat.S_IMODE((place.workspace / file).stat().st_mode) for file in ("user", "group", f"{deep}/both", "plain")]
+    assert modes == [0o755] * 4
+    assert stat.S_IMODE((place.workspace / "shared").stat().st_mode) & stat.S_ISGID, "what is made in a directory gives nobody a right"
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o4755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="set-user-id bits of another user than root give nobody anything")
+@pytest.mark.parametrize("name", STRONGER)
+def test_nor_of_one_that_stays_or_runs_too_long(name: str, tmp_path: Path) -> None:
+    place = Confined.make(tmp_path, available(name))
+    launch = wrapped(["sh", "-c", "touch one; chmod 4755 one"], place.place(), place.confinement, environment={"PATH": os.defpath})
+    done = subprocess.run(launch.argv, env=launch.environment, cwd=launch.directory, timeout=LONG, check=False)
+    ended = place.run("sh", "-c", "touch two; chmod 4755 two; sleep 600", timeout=3)
+
+    assert (done.returncode, ended.timed_out) == (0, True)
+    assert [stat.S_IMODE((place.workspace / file).stat().st_mode) for file in ("one", "two")] == [0o755] * 2

@@ -214,7 +214,7 @@ def _opened(
     program = ZygoteProgram({**wanted.spec, "terminal": terminal}, wanted.command, wanted.environment, streams)
 
     def conclude(finished: Finished, _: bytes) -> Finished:
-        if not finished.timed_out and (why := program.refusal()) is not None:
+        if not (finished.timed_out or finished.ended) and (why := program.refusal()) is not None:
             raise _not_confined(why)
         return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
 
@@ -304,7 +304,7 @@ class _InBubblewrap(Spawned):
 
     def conclude(self, finished: Finished, errors: bytes) -> Finished:
         """Translate how bubblewrap ended: with 1 if it cannot execute a program, and for a signal with 128 and its number."""
-        if finished.timed_out or finished.limit:
+        if finished.timed_out or finished.limit or finished.ended:
             return finished
         report = self._report()
         _end_first(report.get("child-pid"), report.get("pid-namespace"))

@@ -13,9 +13,9 @@ import selectors
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -33,6 +33,8 @@ _BEGINNING: Final = 1 << 12
 _MOST_IN_A_PIPE: Final = 1 << 20
 _END_OF_INPUT: Final = b"\x04"
 _LARGEST_TERMINAL: Final = (1 << 16) - 1
+_LOOK: Final = 1.0
+"""Real seconds between two looks whether a program has to end."""
 
 T = TypeVar("T")
 
@@ -51,6 +53,8 @@ class Finished:
         truncated: whether it wrote more than was asked for, and only a part of that is here.
         network: what the gateway decided, a line of JSON each, for a network that is a list.
         limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
+        ended: how its session ended while it ran (``expired`` or ``discarded``): it got SIGTERM for that, and what was left of it a few
+            seconds later was killed. None if the session goes on, or was promoted.
     """
 
     code: int | None
@@ -61,6 +65,7 @@ class Finished:
     truncated: bool = False
     network: tuple[str, ...] = ()
     limit: Limit | None = None
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,11 @@ class Running:
         if stdin is not None and terminal:
             self._end_terminal_input()
         self._killed = False
+        self._ended: str | None = None
+        self._held: AbstractContextManager[object] = nullcontext()
+        self._why_end: Callable[[], str | None] = lambda: None
+        self._grace: float | None = None
+        self._looked_at = real_seconds()
         self._started: Started | None = None
         self._was_started = False
         self._waker: int | None = None
@@ -302,6 +312,37 @@ class Running:
             if self._started is not None:
                 with suppress(OSError):  # it has ended
                     self._started.signal(number)
+
+    def hold(self, held: AbstractContextManager[object], why: Callable[[], str | None], grace: float) -> None:
+        """Have something held until nothing is left of it, and see to it that it ends once there is a reason; before it begins.
+
+        Args:
+            held: left at the end.
+            why: gives the reason, or None while it may run; asked each second, by the thread that attends it.
+            grace: as for ``end``.
+        """
+        self._held, self._why_end, self._grace = held, why, grace
+
+    def end(self, reason: str, grace: float) -> None:
+        """Tell it to end, and return at once. ``Finished.ended`` is the reason.
+
+        Args:
+            reason: why.
+            grace: real seconds from SIGTERM until it is killed with everything that it started.
+        """
+        with self.changed:
+            if self._is_over or self._ended is not None:
+                return
+            self._ended = reason
+            until = real_seconds() + grace
+            self._deadline = until if self._deadline is None else min(until, self._deadline)
+            self._terminate()
+            self.wake()
+
+    def _terminate(self) -> None:
+        if self._started is not None:
+            with suppress(OSError):  # it has ended
+                self._started.signal(SIGTERM)
 
     def kill(self) -> None:
         """End it with everything that it started, and wait for that. One that has ended stays as it ended."""
@@ -442,10 +483,10 @@ class Running:
         self._tell()
 
     def _attend(self) -> Finished:
-        with self.changed:
-            if self._killed:
-                return Finished(None, SIGKILL, b"", b"", timed_out=True)
-        with ExitStack() as held:
+        with self._held, ExitStack() as held:
+            with self.changed:
+                if self._killed or self._ended is not None:
+                    return Finished(None, SIGKILL, b"", b"", timed_out=self._ended is None, ended=self._ended)
             try:
                 opening = self._opening(held)
             except NeverStarted as problem:
@@ -459,6 +500,8 @@ class Running:
                     self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                     self._started, self._input = started, fds[0]
                     self._was_started = True
+                    if self._ended is not None:  # told while it was being started
+                        self._terminate()
                     self._tell()
                 ended = self._until_it_ends(started, outputs, opening.meter)
             finally:
@@ -472,14 +515,16 @@ class Running:
                     self._input = self._waker = None
                 status = started.status()
             passed = self._limit or opening.limit()
-            account = self._account(status, timed_out=not ended and self._limit is None, passed=passed)
+            account = self._account(status, killed=not ended, passed=passed)
             return opening.conclude(account, self.stderr.beginning or self.stdout.beginning)
 
-    def _account(self, status: int, *, timed_out: bool, passed: str | None) -> Finished:
+    def _account(self, status: int, *, killed: bool, passed: str | None) -> Finished:
         code, number = (status, None) if status >= 0 else (None, -status)
         limit = next((name for name in get_args(Limit) if name == passed), None)
         truncated = self.stdout.truncated or self.stderr.truncated
-        return Finished(code, number, self.stdout.peek(), self.stderr.peek(), timed_out, truncated, limit=limit)
+        reason = self._ended if self._ended is not None else self._why_end()
+        timed_out = killed and self._limit is None and reason is None
+        return Finished(code, number, self.stdout.peek(), self.stderr.peek(), timed_out, truncated, limit=limit, ended=reason)
 
     def _until_it_ends(self, started: Started, outputs: dict[int, Output], meter: Meter | None) -> bool:
         """Feed and read it until it ends; False if its time is over before, it is to be killed, or it passed a limit."""
@@ -493,9 +538,12 @@ class Running:
                 watch.register(fd, selectors.EVENT_READ)
             ended = False
             while not ended:
+                next_look = self._look_whether_over()
                 rest = None if self._deadline is None else self._deadline - real_seconds()
                 if rest is not None and rest <= 0:
                     return False
+                if next_look is not None:
+                    rest = next_look if rest is None else min(rest, next_look)
                 if meter is not None:
                     self._limit = meter.passed()
                     if self._limit is not None:
@@ -517,6 +565,18 @@ class Running:
                     elif key.fd in outputs:
                         self._read(key.fd, outputs)
             return True
+
+    def _look_whether_over(self) -> float | None:
+        """Tell it to end once there is a reason; gives the real seconds to the next look for one, if there is to be one."""
+        if self._grace is None or self._ended is not None:
+            return None
+        rest = self._looked_at + _LOOK - real_seconds()
+        if rest > 0:
+            return rest
+        self._looked_at = real_seconds()
+        if (reason := self._why_end()) is not None:
+            self.end(reason, self._grace)
+        return _LOOK
 
     def _watch_streams(self, watch: selectors.BaseSelector, outputs: dict[int, Output]) -> None:
         """Watch what there is something to do for; an input that has all it will get is closed."""

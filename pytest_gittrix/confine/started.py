@@ -70,16 +70,17 @@ class Started(Protocol):
         ...
 
 
-def end_tree_of(leader: Owner | None, mark: str | None = None) -> None:
+def end_tree_of(leader: Owner | None, mark: str | None = None, *, grace: float = 0) -> None:
     """Kill a process that leads a session, with everything that can be found of it.
 
     Args:
         leader: the process; one that is gone is nobody.
         mark: what all of it has in its environment.
+        grace: real seconds that it has from a SIGTERM; 0 kills at once.
     """
     tree = AgentTree(leader, mark=mark)
     if tree.look():
-        tree.end(grace=0, poll=POLL)
+        tree.end(grace=grace, poll=POLL)
 
 
 def set_size(terminal: int, rows: int, columns: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.confined import JAILS, LONG, PATH, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine import Finished, Running, start
-from pytest_gittrix.confine.running import Output
+from pytest_gittrix.confine.running import Opening, Output
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import open_descriptors
 
@@ -75,6 +76,23 @@ def test_a_kill_ends_the_program_with_all_that_it_started(confined: Confined) ->
     assert (ended.signal, ended.timed_out) == (signal.SIGKILL, True)
     with pytest.raises(OSError, match="No such device"):  # nobody has the fifo open
         os.open(confined.workspace / "one", os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_a_program_that_is_told_to_end_while_it_starts_hears_of_it(confined: Confined) -> None:
+    def tell_as_it_starts(running: Running) -> None:
+        opening = running._opening
+
+        def opened(held: ExitStack) -> Opening:
+            try:
+                return opening(held)
+            finally:
+                running.end("expired", LONG)
+
+        running._opening = opened
+
+    ended = started(confined, "sleep", "600", admit=tell_as_it_starts, timeout=None).wait()
+
+    assert (ended.signal, ended.timed_out, ended.ended) == (signal.SIGTERM, False, "expired")
 
 
 def test_what_a_program_leaves_behind_ends_with_it(confined: Confined) -> None:

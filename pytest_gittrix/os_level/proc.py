@@ -28,6 +28,7 @@ HELPERS: set[int] = set()
 """Children that the package keeps at hand for its own work, and that mostly wait for some."""
 
 _DEAD = (b"Z", b"X")
+_LONGEST_WORD = 1 << 12
 _CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
 _LOCAL, _REMOTE, _CONNECTED, _INODE = 1, 2, 3, 9
@@ -61,19 +62,59 @@ def pids() -> list[int]:
 
 
 def running_in(directory: str) -> list[int]:
-    """The processes that have their working directory in a directory or below it; those of other users are not seen.
+    """The processes that work in a directory or below it, as ``working_below`` finds them.
 
     This one and those it comes from, such as the shell in which a person typed, are left out.
     """
-    found, ours = [], {os.getpid(), *_ancestors()}
+    spared = {os.getpid(), *ancestors(os.getpid())}
+    return list(dict.fromkeys(pid for pid, _ in working_below(directory) if pid not in spared))
+
+
+def working_below(directory: str) -> Iterator[tuple[int, str]]:
+    """The other processes that work in a directory or below it, each with the paths at which it does; those of other users are not seen.
+
+    Such a path is its program, its working directory, its root, or a file that it has open. A directory that it only has open is none.
+
+    Args:
+        directory: an absolute path without links.
+    """
+    prefix = f"{directory.rstrip('/')}/"
     for pid in pids():
+        if pid == os.getpid():
+            continue
         try:
-            where = os.readlink(f"/proc/{pid}/cwd")
+            paths = [os.readlink(f"/proc/{pid}/{name}") for name in ("exe", "cwd", "root")]
+        except OSError:
+            continue  # it has ended, or is another user's or the kernel's
+        yield from ((pid, path) for path in paths if f"{path}/".startswith(prefix))
+        yield from ((pid, path) for path in _open_files(pid, prefix))
+
+
+def _open_files(pid: int, prefix: str) -> Iterator[str]:
+    """The paths of the files, not directories, that a process has open and that begin with a prefix."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for name in names:
+        file = f"/proc/{pid}/fd/{name}"
+        try:
+            path = os.readlink(file)
+            if path.startswith(prefix) and not stat.S_ISDIR(os.stat(file).st_mode):
+                yield path
         except OSError:
             continue
-        if pid not in ours and f"{where}/".startswith(f"{directory.rstrip('/')}/"):
-            found.append(pid)
-    return found
+
+
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs, as its command line has it, or else as the kernel does; empty if it cannot be seen."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+        name = os.path.basename(file.read(_LONGEST_WORD).partition(b"\0")[0])
+        if name:
+            return os.fsdecode(name)
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
+        return os.fsdecode(file.read().rstrip(b"\n"))
+    return ""
 
 
 def environment(pid: int) -> list[bytes]:
@@ -99,6 +140,13 @@ def open_connections() -> list[str]:
         with suppress(OSError):  # that by which they are listed
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return sorted(one for one in found if one.startswith(("pipe:", "socket:", "anon_inode:")))
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """A process's parent, the parent of that, and so on, as far as they can be seen."""
+    with suppress(OSError):
+        while (pid := int(stat_fields(pid)[PARENT])) > 0:
+            yield pid
 
 
 def children(parent: int) -> set[int]:
@@ -305,17 +353,6 @@ def _signal(pid: int, number: int) -> None:
 def _tree(root: int) -> set[int]:
     parents = _parents()
     return with_descendants({root} & (parents.keys() or {root}), parents)
-
-
-def _ancestors() -> Iterator[int]:
-    """This process's parent, the parent of that, and so on."""
-    pid = os.getppid()
-    while pid > 0:
-        yield pid
-        try:
-            pid = int(stat_fields(pid)[PARENT])
-        except OSError:
-            return
 
 
 def _parents() -> dict[int, int]:

@@ -268,6 +268,20 @@ class LeaseLost(EvictionRace):
     code = "LEASE_LOST"
 
 
+class SessionInUse(GittrixError):
+    """Processes work in the session's workspace, which would be removed under them.
+
+    Attributes:
+        processes: the number and the program of each; none where only the lock of a program of the engine shows that it runs.
+    """
+
+    code = "SESSION_IN_USE"
+
+    def __init__(self, fact: str, *, processes: Iterable[tuple[int, str]], why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.processes = tuple(processes)
+
+
 class TurnBusy(GittrixError):
     """The session has a turn running; it can have one at a time (Pixir)."""
 

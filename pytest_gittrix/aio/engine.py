@@ -113,5 +113,6 @@ class AsyncGitTrix(Mirror[GitTrix]):
     sweep = mirrored(GitTrix.sweep)
     swept = mirrored(GitTrix.swept)
     postponed = mirrored(GitTrix.postponed)
+    in_use = mirrored(GitTrix.in_use)
     recover = mirrored(GitTrix.recover)
     moved_refs = mirrored(GitTrix.moved_refs)

@@ -308,13 +308,13 @@ def _session_verbs(verbs: Any) -> None:
     one("commit", session_verbs.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )
-    _outcome(one("discard", session_verbs.discard, "end a session without a promotion, and remove its workspace; its work is archived"))
+    _end(one("discard", session_verbs.discard, "end a session without a promotion, and remove its workspace; its work is archived"))
     one("extend", session_verbs.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )
     evict = one("evict", session_verbs.evict, "end a session and remove its workspace; its work is archived")
     evict.add_argument("--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)")
-    _outcome(evict)
+    _end(evict)
 
 
 def _start(verb: Parser) -> None:
@@ -349,8 +349,9 @@ def _list(verb: Parser) -> None:
     _by_position(verb, "status", choices=(*STATES, "all"))
 
 
-def _outcome(verb: Parser) -> None:
+def _end(verb: Parser) -> None:
     verb.add_argument("--outcome", choices=OUTCOMES, help="the result of its agent")
+    verb.add_argument("--force", action="store_true", help="do so although processes work in it; those of the engine are ended")
 
 
 def _diff(verb: Parser) -> None:

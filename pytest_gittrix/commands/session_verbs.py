@@ -158,7 +158,7 @@ def discard(options: Namespace) -> CommandResult:
     """End a session without a promotion."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
-        gittrix.evict(id_, "discarded", outcome=options.outcome)
+        gittrix.evict(id_, "discarded", outcome=options.outcome, force=options.force)
         archives = gittrix.archives(id_)
     return CommandResult({"discarded": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
@@ -177,7 +177,7 @@ def evict(options: Namespace) -> CommandResult:
     """End a session and remove its workspace, whatever its time."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
-        gittrix.evict(id_, options.state, outcome=options.outcome)
+        gittrix.evict(id_, options.state, outcome=options.outcome, force=options.force)
         archives = gittrix.archives(id_)
     return CommandResult({"evicted": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
@@ -216,9 +216,13 @@ def sweep(options: Namespace) -> CommandResult:
     with working("Sweeping"), context.engine(options, tidy=False) as gittrix:
         evicted = gittrix.sweep()
         archives = {id_: [*gittrix.archives(id_)] for id_ in evicted}
-        postponed = gittrix.postponed()
-    notes = (f"Session {id_} is postponed: to archive its work takes longer than one session may take." for id_ in postponed)
-    return CommandResult({"evicted": evicted, "archives": archives, "postponed": postponed}, text_of(evicted), tuple(notes))
+        postponed, in_use = gittrix.postponed(), gittrix.in_use()
+    notes = (
+        *(f"Session {id_} is postponed: to archive its work takes longer than one session may take." for id_ in postponed),
+        *(f"Session {one.id} is postponed: it is in use by {one.users}." for one in in_use),
+    )
+    users = [{"id": one.id, "processes": [process._asdict() for process in one.users.processes]} for one in in_use]
+    return CommandResult({"evicted": evicted, "archives": archives, "postponed": postponed, "inUse": users}, text_of(evicted), notes)
 
 
 def recover(options: Namespace) -> CommandResult:
@@ -226,12 +230,13 @@ def recover(options: Namespace) -> CommandResult:
     with working("Recovering"), context.engine(options, tidy=False) as gittrix:
         report = gittrix.recover()
     done = {"rolled forward": report.rolled_forward, "rolled back": report.rolled_back, "removed": report.removed}
-    done["postponed"] = report.postponed
+    done |= {"postponed": report.postponed, "in use": report.in_use}
     data = {
         "rolledForward": report.rolled_forward,
         "rolledBack": report.rolled_back,
         "removed": report.removed,
         "postponed": report.postponed,
+        "inUse": report.in_use,
         "problems": [{"id": problem.id, "message": problem.message} for problem in report.problems],
     }
     text = text_of(f"{what:<14}  {id_}" for what, ids in done.items() for id_ in ids)

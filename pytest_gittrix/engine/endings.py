@@ -8,15 +8,25 @@ from functools import partial
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.eviction.evictor import check_end, check_outcome, is_repeated, require_evictable
-from pytest_gittrix.engine.eviction.removal import was_postponed
+from pytest_gittrix.engine.eviction.removal import is_awaited, was_postponed
 from pytest_gittrix.engine.operations.expiry import resolution_ns
+from pytest_gittrix.engine.operations.in_use import InUse, Lookout, require_unused, users_of
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.services import EngineServices, Sweeper, Swept
 from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.os_level.monotonic import OutOfTime
 
 
-def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None) -> None:
-    """End a session now; ``GitTrix.evict`` says how and what it raises."""
+def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None, force: bool = False) -> None:
+    """End a session now; ``GitTrix.evict`` says how and what it raises.
+
+    Args:
+        services: of the engine.
+        id_: the session.
+        state: how it ends.
+        outcome: how its agent did.
+        force: end it although somebody works in its workspace.
+    """
     end, reported = check_end(state), check_outcome(outcome)
     recorder = services.settled(services.recorder(id_))
     if is_repeated(recorder.read(), end, reported):
@@ -24,19 +34,39 @@ def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None
     require_evictable(recorder.read())
     with recorder.leased() as now:
         require_evictable(now)
-        services.evictor.evict(recorder, now, end, outcome=reported)
+        if not force and now.workspace_present:
+            require_unused(now, recorder.directory, "discard" if end == "discarded" else "evict")
+        services.evictor.evict(recorder, now, end, outcome=reported, users="ignore")
     services.tidy()
 
 
-def postponed(services: EngineServices) -> list[str]:
-    """The ended sessions whose eviction was postponed, as of the last ``sync`` of the index; ``GitTrix.postponed`` says more."""
+def postponed(services: EngineServices, why: Callable[[Recorder], bool] = was_postponed) -> list[str]:
+    """The ended sessions whose eviction was postponed, as of the last ``sync`` of the index; ``GitTrix.postponed`` says more.
+
+    Args:
+        services: of the engine.
+        why: judges the reason.
+    """
     found = []
     for id_ in services.index.unsettled():
         with suppress(GittrixError):
             recorder = services.recorder(id_)
             state = recorder.read()
-            if state.ended and state.workspace_present and was_postponed(recorder):
+            if state.ended and state.workspace_present and why(recorder):
                 found.append(id_)
+    return found
+
+
+def in_use(services: EngineServices) -> list[InUse]:
+    """The sessions that a sweep would evict if nobody worked in their workspaces; ``GitTrix.in_use`` says more."""
+    services.index.sync()
+    lookout, found = Lookout(services.store.root), []
+    for id_ in dict.fromkeys([*services.index.due(services.clock.now_ns()), *postponed(services, is_awaited)]):
+        with suppress(GittrixError, OSError):
+            recorder = services.recorder(id_)
+            state = recorder.read()
+            if state.workspace_present and (users := users_of(state, recorder.directory, lookout=lookout, turns=not state.ended)):
+                found.append(InUse(id_, users))
     return found
 
 
@@ -63,10 +93,10 @@ def sweep(services: EngineServices, by: Sweeper = "sweep()") -> list[str]:
             services.complain(id_, problem)
 
     def end_due(id_: str, *, patient: bool) -> None:
-        end(id_, lambda: services.evictor.sweep_one(services.settled(services.recorder(id_)), patient=patient))
+        end(id_, lambda: services.evictor.sweep_one(services.settled(services.recorder(id_)), lookout=lookout, patient=patient))
 
-    now = services.clock.now_ns()
-    unfinished = postponed(services)
+    now, lookout = services.clock.now_ns(), Lookout(services.store.root)
+    unfinished = postponed(services, lambda recorder: was_postponed(recorder) or is_awaited(recorder))
     for id_ in services.index.ahead(now + resolution_ns(services.clock)):
         with suppress(GittrixError, OSError):
             services.evictor.rebase_one(services.recorder(id_))

@@ -15,7 +15,7 @@ from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.clock.shown import clock_of_a_test
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
-from pytest_gittrix.engine.endings import evict, postponed, sweep
+from pytest_gittrix.engine.endings import evict, in_use, postponed, sweep
 from pytest_gittrix.engine.eviction.archive import archives_in
 from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.lineage.fork import FilesOf
@@ -25,6 +25,7 @@ from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.ids import SeededIds, SortableIds, random_id
+from pytest_gittrix.engine.operations.in_use import InUse
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
@@ -348,15 +349,17 @@ class GitTrix:
 
     # Ends ----------------------------------------------------------------------------------------------------------------------
 
-    def evict(self, id_: str, state: str = "expired", *, outcome: str | None = None) -> None:
+    def evict(self, id_: str, state: str = "expired", *, outcome: str | None = None, force: bool = False) -> None:
         """End a session now, whatever its TTL: archive what was not promoted, remove its workspace, keep its record.
 
         Args:
             id_: the session.
             state: how it ends, ``expired`` or ``discarded``.
             outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town). The same call again is no error then.
+            force: do so although processes work in its workspace; see ``UserSession.discard``.
 
         Raises:
+            SessionInUse: processes work in its workspace; nothing was changed.
             InvalidInput: there is no such end, or no such outcome.
             SessionNotFound, SessionExpired: there is no such live session.
             EvictionRace: another operation on it holds its lease for too long.
@@ -364,7 +367,7 @@ class GitTrix:
             PersonRequired: an agent's process asks.
         """
         require_person(self.store.root, "evict")
-        evict(self.services, id_, state, outcome=outcome)
+        evict(self.services, id_, state, outcome=outcome, force=force)
 
     def archives(self, id_: str) -> tuple[str, ...]:
         """The paths of what was archived of a session's work; none if nothing was. Raises InvalidInput for a malformed id."""
@@ -374,6 +377,9 @@ class GitTrix:
         """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it.
 
         A session whose work takes longer to archive than ``sweep_budget`` is postponed. One whose files take longer to look at comes last.
+        One that was idle is left as long as somebody works in its workspace: a program that the engine runs, in whichever process, a turn,
+        or any other process; ``in_use`` names them. Past its absolute time it ends: the engine's programs get SIGTERM, and what is left of
+        them five seconds later is killed. Its workspace stays as long as there is anybody else.
         """
         return sweep(self.services)
 
@@ -393,6 +399,14 @@ class GitTrix:
         """
         self.services.index.sync()
         return postponed(self.services)
+
+    def in_use(self) -> list[InUse]:
+        """The sessions that a sweep passes over because somebody works in their workspaces, each with who that is.
+
+        Those are past their idle time, or were promoted, or came to the end of their absolute time, while somebody worked there. The first
+        sweep that finds nobody evicts them. Processes of other users are not seen.
+        """
+        return in_use(self.services)
 
     def recover(self) -> RecoveryReport:
         """Finish or undo every operation that a kill interrupted; see ``lineage.recovery``."""

@@ -140,19 +140,22 @@ class UserSession(AgentSession):
     def _relatives(self, files: Iterable[str] | None) -> list[str] | None:
         return None if files is None else [self._relative(path) for path in check_paths(files, "files")]
 
-    def discard(self, outcome: str | None = None) -> None:
+    def discard(self, outcome: str | None = None, *, force: bool = False) -> None:
         """End the session without promoting; its work is archived and its workspace removed.
 
         Args:
             outcome: how its agent did, for later queries: ``done``, ``crash`` or ``killed`` (Gas Town).
+            force: do so although processes work in its workspace. Programs that the engine runs get SIGTERM, and five seconds later what is
+                left of them is killed; their results have ``ended``. Other processes go on in a directory that is gone.
 
         Raises:
+            SessionInUse: processes work in its workspace; nothing was changed.
             AdapterUnavailable: the system refused something. If ``outcome`` is ``unknown``, the session has ended, and the next recovery
                 archives its work and removes its workspace.
             PersonRequired: an agent's process asks.
         """
         require_person(self._services.store.root, "discard")
-        evict(self._services, self.id, "discarded", outcome=outcome)
+        evict(self._services, self.id, "discarded", outcome=outcome, force=force)
         self._workspace.close()
 
     def handoff(self, task: str | None = None, *, eviction: Eviction | None = None, id: str | None = None, **identity: str) -> UserSession:

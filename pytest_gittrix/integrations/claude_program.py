@@ -14,12 +14,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from pytest_gittrix.confine.command import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import HOME, Place
@@ -28,7 +30,6 @@ from pytest_gittrix.confine.started import end_tree_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.workspace import end_with_workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
@@ -53,6 +54,7 @@ _FIRST_CONFIGURATION: Final = {
     "hasCompletedOnboarding": True,
     "customApiKeyResponses": {"approved": [PLACEHOLDER[-20:]], "rejected": []},  # it names keys by their ends
 }
+_LOOK: Final = 1.0
 _PROGRAM, _STARTED, _SCRIPT = "program", "started", "claude"
 
 
@@ -84,17 +86,38 @@ class ConfinedProgram:
         return script
 
 
-@dataclass(frozen=True)
 class StartedPrograms:
-    """The programs that were started by the file in a directory."""
+    """The programs that were started by the file in a directory, for a block: they are use of the session, and end with it."""
 
-    directory: Path
+    def __init__(self, directory: Path, programs: Programs) -> None:
+        from pytest_gittrix.engine.agents.programs import attend  # the file that becomes the program does without
 
-    def kill(self) -> None:
+        self._directory = directory
+        self._attendance, self._session_end = attend(programs, self)
+        self._left = threading.Event()
+        threading.Thread(target=self._watch, name="gittrix-claude", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self._left.set()
+        self.end("", 0)
+
+    def end(self, reason: str, grace: float) -> None:  # noqa: ARG002  (nobody asks how they ended)
         """End those that run, with everything that they started."""
-        for file in sorted((self.directory / _STARTED).iterdir()):
+        for file in sorted((self._directory / _STARTED).iterdir()):
             pid, start_time = map(int, file.name.split("-"))
-            end_tree_of(replace(Owner.current(), pid=pid, start_time=start_time))
+            end_tree_of(replace(Owner.current(), pid=pid, start_time=start_time), grace=grace)
+        self._attendance.close()
+
+    def _watch(self) -> None:
+        from pytest_gittrix.engine.operations.in_use import GRACE
+
+        while not self._left.wait(_LOOK):
+            if (reason := self._session_end()) is not None:
+                return self.end(reason, GRACE)
+        return None
 
 
 @dataclass(frozen=True)
@@ -153,9 +176,7 @@ def confined_claude(
         configuration = f"{HOME if programs.confinement.level == 'jail' else programs.home}/.claude"
         variables = programs.environment({**_VARIABLES, "CLAUDE_CONFIG_DIR": configuration})
         script = ConfinedProgram(str(path), programs.place, programs.confinement, variables).write(directory)
-        started = StartedPrograms(directory)
-        end_with_workspace(started, str(programs.place.workspace))
-        held.callback(started.kill)
+        held.enter_context(StartedPrograms(directory, programs))
         yield ConfinedClaude(script, programs, configuration)
 
 

@@ -382,7 +382,7 @@ class GittrixSandboxSession(BaseSandboxSession):
         if terminal.ended is None:
             return PtyExecUpdate(process_id=number, output=output, exit_code=None, original_token_count=count)
         self._terminals.pop(number, None)
-        if terminal.ended.timed_out:
+        if terminal.ended.ended is not None:
             try:
                 await asyncio.to_thread(self._programs.require_live)
             except GittrixError as error:  # it ended with its session

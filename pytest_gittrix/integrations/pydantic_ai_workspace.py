@@ -136,7 +136,7 @@ class GittrixWorkspaceBackend:
         except GittrixError as error:
             await anyio.to_thread.run_sync(self._live_programs)
             raise WorkspaceUnavailableError(str(error)) from error
-        await anyio.to_thread.run_sync(self._live_programs)  # a command also ends with its session, as if its time were over
+        await anyio.to_thread.run_sync(self._live_programs)  # a command also ends with its session
         stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
         if done.timed_out:
             raise WorkspaceTimeoutError(f"The command did not end within {timeout:g} seconds.", stdout=stdout, stderr=stderr)

@@ -107,8 +107,9 @@ class GittrixSandbox(PosixShellSandbox):
                     reader.cancel()
             done = await running.wait_async()
         texts = {name: text.getvalue() for name, text in kept.items()}
+        if done.ended is not None:
+            await asyncio.to_thread(self.programs.require_live)  # it ended with its session
         if done.timed_out:
-            await asyncio.to_thread(self.programs.require_live)  # a command also ends with its session, as if its time were over
             raise SandboxTimeoutError(seconds, **texts)
         yield ExecutionResult(exit_code=timeout_code(done), **texts)
 

@@ -2,8 +2,8 @@
 
 A workspace with work that is nowhere else is removed only on request by its id, and then kept whole in its session's archive. Of any other
 one, files that are in no repository, that may be credentials or that git ignores are kept there, if these are small and cannot be made
-again. A workspace is renamed first, so that one that cannot be
-removed stays retained; then it is looked into, the removal is recorded, and the files are deleted. The session's record stays.
+again. None is removed under a process that works in it. A workspace is renamed first, so that one that cannot be removed stays retained;
+then it is looked into, the removal is recorded, and the files are deleted. The session's record stays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.eviction.archive import WHOLE
 from pytest_gittrix.engine.eviction.evictor import LEAVING
 from pytest_gittrix.engine.lineage.member_recovery import clear_away, keep, kept_data, move_aside, put_back
+from pytest_gittrix.engine.operations.in_use import require_unused
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.tree import parents
@@ -159,6 +160,7 @@ class MemberCleanup:
                 changed = (now.retained_ns, now.unsaved) != (life.retained_ns, life.unsaved)
                 if now.state != "retained" or (changed and not even_unsaved):
                     raise _Changed
+                require_unused(record.recorder.read(), record.directory, "clean up", forcible=False)
                 os.makedirs(self.team.engine.store.root / ".trash", exist_ok=True)
                 apart = move_aside(record.directory)
                 left_out: tuple[str, ...] = ()

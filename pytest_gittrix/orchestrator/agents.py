@@ -6,8 +6,6 @@ private home that stays as long as the session's workspace (docs/reference/confi
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
-from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.processes import AgentProcess, agent_directories
 from pytest_gittrix.engine.agents.programs import layers_of
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.engine.operations.caller import make_mark
@@ -30,7 +28,6 @@ from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
 
 _MOST_DETAIL: Final = 500
-_DIRECTORY: Final = re.compile(r"agent-([0-9]{1,9})")
 _HOME: Final = "private-home"
 _REASONS: Final[Mapping[str, str]] = {
     "alive": "process_running",
@@ -87,6 +84,7 @@ class Agents:
             confirm=confirm,
             mark=make_mark(self.board.engine.store.root, observed.id),
             layers=self._layers(observed),
+            session=self.board.engine.store.directory(observed.id),
         )
 
     def _layers(self, observed: ObservedSession) -> Layers | None:
@@ -162,11 +160,7 @@ class Agents:
         self.process(observed).send(text if text.endswith("\n") else f"{text}\n")
 
     def _last(self, id: str) -> int:
-        try:
-            names = os.listdir(self.board.engine.store.directory(id))
-        except OSError:
-            return 0
-        return max((int(match[1]) for name in names if (match := _DIRECTORY.fullmatch(name))), default=0)
+        return max(agent_directories(self.board.engine.store.directory(id)), default=0)
 
     def _environment(self, observed: ObservedSession) -> dict[str, str]:
         found = self.board.agents.inherited() if self.board.environment is None else dict(self.board.environment)

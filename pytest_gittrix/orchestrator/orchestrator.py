@@ -262,6 +262,7 @@ class Orchestrator:
             InvalidInput: the reason is unknown.
             CapabilityMissing, AdapterUnavailable: the agent cannot be ended from here, or does not end; nothing was recorded.
             EvictionRace: another process is changing the session for too long.
+            SessionInUse: ``purge`` was asked for, and other processes work in its workspace; its agent has ended.
             PersonRequired: an agent's process asks that is not the project's orchestrator.
         """
         self._require_person_or_orchestrator("kill")

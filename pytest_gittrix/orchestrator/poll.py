@@ -14,16 +14,11 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
-from pytest_gittrix.engine.operations.expiry import is_past
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.orchestrator.agents import Agents
 from pytest_gittrix.orchestrator.board import Board, ObservedSession
 from pytest_gittrix.record.state.observations import Activity, Runtime, pull_request_at
-from pytest_gittrix.views.orchestrator import POLL
 from pytest_gittrix.views.orchestrator_status import STRONG_NS, PollResult, decide, to_poll
-
-IN_USE_NS: Final = 300_000_000_000
-"""The interval, in nanoseconds, at which a session whose agent runs is recorded as used."""
 
 MERGED_GRACE_NS: Final = 300_000_000_000
 """How long, in nanoseconds, the agent of a session may go on after its pull request was merged."""
@@ -175,13 +170,7 @@ class Poller:
         if activity is not None and _is_news(activity, observed.observations.activity):
             fields = {"state": activity.state, "source": activity.source, "observed_ns": activity.observed_ns, "detail": activity.detail}
             news.append(("activity.observed", {name: value for name, value in fields.items() if value is not None}))
-        if runtime.state == "alive" and self._unused(observed):
-            news.append(("session.accessed", {"op": POLL}))
         return news
-
-    def _unused(self, observed: ObservedSession) -> bool:
-        clock = self.board.engine.clock
-        return clock.now_ns() - observed.state.last_access_ns > IN_USE_NS and not is_past(observed.state, clock)
 
     def _decide(self, id: str, activity: Activity | None) -> None:
         observed = self.board.find(id)

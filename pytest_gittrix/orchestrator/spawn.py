@@ -239,7 +239,7 @@ class Spawner:
                 self.ends.forget(observed.id)
                 self.board.append(observed.id, ("runtime.observed", self.agents.runtime_data(observed)))
                 if not observed.state.ended:
-                    self.board.engine.evict(observed.id, "discarded", outcome="crash")
+                    self.board.engine.evict(observed.id, "discarded", outcome="crash", force=True)
                 self.agents.clear(observed)
                 return True
             if not self.board.retired(observed.project, observed.id):

@@ -21,6 +21,7 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_duration, format_instant, instant_at, instant_text
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.expiry import unseen_activity
+from pytest_gittrix.engine.operations.in_use import NOBODY, users_of
 from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.objects import MissingObject
@@ -275,19 +276,20 @@ def deadlines(scene: Scene) -> list[str]:
     """When each session was last used, and when its time is or was up, by the clock of the test."""
     now = scene.clock.now_ns()
     states = sorted(Store(scene.store).scan()[0], key=lambda state: (state.created_ns, state.id))
-    lines = [_deadline_line(state, scene.clock, scene.swept.get(state.id)) for state in states]
+    lines = [_deadline_line(state, scene.clock, scene.store / state.id, scene.swept.get(state.id)) for state in states]
     return [f"now {instant_text(now)}; a session expires once that is past its deadline", *lines] if lines else []
 
 
-def _deadline_line(state: SessionState, clock: FrozenClock, swept_by: str | None) -> str:
-    touched = None if state.ended or state.life is not None else unseen_activity(state, clock)
+def _deadline_line(state: SessionState, clock: FrozenClock, directory: Path, swept_by: str | None) -> str:
+    touched = None if state.ended or state.life is not None else unseen_activity(state, clock, directory)
     if touched is not None:
         state = replace(state, last_access_ns=touched)
     used = f"last used {instant_text(state.last_access_ns)}{' by a change of its files' if touched is not None else ''}"
     deadline, now = deadline_ns(state), clock.now_ns()
     if not state.ended or state.ended_ns is None:
         place = "no deadline" if deadline is None else f"deadline {instant_text(deadline)} is {_from_now(deadline - now)}"
-        return f"{state.id} {state.state}, {place}; {used}"
+        users = users_of(state, directory, turns=True) if deadline is not None and deadline < now else NOBODY
+        return f"{state.id} {state.state}, {place}; {used}{f'; in use by {users}' if users else ''}"
     place = "" if swept_by is None else f", swept by {swept_by}"
     place += "" if deadline is None else f", {_beside(state.ended_ns - deadline)} its deadline {instant_text(deadline)}"
     return f"{state.id} {state.state} at {instant_text(state.ended_ns)}{place}; {used}"

@@ -33,6 +33,7 @@ _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
     (errors.BaselineConflict, 409),
     (errors.PromoteFailed, 409),
     (errors.EvictionRace, 409),
+    (errors.SessionInUse, 409),
     (errors.TurnBusy, 409),
     (errors.TurnOver, 409),
     (errors.WriteRejected, 400),

@@ -18,8 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, Protocol, get_args
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
@@ -324,13 +323,9 @@ class Workspace:
     def move_aside(self, path: str) -> None:
         """Move the workspace to ``path`` in the same directory, out of the agent's reach. A workspace that was moved before is found there.
 
-        Programs of this process that stay in it are ended first.
-
         Raises:
             OSError: the system refused.
         """
-        for program in [program for program, workspace in [*_PROGRAMS.items()] if workspace == os.path.realpath(self.path)]:
-            program.kill()
         self.close()
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, path)
@@ -354,22 +349,6 @@ class Workspace:
         if self._admin is not None:
             remove_tree(self._admin)
         trash.discard(self.path)
-
-
-class Program(Protocol):
-    """A program that stays in a workspace."""
-
-    def kill(self) -> None:
-        """End it with everything that it started, and wait for that."""
-        ...
-
-
-_PROGRAMS: Final[WeakKeyDictionary[Program, str]] = WeakKeyDictionary()
-
-
-def end_with_workspace(program: Program, path: str) -> None:
-    """Have a program end before the workspace at a path is moved out of the agent's reach, if this process does that."""
-    _PROGRAMS[program] = os.path.realpath(path)
 
 
 def create(

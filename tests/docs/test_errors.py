@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from freezegun import freeze_time
+from support.at_work import stranger
 from support.cli import Cli
 from support.clock import hurry
 from support.daemon import http_answer, impostor, listener
@@ -50,6 +51,7 @@ from pytest_gittrix.errors import (
     PromoteFailed,
     SecretsFound,
     SessionExpired,
+    SessionInUse,
     WorkItemHeld,
     WorkspaceMissing,
     WriteRejected,
@@ -640,6 +642,18 @@ def _a_file_that_is_not_there(bench: Bench) -> object:
 def _taken(bench: Bench, session: UserSession) -> None:
     with bench.site.engine.store.lease(session.id, wait=0):
         raise AssertionError("two had it")
+
+
+@provokes(
+    "SESSION_IN_USE", "processes work", "in the workspace that was to be removed", "`processes` has the number and the program of each"
+)
+def _a_session_that_a_process_is_in(bench: Bench) -> None:
+    session = bench.session()
+    with stranger(cwd=session.workspace_path) as process:
+        with pytest.raises(SessionInUse) as refused:
+            session.discard()
+        assert refused.value.processes == ((process.pid, "sleep"),)
+    raise refused.value
 
 
 @provokes("EVICTION_RACE", "another thread", "works on the session and did not let go in time")

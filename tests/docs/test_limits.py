@@ -63,6 +63,7 @@ def shows(*beginnings: str) -> Callable[[Example], Example]:
     return register
 
 
+IN_USE: Final = "unit/engine/test_session_in_use.py"
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "Only tests with gittrix fixtures run without": (
         "plugin/test_git_hooks.py::test_an_agent_that_a_hook_tests_commits_in_its_workspace_and_nowhere_else",
@@ -78,12 +79,12 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "What is changed in files alone": (
         "unit/testing/test_durable_repo_reads.py::test_the_checkout_of_the_run_is_left_out_where_asked_and_where_it_is_durables_own",
     ),
-    "A program that stays ends with its session": (
-        "unit/engine/test_session_programs.py::test_a_program_that_stays_ends_with_its_programs_or_its_session",
-    ),
-    "One that another process started goes on": (
-        "unit/engine/test_session_programs.py::test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends",
-    ),
+    "A process that works in a workspace is seen": (f"{IN_USE}::test_a_sweep_of_another_process_leaves_it_and_says_who_works_there",),
+    "Programs of the engine are seen by a lock.": (f"{IN_USE}::test_a_look_at_the_lock_keeps_no_program_from_starting",),
+    "Others are seen in `/proc`": (f"{IN_USE}::test_a_sweep_leaves_a_session_in_whose_workspace_a_stranger_works_until_it_has_gone",),
+    "Those of other users or containers": (f"{IN_USE}::test_what_a_program_wrote_and_left_while_the_promotion_ran_is_archived_and_named",),
+    "A program that another process started hears": (f"{IN_USE}::test_the_programs_of_another_process_hear_of_the_end_by_themselves",),
+    "If that process was killed": (f"{IN_USE}::test_a_program_goes_on_whose_attendant_was_killed_and_it_is_still_seen",),
     "What is mounted in a workspace": (
         "unit/engine/test_mounts_in_workspaces.py::test_a_persons_directory_that_is_mounted_in_a_workspace_keeps_its_files",
     ),

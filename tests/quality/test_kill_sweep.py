@@ -18,6 +18,7 @@ import pytest
 from support.fault_sweep import sweep_scenes
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do, scratch
 
+from pytest_gittrix.engine.operations.in_use import Attendance
 from pytest_gittrix.errors import BaselineConflict, GittrixError
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
@@ -66,6 +67,16 @@ def promote(scene: Scene, session: str = FIRST) -> None:
             print(f"promoted {engine.get_session(session).promote().sha}")
     except GittrixError as refusal:
         print(f"refused {refusal.code}")
+
+
+def promote_in_use(scene: Scene) -> None:
+    """Promote while a program runs, and print what the caller was told; the workspace goes with a sweep after that."""
+    with scene.engine(init=False) as engine:
+        with Attendance(engine.store.directory(FIRST)):
+            result = engine.get_session(FIRST).promote()
+        assert len(result.warnings) == 1
+        print(f"promoted {result.sha}")
+        assert engine.sweep() == [FIRST]
 
 
 def promote_and_keep(scene: Scene) -> None:
@@ -279,6 +290,7 @@ def judge_append(scene: Scene, _run: SupervisedRun) -> str:
 OPERATIONS = {
     "start": Operation(lambda _: None, start, judge_start),
     "promote": Operation(one_session, promote, judge_promote),
+    "promote-in-use": Operation(one_session, promote_in_use, judge_promote),
     "promote-conflict": Operation(drifted, promote, judge_conflict),
     "promote-keep": Operation(with_a_rival, promote_and_keep, judge_keep),
     "evict": Operation(one_session, evict, judge_evict),

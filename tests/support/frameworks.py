@@ -70,5 +70,5 @@ async def cancel(session: UserSession, command: Coroutine[Any, Any, Any]) -> Non
 async def discard_while(session: UserSession, command: Coroutine[Any, Any, Any]) -> BaseException | None:
     """Discard a session while a command runs, which has made the file ``started``; gives what the command raises."""
     task = await begun(session, command)
-    await asyncio.to_thread(session.discard)
+    await asyncio.to_thread(session.discard, force=True)
     return (await asyncio.gather(task, return_exceptions=True))[0]

@@ -220,7 +220,7 @@ async def test_a_message_that_would_steer_a_terminal_or_says_nothing_is_refused(
 async def test_a_program_that_ends_with_its_session_says_so(tools: SessionTools, session: UserSession) -> None:
     async with Client(server(tools)) as client:
         running = await begun(session, refused(client, "run", argv=["sh", "-c", "touch started; sleep 600"]))
-        await asyncio.to_thread(session.discard)
+        await asyncio.to_thread(session.discard, force=True)
 
         assert "SESSION_EXPIRED" in await running
 

@@ -71,7 +71,7 @@ def test_code_that_fails_hangs_or_ends_its_python_is_an_error_and_the_next_goes_
     done = executor("print('more')\n[1, 2]")
     assert (done.output, done.logs, done.is_final_answer) == ("[1, 2]", "more\n", False)
 
-    session.discard()
+    session.discard(force=True)
     with pytest.raises(SessionExpired):
         executor("1")
     assert programs_of(session.id) == []

@@ -31,11 +31,18 @@ _DEAF_TO: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2
 _TRIES, _NAP = 120, 0.5
 
 
-def main(directory: str) -> None:
-    """Be the keeper of the agent whose files are in a directory; the process that calls this ends at once, and a child goes on."""
+def main(directory: str, attendance: str | None = None) -> None:
+    """Be the keeper of the agent whose files are in a directory; the process that calls this ends at once, and a child goes on.
+
+    Args:
+        directory: the directory.
+        attendance: the number of an open file whose lock shows that the agent runs; the agent does not get it.
+    """
     if os.fork():
         os._exit(0)
     lead()
+    if attendance is not None:
+        os.set_inheritable(int(attendance), False)
     os.chdir("/")
     for name in _DEAF_TO:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -49,6 +56,9 @@ def main(directory: str) -> None:
     os.close(reports)
     if agent is not None:
         _reap(directory, *agent)
+    if attendance is not None:
+        with suppress(OSError):
+            os.utime(int(attendance))  # idle time counts from here
 
 
 def _start(directory: str, requests: int, reports: int) -> tuple[int, int] | None:

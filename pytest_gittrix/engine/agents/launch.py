@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from pytest_gittrix.confine.network import Network, check_network
 from pytest_gittrix.engine.agents.keeper import LIMIT
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
+from pytest_gittrix.engine.operations.in_use import Attendance
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.command import check_level
@@ -102,6 +104,7 @@ class AgentSettings:
         readable: Iterable[Path] = (),
         layers: Layers | None = None,
         driver: Sequence[str] = (),
+        session: Path | None = None,
     ) -> AgentProcess:
         """Start an agent.
 
@@ -117,6 +120,7 @@ class AgentSettings:
             layers: what the workspace lies above, if it is an overlay.
             driver: a program of this package, with its arguments, that starts the agent itself: it gets the agent's command line, confined
                 as it is to be, behind its own. It is not confined.
+            session: the directory of a session that is in use as long as there is something of the agent.
 
         Raises:
             InvalidInput: there is no such program or workspace, or a model's key is not set.
@@ -136,14 +140,20 @@ class AgentSettings:
             log, limit = directory / NETWORK_LOG, directory / LIMIT
             launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit)
             argv, variables = launch.argv, launch.environment
-        return start_agent(
-            [*driver, *argv],
-            directory=directory,
-            workspace=workspace,
-            environment=variables,
-            confirm=lambda owner: confirm(owner, confined),
-            mark=mark,
-        )
+        with ExitStack() as held:
+            attendance = None if session is None else held.enter_context(Attendance(session))
+            agent = start_agent(
+                [*driver, *argv],
+                directory=directory,
+                workspace=workspace,
+                environment=variables,
+                confirm=lambda owner: confirm(owner, confined),
+                mark=mark,
+                attendance=None if attendance is None else attendance.descriptor,
+            )
+            if attendance is not None:
+                attendance.hand_over()
+            return agent
 
 
 def settings_for(

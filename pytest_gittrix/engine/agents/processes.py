@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any, Final, Literal
 from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, LIMIT, OUTPUT, RECORD
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.file_lock import try_lock
+from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, process, signal_process
@@ -29,6 +31,7 @@ GRACE: Final = 10.0
 CAPTURED: Final = 100
 """Lines of output that ``capture`` returns (Gas Town)."""
 
+_DIRECTORY: Final = re.compile(r"agent-([0-9]{1,9})")
 _MOST_CAPTURED: Final = 1 << 20
 _NAP: Final = 0.005
 _LONGEST_NAP: Final = 0.05
@@ -242,6 +245,15 @@ class AgentProcess:
                     signal_process(keeper, signal.SIGKILL)
                 return
             pause(_NAP)
+
+
+def agent_directories(directory: Path) -> dict[int, Path]:
+    """The directories of a session's agents, ``agent-1``, ``agent-2`` and so on, by their numbers.
+
+    Args:
+        directory: the session's directory.
+    """
+    return {int(match[1]): directory / name for name in names_in(directory) if (match := _DIRECTORY.fullmatch(name))}
 
 
 def _of_zombie(owner: Owner) -> Observation | None:

@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -24,11 +25,13 @@ from pytest_gittrix.confine.execute import SIZE, run, start
 from pytest_gittrix.confine.filesystem_layout import directory_beside
 from pytest_gittrix.confine.running import Finished, Keep, Running
 from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
-from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
+from pytest_gittrix.engine.operations.in_use import GRACE, Attendance, Program
+from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.remove_tree import remove_tree
-from pytest_gittrix.workspaces.workspace import Workspace, end_with_workspace
+from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
@@ -180,7 +183,9 @@ class Programs:
         merged: bool = False,
         stop: int | None = None,
     ) -> Finished:
-        """Run a program and wait for its end; processes that it started end with it. If the session ends meanwhile, it is killed.
+        """Run a program and wait for its end; processes that it started end with it. Meanwhile no sweep finds the session idle.
+
+        If the session ends all the same, it gets SIGTERM, is killed five seconds later, and ``Finished.ended`` says how the session ended.
 
         Args:
             argv: the program and its arguments; no shell is involved.
@@ -255,10 +260,9 @@ class Programs:
         )
 
     def _admit(self, running: Running) -> None:
-        """Have a program end with its session. One that has ended meanwhile is noticed afterwards, so that no program slips through."""
+        """Have a program count as use of the session, and end with it."""
         self._running.add(running)
-        end_with_workspace(running, str(self.place.workspace))
-        self.require_live()
+        running.hold(*attend(self, running), GRACE)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment variables of a program: hermetic git, the session's clock and id, no caches of Python's, and ``more``.
@@ -290,6 +294,46 @@ class Programs:
         return [*argv] if cwd == "." else ["/bin/sh", "-c", _CHANGE_DIRECTORY, "sh", cwd, *argv]
 
 
+def attend(programs: Programs, program: Program) -> tuple[Attendance, SessionEnd]:
+    """Count a program as one of a session's, until the attendance is closed; ``run`` and ``start`` do so for theirs.
+
+    Args:
+        programs: the session's.
+        program: what is told to end with the session.
+
+    Returns:
+        The attendance, and what says that the session has ended. This is no method, so that an agent is not offered it.
+
+    Raises:
+        SessionExpired: it has ended.
+    """
+    parts = programs._parts
+    # Under the lease, where no end of the session can come in between.
+    with parts.recorder.working("run", parts.actor):
+        return Attendance(parts.recorder.directory, program), SessionEnd(parts.recorder.twin())
+
+
+class SessionEnd:
+    """How a session ended under a program; None while it goes on, or its workspace stays after a promotion. A handoff takes programs along.
+
+    Args:
+        recorder: of the session; used by this alone.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __call__(self) -> str | None:
+        with suppress(GittrixError, OSError):  # a log that cannot be read now says nothing of an end
+            state = self._recorder.read()
+            while state.outcome == "handoff" and state.successor is not None:
+                self._recorder = self._recorder.of_session(state.successor)
+                state = self._recorder.read()
+            if state.ended and not (state.state == "promoted" and state.workspace_present):
+                return state.state
+        return None
+
+
 def layers_of(workspace: Workspace) -> Layers | None:
     """What a workspace lies above, for a jail; None for one that is a directory by itself."""
     layers = workspace.layers_for_programs()
@@ -315,14 +359,14 @@ def timeout_code(done: Finished) -> int:
 def run_while_live(programs: Programs, argv: Sequence[str], **options: Any) -> Finished:
     """As ``Programs.run``, but the end of the session is an error also for a program that it ended.
 
-    Such a program looks as if its time had been over. A framework would report that, and its agent would try again.
+    Such a program looks as if it had failed. A framework would report that, and its agent would try again.
 
     Raises:
         SessionExpired: the session ended, before the program or while it ran.
         GittrixError: as ``Programs.run``.
     """
     done = programs.run(argv, **options)
-    if done.timed_out:
+    if done.ended is not None:
         programs.require_live()
     return done
 

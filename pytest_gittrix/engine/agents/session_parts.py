@@ -9,13 +9,14 @@ import os
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pytest_gittrix.engine.operations.in_use import SESSION_VARIABLE
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.git.environment import without_local_variables
 from pytest_gittrix.record.eventlog.events import Actor
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
-VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
+VARIABLES: Final = (SESSION_VARIABLE, "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
 

@@ -27,7 +27,7 @@ from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
-_KEEPER: Final = "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.engine.agents.keeper import main; main(sys.argv[1])"
+_KEEPER: Final = "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.engine.agents.keeper import main; main(*sys.argv[1::2])"
 
 
 def start_agent(
@@ -38,6 +38,7 @@ def start_agent(
     environment: Mapping[str, str],
     confirm: Callable[[Owner], object] | None = None,
     mark: str | None = None,
+    attendance: int | None = None,
 ) -> AgentProcess:
     """Start an agent: a command that leads a new POSIX session and process group.
 
@@ -52,6 +53,7 @@ def start_agent(
         confirm: called with its process before that does anything, to store it; if it raises, nothing was started.
         mark: the value of that variable, which no other agent has; a random one by default. By one of ``make_mark`` the engine knows
             the agent, and refuses it what only a person decides.
+        attendance: an open file whose lock shows that the agent runs; its keeper holds that too, and touches the file at the end.
 
     Raises:
         InvalidInput: there is no such program or workspace, the directory is there already, or a text has a null byte.
@@ -77,7 +79,7 @@ def start_agent(
     }
     _make_files(files)
     try:
-        return _Starting(files, spec, mark).run(confirm)
+        return _Starting(files, spec, mark, attendance).run(confirm)
     except BaseException:
         clear(str(files))
         raise
@@ -86,7 +88,8 @@ def start_agent(
 class _Starting:
     """The engine's side of a start."""
 
-    def __init__(self, directory: Path, spec: Mapping[str, Any], mark: str) -> None:
+    def __init__(self, directory: Path, spec: Mapping[str, Any], mark: str, attendance: int | None) -> None:
+        self.attendance = [] if attendance is None else [attendance]
         self.directory = directory
         self.spec = spec
         self.mark = mark
@@ -95,7 +98,7 @@ class _Starting:
     def run(self, confirm: Callable[[Owner], object] | None) -> AgentProcess:
         """Start the keeper, and by it the agent; when this raises, both are gone."""
         root = Path(__file__).absolute().parents[3]
-        argv = [sys.executable, "-I", "-S", "-c", _KEEPER, str(self.directory), str(root)]
+        argv = [sys.executable, "-I", "-S", "-c", _KEEPER, str(self.directory), str(root), *map(str, self.attendance)]
         try:
             keeper = subprocess.Popen(
                 argv,
@@ -105,6 +108,7 @@ class _Starting:
                 bufsize=0,
                 env={**_keeper_environment(os.environ), MARK: self.mark},
                 cwd="/",
+                pass_fds=self.attendance,
             )
         except OSError as problem:
             raise self._refused(f"its keeper could not be started: {problem.strerror}") from problem

@@ -12,13 +12,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.archive import Archive
-from pytest_gittrix.engine.eviction.removal import Removal, Removed, promoted_changes
-from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
+from pytest_gittrix.engine.eviction.removal import Removal, Removed, is_awaited, promoted_changes
+from pytest_gittrix.engine.operations.expiry import is_past, is_past_absolute, outlasts_idle_time, resolution_ns
+from pytest_gittrix.engine.operations.in_use import (
+    GRACE,
+    NOBODY,
+    UNATTENDED_WAIT,
+    Lookout,
+    Users,
+    is_attended,
+    tell_programs,
+    users_of,
+)
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
 from pytest_gittrix.errors import CapabilityMissing, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes
@@ -26,7 +37,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
-from pytest_gittrix.record.store.store import LOCK, TURN
+from pytest_gittrix.record.store.store import LOCK, TURN, USE
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
@@ -35,6 +46,11 @@ _END_STATES = get_args(EndState)
 
 LEAVING = "leaving"
 """The name of a workspace in its session's directory, between the agent's reach and its removal."""
+
+WhoWorksThere = Literal["await", "end", "ignore"]
+"""What an eviction does about those who work in a workspace."""
+
+_KILLED_WAIT: Final = 0.1
 
 BUDGET: Final = timedelta(seconds=30)
 """The real time that one session may take in a sweep or a recovery by default."""
@@ -114,9 +130,11 @@ class Evictor:
         how: EndState,
         *,
         promoted: Changes | None = None,
+        seen: Changes | None = None,
         outcome: str | None = None,
         within: TimeLimit | None = None,
-    ) -> Removed | None:
+        users: WhoWorksThere = "await",
+    ) -> Removed:
         """End a session, archive what it did not promote, and remove its workspace.
 
         A second call on a session whose eviction was interrupted or postponed goes on where that stopped. A workspace whose archive takes
@@ -127,11 +145,15 @@ class Evictor:
             state: its state, read under the lease.
             how: the state in which it ends; an ended session stays as it is.
             promoted: the changes that were promoted; by default those of the commit that the session ended with.
+            seen: all changes that the promotion found, if one runs now: what was written since is named.
             outcome: how its agent did, if the caller says.
             within: how long it may take; None for as long as it takes.
+            users: what happens if somebody works in its workspace, which is never read before the programs of the engine that are to end
+                have ended. ``await``: it stays until they have ended. ``end``: programs of the engine are told to end, and killed a few
+                seconds later; it stays if there is anybody else. ``ignore``: the same, and then it goes all the same.
 
         Returns:
-            What became of its workspace; None if it took too long and was postponed, out of the agent's reach and with all its work.
+            What became of its workspace; one that stays for now is with all its work.
 
         Raises:
             GittrixError: its end cannot be stored; or its work can be neither archived nor kept, is all still there, and a recovery tries
@@ -143,23 +165,42 @@ class Evictor:
         removed = Removed()
         with settled_later(f"The end of session {state.id}"):
             if state.workspace_present:
+                staying = self._await_users(recorder, state, users)
+                if staying:
+                    return Removed(users=staying)
                 done = promoted if promoted is not None else promoted_changes(state, self.durable_of)
-                removal = Removal(recorder, state, self.limits, done, within or TimeLimit())
+                removal = Removal(recorder, state, self.limits, done, seen, within or TimeLimit())
                 try:
                     removed = self._clear(removal)
                 except OutOfTime:
                     recorder.append("eviction.postponed", {"budget_ns": _nanoseconds(self.budget)})
-                    return None
+                    return Removed(slow=True)
                 self.trash.discard(str(recorder.directory / "engine"))
                 recorder.append("workspace.removed", {"left_out": [*removed.left_out]} if removed.left_out else {})
         # Unlinked while it is held: a process that waits for it finds that the name is gone, and looks again.
-        with suppress(FileNotFoundError):
-            os.unlink(recorder.directory / LOCK)
+        for name in (LOCK, USE):
+            with suppress(FileNotFoundError):
+                os.unlink(recorder.directory / name)
         turn = recorder.directory / TURN
         if turn.exists():  # left by a killed turn; a running turn removes its lock itself
             with suppress(GittrixError), Lease(turn, wait=0) as lease:
                 lease.remove()
         return removed
+
+    def _await_users(self, recorder: Recorder, state: SessionState, users: WhoWorksThere) -> Users:
+        """Have the programs of the engine end, if they are to; gives who works in the workspace then, so that it has to stay."""
+        directory = recorder.directory
+        if users != "await" and is_attended(directory):
+            tell_programs(directory, state.state)
+            _end_agents(directory)
+        # A turn that was just killed holds its programs' lock for a little longer than it seems to be there.
+        is_attended(directory, wait=_KILLED_WAIT if users == "await" else UNATTENDED_WAIT)
+        if users == "ignore":
+            return NOBODY
+        staying = users_of(state, directory)
+        if staying and not is_awaited(recorder):
+            recorder.append("eviction.postponed", {"budget_ns": None, "in_use": [*map(str, staying.processes)]})
+        return staying
 
     def _clear(self, removal: Removal) -> Removed:
         """Move a workspace out of the agent's reach, archive it or keep it whole, and move it to the trash."""
@@ -178,13 +219,15 @@ class Evictor:
         points.reached("evict:workspace-gone")
         return removed
 
-    def sweep_one(self, recorder: Recorder, *, patient: bool = False) -> bool:
+    def sweep_one(self, recorder: Recorder, *, lookout: Lookout | None = None, patient: bool = False) -> bool:
         """Evict one session if it is past its TTL, judged under its lease; returns whether it was evicted.
 
-        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget`` to archive.
+        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget`` to archive. One that
+        was only idle is left, too, while somebody works in its workspace. Past its absolute time it ends, and so do the engine's programs.
 
         Args:
             recorder: the session's record.
+            lookout: as for ``users_of``.
             patient: look at all its files for use of it, however long that takes.
 
         Raises:
@@ -198,9 +241,12 @@ class Evictor:
                 points.reached("sweep:past-deadline")
                 if not state.ended:
                     state = recorder.with_activity(state, look.check)
-                if not is_past(state, recorder.clock):
+                if not is_past(state, recorder.clock) or outlasts_idle_time(state, recorder.clock, recorder.directory, lookout):
                     return False
-                return self.evict(recorder, state, "expired", within=TimeLimit(self.budget)) is not None
+                users: WhoWorksThere = "ignore"  # there is nobody
+                if is_past_absolute(state, recorder.clock):
+                    users = "await" if state.ended else "end"
+                return self.evict(recorder, state, "expired", within=TimeLimit(self.budget), users=users).done
         except EvictionRace:
             return False
 
@@ -209,6 +255,15 @@ class Evictor:
         with suppress(EvictionRace), recorder.leased(wait=0) as state:
             if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
                 recorder.append("session.accessed", {"op": "clock set back"})
+
+
+def _end_agents(directory: Path) -> None:
+    """End the agents of a session that run by themselves, whose keepers attend them."""
+    from pytest_gittrix.engine.agents.processes import AgentProcess, agent_directories  # dear to load, and hardly ever needed
+
+    for agent in agent_directories(directory).values():
+        with suppress(CapabilityMissing):  # it cannot be seen from here
+            AgentProcess(agent).stop(grace=GRACE)
 
 
 def _nanoseconds(time: timedelta | None) -> int | None:

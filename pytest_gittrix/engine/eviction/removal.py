@@ -7,9 +7,10 @@ What only the agent's repository has, is moved into a repository beside the reco
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +19,14 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.archive import WHOLE, Archive, store_large_files, unpromoted, write_archive
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
+from pytest_gittrix.engine.operations.in_use import NOBODY, Users
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.visible import visible_line
 from pytest_gittrix.workspaces.left_out import LeftOut, read_left_out
 from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work, keep_linked_work
 from pytest_gittrix.workspaces.side_work import (
@@ -46,12 +49,21 @@ class Removed(NamedTuple):
     """What became of a workspace beside its changes.
 
     Attributes:
-        beside: a line for each piece of work of the agent's repository that was archived.
+        beside: a line for each piece of archived work that a promotion did not look at: of the agent's repository, or written since.
         left_out: a line for each ignored file or directory that was not archived, since it is too large.
+        slow: whether it stays for now, out of the agent's reach, because to archive it took too long.
+        users: who works in it, so that it stays for now.
     """
 
     beside: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    slow: bool = False
+    users: Users = NOBODY
+
+    @property
+    def done(self) -> bool:
+        """Whether it is gone."""
+        return not (self.slow or self.users)
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class Removal:
         state: its state.
         limits: sizes that a snapshot may have.
         promoted: the changes that were promoted; None if none were.
+        seen: the changes that the promotion found, if it runs now.
         time: how long it may take.
     """
 
@@ -70,6 +83,7 @@ class Removal:
     state: SessionState
     limits: Limits
     promoted: Changes | None = None
+    seen: Changes | None = None
     time: TimeLimit = field(default_factory=TimeLimit)
 
     @property
@@ -118,6 +132,7 @@ class Removal:
             snapshot = current_snapshot(self.state, workspace, self.limits, on_step=self.time.check)
         except (GittrixError, OSError) as refusal:
             return refusal, ignored
+        beside += islice(self._written_since(snapshot), _MOST_LINES)
         try:
             _require_archivable(workspace, snapshot)
             large = store_large_files(self.recorder.directory, snapshot, workspace.files, sync=self._sync, on_step=self.time.check)
@@ -128,6 +143,13 @@ class Removal:
             problem = self._archive_side_work(workspace, snapshot, beside)
         self._write_archive(snapshot, large, ignored)
         return problem, ignored
+
+    def _written_since(self, snapshot: Snapshot) -> Iterator[str]:
+        """A line for each file that a program wrote after a promotion had read the workspace."""
+        seen = snapshot.changes if self.seen is None else self.seen
+        for path, entry in snapshot.changes.items():
+            if seen.get(path, path) != entry:
+                yield f"{visible_line(path)[:_LONGEST_LINE]}, which was written after the workspace had been read"
 
     def _write_archive(self, snapshot: Snapshot, large: Mapping[str, Entry], ignored: LeftOut) -> Archive | None:
         left = unpromoted(snapshot, self.promoted)
@@ -277,5 +299,10 @@ def _since_the_end(recorder: Recorder, type_: str) -> list[Mapping[str, Any]]:
 
 
 def was_postponed(recorder: Recorder) -> bool:
-    """Whether the eviction of an ended session was postponed, so that the next one that takes too long keeps the workspace whole."""
-    return bool(_since_the_end(recorder, "eviction.postponed"))
+    """Whether the eviction of an ended session took too long before, so that the next one that does keeps the workspace whole."""
+    return any("in_use" not in data for data in _since_the_end(recorder, "eviction.postponed"))
+
+
+def is_awaited(recorder: Recorder) -> bool:
+    """Whether the workspace of an ended session stayed because somebody worked in it."""
+    return any("in_use" in data for data in _since_the_end(recorder, "eviction.postponed"))

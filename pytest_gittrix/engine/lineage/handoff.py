@@ -22,10 +22,10 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import Lineage
-from pytest_gittrix.record.store.store import LOCK
+from pytest_gittrix.record.store.store import LOCK, USE
 from pytest_gittrix.workspaces.workspace import Workspace
 
-_MOVED: Final = ("engine", "workspace")
+_MOVED: Final = ("engine", "workspace", USE)  # with the last, the programs that run there count for the child
 # The keys for the path of a workspace, which the child does not take over.
 _PATH_KEYS: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
 

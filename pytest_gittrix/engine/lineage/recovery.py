@@ -44,6 +44,7 @@ class RecoveryReport:
         rolled_back: sessions whose promotion had not landed, which are active again.
         removed: sessions whose workspace was still to be removed, or whose start never finished.
         postponed: ended sessions whose work takes longer to archive than one session may take; the next sweep goes on with them.
+        in_use: ended sessions whose workspaces stay because somebody works there; a sweep removes them once nobody does.
         problems: records that could not be read or mended, each with the reason; they were left as they are.
     """
 
@@ -51,6 +52,7 @@ class RecoveryReport:
     rolled_back: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     postponed: list[str] = field(default_factory=list)
+    in_use: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -185,7 +187,8 @@ class Recovery:
             return
         time = TimeLimit(self.evictor.budget)
         removed = self.evictor.evict(recorder, state, "promoted", within=time)
-        (self.report.removed if removed is not None else self.report.postponed).append(state.id)
+        report = self.report.removed if removed.done else self.report.in_use if removed.users else self.report.postponed
+        report.append(state.id)
 
     def _orphans(self) -> None:
         """Directories in which no event was ever stored whole: a start was killed at its very first steps.

@@ -51,6 +51,13 @@ def on_behalf_of(find: Callable[[], int | None]) -> Iterator[None]:
         _REMOTE.reset(token)
 
 
+def asking_process() -> int:
+    """The number of the process that asks: this one, unless it serves another one's request."""
+    find = _REMOTE.get()
+    remote = None if find is None else find()
+    return os.getpid() if remote is None else remote
+
+
 def agents_sessions(store: Path) -> list[str]:
     """The sessions of a store whose agents the process that asks descends from, nearest first; none for a person's process.
 
@@ -59,10 +66,8 @@ def agents_sessions(store: Path) -> list[str]:
     Args:
         store: root of the store of sessions.
     """
-    find = _REMOTE.get()
-    remote = None if find is None else find()
-    found = []
-    for mark in _own_marks(os.getpid()) if remote is None else marks_above(remote):
+    asking, found = asking_process(), []
+    for mark in _own_marks(asking) if asking == os.getpid() else marks_above(asking):
         _, _, rest = mark.partition(".")
         name, _, session = rest.partition(".")
         if session and name == _name_of(store):

@@ -1,11 +1,16 @@
-"""When a session's time is up: strictly past its deadline (GitTrix), file changes in the workspace counting as use (rule 8)."""
+"""When a session's time is up: strictly past its deadline (GitTrix), file changes in the workspace counting as use (rule 8).
+
+So does a program that the engine runs there. While anybody works in the workspace, idle time does not end the session.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from pytest_gittrix.clock.clock import Clock
+from pytest_gittrix.engine.operations.in_use import Lookout, last_attended, users_of
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns
 from pytest_gittrix.workspaces.snapshot import latest_change
 
@@ -26,15 +31,40 @@ def is_past(state: SessionState, clock: Clock) -> bool:
     return deadline is not None and clock.now_ns() > deadline + resolution_ns(clock)
 
 
-def unseen_activity(state: SessionState, clock: Clock, on_step: Callable[[], object] = lambda: None) -> int | None:
-    """When files in the workspace last changed, if that is later than the last recorded use; in nanoseconds of the clock.
+def is_past_absolute(state: SessionState, clock: Clock) -> bool:
+    """Whether the session is past its absolute time, which no use of it lengthens."""
+    absolute = state.policy.ttl_absolute_ns
+    return absolute is not None and clock.now_ns() > state.created_ns + absolute + resolution_ns(clock)
 
-    Also None where it cannot matter, because the absolute TTL has passed, and for a change in the future of a clock that was set back
-    since: counted as now, it would count again at every call. ``on_step`` is that of ``latest_change``.
+
+def outlasts_idle_time(state: SessionState, clock: Clock, directory: Path, lookout: Lookout | None = None) -> bool:
+    """Whether a session that is past its deadline goes on, because it was idle and somebody works in its workspace.
+
+    Args:
+        state: of the session.
+        clock: the engine's clock.
+        directory: the session's directory.
+        lookout: as for ``users_of``.
+    """
+    return not is_past_absolute(state, clock) and bool(users_of(state, directory, lookout=lookout, turns=True))
+
+
+def unseen_activity(state: SessionState, clock: Clock, directory: Path, on_step: Callable[[], object] = lambda: None) -> int | None:
+    """When files in the workspace last changed, or the last program there ended, if that is later than the last recorded use.
+
+    Args:
+        state: of the session.
+        clock: the engine's clock.
+        directory: the session's directory.
+        on_step: that of ``latest_change``.
+
+    Returns:
+        Nanoseconds of the clock. None also where it cannot matter, because the absolute TTL has passed, and for a change in the future of a
+        clock that was set back since: counted as now, it would count again at every call.
     """
     absolute, now = state.policy.ttl_absolute_ns, clock.now_ns()
     if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):
         return None
-    latest = latest_change(state.workspace, on_step)
+    latest = max(latest_change(state.workspace, on_step), last_attended(directory))
     observed = clock.instant_of(latest) if latest else 0
     return observed if state.last_access_ns < observed <= now else None

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.operations.caller import true_actor
-from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns, unseen_activity
+from pytest_gittrix.engine.operations.expiry import is_past, outlasts_idle_time, resolution_ns, unseen_activity
 from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
@@ -131,10 +131,14 @@ class Recorder:
 
         It shares nothing that changes and references no listener, so that an agent that gets it cannot reach the engine through one.
         """
-        twin = Recorder(self.store, self.id, self.clock, _weak(self.emit), wait=self.wait)
+        twin = self.of_session(self.id)
         twin._state, twin._derived_ns = self._state, self._derived_ns
         twin.log = self.log.twin()
         return twin
+
+    def of_session(self, id_: str) -> Recorder:
+        """A recorder of another session of the store, which references no listener either."""
+        return Recorder(self.store, id_, self.clock, _weak(self.emit), wait=self.wait)
 
     def read(self) -> SessionState:
         """The session's state as the log has it now.
@@ -197,8 +201,8 @@ class Recorder:
         return stored
 
     def with_activity(self, state: SessionState, on_step: Callable[[], object] = lambda: None) -> SessionState:
-        """Count changes of files in the workspace as use of the session; see ``unseen_activity``. The caller holds the lease."""
-        observed = unseen_activity(state, self.clock, on_step)
+        """Count changes of files, and programs that ended, as use of the session; see ``unseen_activity``. The caller holds the lease."""
+        observed = unseen_activity(state, self.clock, self.directory, on_step)
         return state if observed is None else self.append("session.activity", {"observed_ns": observed})
 
     def derive(self) -> None:
@@ -292,7 +296,8 @@ class Recorder:
             state = self.append("session.accessed", {"op": op}, actor=actor)
         if is_past(state, self.clock):
             state = self.with_activity(state)
-            require_in_time(state, self.clock)
+            if is_past(state, self.clock) and not outlasts_idle_time(state, self.clock, self.directory):
+                require_in_time(state, self.clock)
         if marks and now - state.last_access_ns > resolution:
             state = self.append("session.accessed", {"op": op}, actor=actor)
         return state

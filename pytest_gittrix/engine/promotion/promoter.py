@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from pytest_gittrix.engine.eviction.evictor import Evictor
-from pytest_gittrix.engine.eviction.removal import Removed
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
@@ -30,6 +29,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot, sized
 from pytest_gittrix.workspaces.workspace import Workspace
 
 _SHOWN: Final = 50
+_LATE: Final = "what they write from now on is archived when a sweep removes it"
 _STAYS: Final = "not promoted, and still in the workspace: {}"
 
 
@@ -188,7 +188,7 @@ class Promoter:
             result = replace(promotion.run(selection), secrets=found)
             if keeps:
                 return _with_warnings(self._go_on(recorder, workspace, result), map(_STAYS.format, beside()))
-            return self._end_session(recorder, workspace, result, selection.changes, beside)
+            return self._end_session(recorder, workspace, result, selection.changes, snapshot.changes, beside)
 
     def _go_on(self, recorder: Recorder, workspace: Workspace, result: PromoteResult) -> PromoteResult:
         """Give the workspace the promoted commit as its baseline; one that cannot have it yet is a warning of the result."""
@@ -204,6 +204,7 @@ class Promoter:
         workspace: Workspace,
         result: PromoteResult,
         promoted: Changes,
+        seen: Changes,
         beside: Callable[[], Iterable[str]],
     ) -> PromoteResult:
         """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""
@@ -212,9 +213,12 @@ class Promoter:
             return _with_warnings(result, map(_STAYS.format, beside()))
         try:
             evictor = replace(self.evictor, open_workspace=lambda _state: workspace)
-            removed = evictor.evict(recorder, state, "promoted", promoted=promoted) or Removed()
+            removed = evictor.evict(recorder, state, "promoted", promoted=promoted, seen=seen)
         except (GittrixError, OSError) as problem:
             return _with_warnings(result, [f"the workspace is still there: {problem}"])
+        if removed.users:
+            stays = f"the workspace stays until those who work in it have ended: {removed.users}; {_LATE}"
+            return _with_warnings(result, [stays, *map(_STAYS.format, beside())])
         archived = (f"not promoted, but archived: {line}" for line in removed.beside)
         lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
         return _with_warnings(result, (*archived, *lost))

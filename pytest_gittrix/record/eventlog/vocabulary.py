@@ -67,7 +67,10 @@ _SESSION: Mapping[str, Kind] = {
         optional="reason outcome successor",
     ),
     "eviction.postponed": _kind(
-        "To archive the work of an ended session took longer than budget_ns, so it was left for the next sweep.", "budget_ns"
+        "To archive the work of an ended session took longer than budget_ns, so it was left for the next sweep; or, if in_use names them, "
+        "its workspace was left where it is until those who work there have ended.",
+        "budget_ns",
+        optional="in_use",
     ),
     "session.identified": _kind("Who works in the session, or on what, was told anew; null takes a fact away.", "identity"),
     "step.started": _kind("The agent began a step of its workflow.", "step", optional="molecule_id"),

@@ -34,6 +34,7 @@ _DERIVED: Final = {"log": LOG}
 """An addition to ``metadata.json`` that the TypeScript GitTrix does not write: without this log, the record says nothing."""
 LOCK = ".lock"
 TURN = ".turn"
+USE = ".use"
 
 
 class Problem(NamedTuple):

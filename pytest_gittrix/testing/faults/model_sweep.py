@@ -133,7 +133,7 @@ class WorldModel(ModelServer):
         done.states.append(session.diff())
         if durable.fingerprint() != before:
             done.problems.append("the durable repository is another")
-        session.discard()
+        session.discard(force=True)
         return done
 
 

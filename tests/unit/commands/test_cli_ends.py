@@ -285,6 +285,7 @@ class TestASweep:
             "evicted": [id_],
             "archives": {id_: [str(cli.home / "sessions" / id_ / name) for name in ("archive.patch", "archive.git")]},
             "postponed": [],
+            "inUse": [],
         }
 
     @pytest.mark.parametrize("budget", ["30", "soon", "-1s"])

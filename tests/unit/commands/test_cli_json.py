@@ -211,10 +211,10 @@ def test_ends_name_the_session(cli: Cli) -> None:
     discarded, evicted, swept = cli.start(), cli.start(), cli.start("--ttl-absolute", "1h")
     clock.advance(hours=2)
 
-    assert cli.data("sweep") == {"evicted": [swept], "archives": {swept: []}, "postponed": []}
+    assert cli.data("sweep") == {"evicted": [swept], "archives": {swept: []}, "postponed": [], "inUse": []}
     assert cli.data("session", "discard", discarded) == {"discarded": discarded, "archives": []}
     assert cli.data("session", "evict", evicted) == {"evicted": evicted, "archives": []}
-    assert cli.data("sweep") == {"evicted": [], "archives": {}, "postponed": []}
+    assert cli.data("sweep") == {"evicted": [], "archives": {}, "postponed": [], "inUse": []}
 
 
 def test_ends_say_where_the_work_is(cli: Cli) -> None:
@@ -253,7 +253,7 @@ def test_recover_gives_a_report(cli: Cli, id_: str) -> None:
 
     data = cli.data("recover")
 
-    assert data.keys() == {"rolledForward", "rolledBack", "removed", "postponed", "problems"}
+    assert data.keys() == {"rolledForward", "rolledBack", "removed", "postponed", "inUse", "problems"}
     assert data["removed"] == ["sess_halfastarted"]
     assert id_ in {problem["id"] for problem in data["problems"]}
 

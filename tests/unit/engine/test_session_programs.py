@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 
 import pytest
 
-from pytest_gittrix.engine.agents.programs import Programs
-from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.testing import World
 
@@ -64,47 +59,25 @@ def test_a_program_that_stays_works_in_the_workspace(world: World) -> None:
     assert agent.touched_files() == ["lib/new.py"]
 
 
-def test_a_program_that_stays_ends_with_its_programs_or_its_session(world: World) -> None:
-    ends: list[Callable[[UserSession, Programs], object]] = [
-        lambda _, programs: programs.close(),
-        lambda session, _: session.discard(),
-        lambda session, _: session.promote(),
-    ]
-    for end in ends:
-        session = world.start()
-        session.write("app.py", f"{len(world.gittrix.list_sessions())}\n")
-        programs = session.for_agent().programs(confine="off")
+def test_a_program_that_stays_ends_with_its_programs(world: World) -> None:
+    with world.start().for_agent().programs(confine="off") as programs:
         shell = programs.start(["sh", "-c", "while :; do sleep 0.02; done"])
         assert shell.poll() is None
 
-        end(session, programs)
+    ended = shell.poll()
+    assert ended is not None
+    assert (ended.timed_out, ended.ended) == (True, None)
 
-        assert shell.poll() is not None
 
-
-def test_a_program_that_a_thread_waits_for_ends_with_its_session(world: World) -> None:
+def test_programs_that_are_kept_for_a_session_run_no_more_once_it_has_ended(world: World) -> None:
     session = world.start()
-    agent = session.for_agent()
-    os.mkfifo(agent.workspace_path / "up")
-    with ThreadPoolExecutor(1) as pool, agent.programs(confine="off") as programs:
-        waiting = pool.submit(programs.run, ["sh", "-c", "echo y > up; while :; do sleep 0.02; done"])
-        (agent.workspace_path / "up").read_text()
-
+    with session.for_agent().programs(confine="off") as programs:
         session.discard()
 
-        assert waiting.result(60).timed_out
         for run in (programs.run, programs.start):
             with pytest.raises(SessionExpired):
                 run(["true"])
-
-
-def test_a_program_that_stays_does_not_end_with_a_session_that_another_process_ends(world: World) -> None:
-    session = world.start()
-    ending = f"from pytest_gittrix import GitTrix; GitTrix(None, home={str(world.gittrix.home)!r}).get_session({session.id!r}).discard()"
-    with session.for_agent().programs(confine="off") as programs, programs.start(["sh", "-c", "while :; do sleep 0.02; done"]) as shell:
-        subprocess.run([sys.executable, "-c", ending], check=True, env={**os.environ, **world.clock.environment()})
-
-        assert shell.poll() is None
+    assert not {".use", ".lock"} & {*os.listdir(world.gittrix.store.directory(session.id))}
 
 
 def test_a_session_that_has_ended_runs_no_programs(world: World) -> None:

@@ -18,6 +18,7 @@ import pytest
 from support.daemon import wait_until
 from support.engine import Site, open_site
 
+from pytest_gittrix import EvictionPolicy
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, TurnBusy, TurnOver
@@ -39,8 +40,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def session(site: Site) -> UserSession:
-    """One that was just started."""
-    return site.start()
+    """One that was just started; that its turn runs does not lengthen its absolute time."""
+    return site.start(eviction=EvictionPolicy(ttl_absolute="4h"))
 
 
 def types(session: UserSession) -> list[str]:

@@ -129,7 +129,7 @@ def test_it_ends_with_its_block_and_with_its_session(agent: Path) -> None:
         assert started.wait(60) != 0
         with confined_claude(two.for_agent(), program=agent, confine=level) as claude:
             started = at_work(claude, two)
-            two.discard()
+            two.discard(force=True)
             assert started.wait(60) != 0
 
 

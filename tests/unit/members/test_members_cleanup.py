@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.at_work import stranger
 from support.members import Crew
 
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
@@ -59,6 +60,20 @@ def gone(crew: Crew, life: Life) -> bool:
     assert after.state == "retained"
     assert "workspace" in left
     return False
+
+
+@pytest.mark.parametrize("way", ["by its id", "all", "by age"])
+def test_a_workspace_stays_as_long_as_a_process_works_in_it_and_the_report_names_that(crew: Crew, way: str) -> None:
+    life = ended(crew, "completed")
+    crew.clock.advance(DAY + TICK)
+    selector = {"by its id": Selector(id=life.id), "all": Selector(all=True), "by age": None}[way]
+    clean = crew.members.scan if selector is None else lambda: crew.members.cleanup(selector)
+    with stranger(cwd=life.workspace) as process:
+        assert clean().failed == {life.id: f"Session {life.id} is in use: sleep ({process.pid})."}
+        assert not gone(crew, life)
+
+    assert clean().removed == (life.id,)
+    assert gone(crew, life)
 
 
 # By age --------------------------------------------------------------------------------------------------------------------------

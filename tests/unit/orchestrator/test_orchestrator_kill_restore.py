@@ -179,14 +179,29 @@ def test_polls_do_not_keep_a_killed_session_from_being_swept(led: Led) -> None:
     assert missing.value.path == session.workspace_path
 
 
-def test_an_agent_whose_session_was_swept_is_ended_at_the_next_look(led: Led) -> None:
+def test_an_agent_ends_with_the_absolute_time_of_its_session(led: Led) -> None:
+    led.site.engine.services.policy = led.site.engine.services.policy._replace(ttl_absolute_ns=4 * 3600 * 10**9)
     session = led.spawn()
     led.site.clock.advance(hours=5)
     assert led.site.engine.sweep() == [session.id]
 
-    assert [one.status for one in led.lead.poll()] == ["cleanup"]
     assert led.process(session.id).observe().state == "exited"
+    assert [one.status for one in led.lead.poll()] == ["cleanup"]
     assert led.lead.poll() == []
+
+
+def test_an_agent_that_runs_keeps_its_session_and_idle_time_counts_from_its_end(led: Led) -> None:
+    session = led.spawn()
+    led.site.clock.advance(hours=30)
+    assert led.site.engine.sweep() == []
+    assert [one.id for one in led.site.engine.in_use()] == [session.id]
+
+    led.process(session.id).stop(grace=0)
+    led.site.clock.advance(hours=4)
+    assert led.site.engine.sweep() == []
+    led.site.clock.advance(minutes=1)
+
+    assert led.site.engine.sweep() == [session.id]
 
 
 # Restore -----------------------------------------------------------------------------------------------------------------------

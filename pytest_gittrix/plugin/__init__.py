@@ -235,12 +235,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
-    """Explain comparisons of trees and fingerprints, and of ids with sessions that were swept already."""
+    """Explain comparisons of trees and fingerprints, and of ids with sessions that were swept already, or that sweeps leave."""
     from pytest_gittrix.plugin.assertions import explain, explain_swept
 
     worlds = config.stash.get(_WORLDS, None)
     engines = [one.world.gittrix for one in worlds.opened] if worlds is not None else ()
-    return explain(op, left, right) or explain_swept(op, left, right, [one for engine in engines for one in engine.services.swept])
+    swept = [one for engine in engines for one in engine.services.swept]
+    return explain(op, left, right) or explain_swept(op, left, right, swept, engines)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.services import Swept
 
 _TREES = "pytest_gittrix.git.tree"
@@ -34,32 +35,41 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     return None
 
 
-def explain_swept(operator: str, left: object, right: object, swept: Sequence[Swept]) -> list[str] | None:
-    """The lines for a comparison that misses sessions which were swept before it; None if there are none.
+def explain_swept(operator: str, left: object, right: object, swept: Sequence[Swept], engines: Sequence[GitTrix] = ()) -> list[str] | None:
+    """The lines for a comparison that misses sessions which were swept before it, or left because they are in use; None if there are none.
 
     Args:
         operator: the operator of the comparison.
         left: the value on its left.
         right: the value on its right.
         swept: the sessions that were swept until now.
+        engines: those of the test.
     """
-    if not swept or operator not in ("==", "in") or not isinstance(right, _LISTS) or (operator == "==" and not isinstance(left, _LISTS)):
+    if not (swept or engines) or operator not in ("==", "in") or not isinstance(right, _LISTS):
+        return None
+    if operator == "==" and not isinstance(left, _LISTS):
         return None
     expected, got = (_ids(right), _ids(left)) if operator == "==" else (_ids([left]), _ids(right))
     missing = expected - got
     # Of what stands on the left alone, sweep() may just have evicted some.
     more = got - expected if operator == "==" else ()
     told = [one for one in swept if one.id in missing or (one.id in more and one.by != "sweep()")]
-    if not told:
-        return None
-    from pytest_gittrix.durations import instant_text
+    lines = [line for engine in engines for line in _in_use_lines(missing, engine)]
+    if told:
+        from pytest_gittrix.durations import instant_text
 
-    lines = [f"{one.id} was swept by {one.by} at {instant_text(one.at_ns)}" for one in told]
-    return [
-        f"{_short(left)} {operator} {_short(right)}",
-        *_shortened(lines),
-        "sweep() gives the sessions that it evicts itself; swept() gives those that were swept until now.",
-    ]
+        lines += [f"{one.id} was swept by {one.by} at {instant_text(one.at_ns)}" for one in told]
+    if not lines:
+        return None
+    rule = "sweep() gives the sessions that it evicts itself; swept() gives those that were swept until now."
+    return [f"{_short(left)} {operator} {_short(right)}", *_shortened(lines), *([rule] if told else [])]
+
+
+def _in_use_lines(ids: frozenset[str], engine: GitTrix) -> list[str]:
+    """A line for each of some ids that is a session which sweeps leave because somebody works there."""
+    if ids.isdisjoint(engine.store.ids()):
+        return []
+    return [f"{one.id} is in use by {one.users}, so a sweep leaves it until they have ended" for one in engine.in_use() if one.id in ids]
 
 
 def _ids(value: object) -> frozenset[str]:

@@ -149,6 +149,24 @@ def test_nothing_is_said_of_sweeps_where_none_was() -> None:
     assert explain_swept("==", [], ["a"], []) is None
 
 
+def test_the_failure_of_a_test_with_a_stray_process_in_the_workspace_names_it(run: Run) -> None:
+    source = """
+        import subprocess
+
+        def test_forgotten(gittrix, gittrix_session, gittrix_clock):
+            with subprocess.Popen(["sleep", "600"], cwd=gittrix_session.workspace_path) as stray:
+                try:
+                    gittrix_clock.advance(hours=5)
+                    assert gittrix.swept() == [gittrix_session.id]
+                finally:
+                    stray.kill()
+    """
+    result = run(source, "--gittrix-freeze=none")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E  *sess_W02oASyhum51 is in use by sleep (*), so a sweep leaves it until they have ended"])
+
+
 def test_long_lists_of_ids_are_cut_short() -> None:
     lines = explain_swept(
         "==", [], [f"{number:012}" for number in range(99)], [Swept(f"{number:012}", 0, "the timer") for number in range(99)]

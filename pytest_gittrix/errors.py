@@ -226,6 +226,38 @@ class PathCollision(PromoteFailed):
     code = "PATH_COLLISION"
 
 
+class FilteredContent(PromoteFailed):
+    """Selected files go through a filter, such as Git LFS, and are not known to be as it would store them.
+
+    Attributes:
+        filters: the name of the filter, by path.
+    """
+
+    code = "FILTERED_CONTENT"
+
+    def __init__(
+        self, fact: str, *, filters: Mapping[str, str], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
+    ) -> None:
+        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+        self.filters = dict(filters)
+
+
+class HazardousPath(PromoteFailed):
+    """A promotion that was to be without hazards adds paths that other machines or programs cannot take, or take for something else.
+
+    Attributes:
+        hazards: the reason, by path.
+    """
+
+    code = "HAZARDOUS_PATH"
+
+    def __init__(
+        self, fact: str, *, hazards: Mapping[str, str], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
+    ) -> None:
+        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+        self.hazards = dict(hazards)
+
+
 class DurableLocked(PromoteFailed):
     """Another program holds a git lock of durable that is not ours to break; the message names the file."""
 

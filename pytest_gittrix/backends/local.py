@@ -13,13 +13,13 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git import libgit2
-from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences, branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
+from pytest_gittrix.git.worktree.checkout_update import Sides, lock_checkout
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
@@ -31,6 +31,7 @@ MOST_SPARES = 64
 _COUNTED_COMMITS = 1000
 _DETACHED = "main"
 _FALLBACK = ("gittrix", "gittrix@localhost")
+_CALLED_BARE = "core.bare is true in {}, although there is a work tree, so git refuses to work there: `git config core.bare false` mends it"
 
 
 class LocalDurable:
@@ -212,7 +213,9 @@ class LocalDurable:
         sides = self._sides(built.parent, changes) if existing else {}
         with ExitStack() as locks:
             locked = [
-                locks.enter_context(lock_checkout(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
+                locks.enter_context(
+                    lock_checkout(checkout, self.repository.format, sides, self.blob, token=built.id, settle=settle, sync=self.sync)
+                )
                 for checkout in existing
             ]
             self.repository.land(
@@ -226,10 +229,11 @@ class LocalDurable:
                 settle=settle,
                 checkouts=checkouts,
             )
-            unchanged = {one.checkout.path: one.update(self.blob, sync=self.sync) for one in locked}
+            unchanged = {one.checkout.path: one.update(sync=self.sync) for one in locked}
             points.reached("land:forwarded")
         forwarded = tuple(root for root, reasons in unchanged.items() if not reasons)
-        return LandingResult(forwarded, {root: _reasons_text(reasons) for root, reasons in unchanged.items() if reasons})
+        notes = tuple(_CALLED_BARE.format(checkout.common_dir) for checkout in existing if checkout.called_bare)
+        return LandingResult(forwarded, {root: _reasons_text(reasons) for root, reasons in unchanged.items() if reasons}, notes)
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
@@ -303,8 +307,9 @@ class LocalDurable:
             if checkout.branch != ref or not os.path.isdir(checkout.path):
                 continue
             try:
-                with lock_checkout(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as locked:
-                    reasons = locked.update(self.blob, sync=self.sync)
+                lock = lock_checkout(checkout, self.repository.format, sides, self.blob, token=commit, resumed=True, sync=self.sync)
+                with lock as locked:
+                    reasons = locked.update(sync=self.sync)
                 if reasons:
                     stale[checkout.path] = _reasons_text(reasons)
                 else:

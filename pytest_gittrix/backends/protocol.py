@@ -28,10 +28,12 @@ class LandingResult(NamedTuple):
     Attributes:
         forwarded: roots of the work trees that were brought forward.
         stale: roots of the work trees that were not, each with the reason; the commit has landed all the same.
+        notes: what is odd about the repository, for a person to mend.
     """
 
     forwarded: tuple[str, ...] = ()
     stale: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Durable(Protocol):

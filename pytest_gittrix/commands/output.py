@@ -26,6 +26,8 @@ _EXTRAS = {
     "baseline_sha": "baselineSha",
     "kinds": "kinds",
     "secrets": "secrets",
+    "hazards": "hazards",
+    "filters": "filters",
     "stage": "stage",
     "state": "state",
     "outcome": "outcome",

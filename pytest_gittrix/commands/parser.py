@@ -24,6 +24,7 @@ STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
 WORKSPACES = ("clone", "lazy", "copy", "worktree", "overlay")
 OUTCOMES = ("done", "crash", "killed")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
+ON_HAZARD = ("warn", "refuse", "allow")
 
 COMMANDS: Final = {
     "sessions": ("session", "promote", "sweep", "recover"),
@@ -32,7 +33,7 @@ COMMANDS: Final = {
     "worktrees": ("unfinished",),
 }
 VERBS_OF_SESSIONS: Final = {
-    "work": ("start", "read", "write", "delete", "commit", "record", "extend"),
+    "work": ("start", "read", "write", "delete", "commit", "record", "extend", "relocate"),
     "look": ("list", "find", "info", "list-files", "touched", "diff", "log", "history"),
     "end (to promote: gittrix promote)": ("discard", "evict"),
     "lineage": ("handoff", "fork", "chain", "tree", "identify"),
@@ -60,6 +61,7 @@ _EXAMPLES = {
     "commit": ['gittrix session commit sess_V1St -m "First half"'],
     "discard": ["gittrix session discard sess_V1St", "gittrix session discard sess_V1St --outcome crash"],
     "extend": ["gittrix session extend sess_V1St 2h"],
+    "relocate": ["gittrix session relocate sess_V1St ~/projects/app"],
     "evict": ["gittrix session evict sess_V1St", "gittrix session evict sess_V1St --state discarded"],
     "promote": [
         "gittrix promote sess_V1St",
@@ -312,6 +314,9 @@ def _session_verbs(verbs: Any) -> None:
     one("extend", session_verbs.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )
+    one("relocate", session_verbs.relocate, "name the place where a session's durable repository is now").add_argument(
+        "durable_now", metavar="PATH", help="the repository"
+    )
     evict = one("evict", session_verbs.evict, "end a session and remove its workspace; its work is archived")
     evict.add_argument("--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)")
     _end(evict)
@@ -382,6 +387,10 @@ def _promote(verb: Parser) -> None:
     verb.add_argument("--refuse-secrets", action="store_true", help="promote nothing if a file or a new line looks like credentials")
     verb.add_argument(
         "--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"
+    )
+    verb.add_argument("--allow-filtered", action="store_true", help="promote files as they are that a filter such as Git LFS would change")
+    verb.add_argument(
+        "--on-hazard", choices=ON_HAZARD, default="warn", help="what to do about new names that other machines cannot have (%(default)s)"
     )
     forge_options.arguments(verb)
 

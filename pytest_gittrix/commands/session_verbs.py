@@ -111,8 +111,9 @@ def diff(options: Namespace) -> CommandResult:
     """The changes as a patch; with ``--hunks`` each hunk under its name, and the files without hunks or that cannot be promoted."""
     with context.session(options) as session:
         review = _review_of(session, options.paths)
+        notes = {"hazards": dict(review.hazards), "filtered": dict(review.filtered)}
         if not options.hunks:
-            data = {"diff": review.diff, "refused": dict(review.refused), "secrets": _lists(review.secrets)}
+            data = {"diff": review.diff, "refused": dict(review.refused), "secrets": _lists(review.secrets), **notes}
             return CommandResult(data, Diff(review.diff), _review_notes(review))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
         data = {
@@ -121,6 +122,7 @@ def diff(options: Namespace) -> CommandResult:
             "refused": dict(review.refused),
             "secrets": _lists(review.secrets),
             "beside": [*review.beside],
+            **notes,
         }
         return CommandResult(data, Diff(_hunk_list(review)), _review_notes(review))
 
@@ -173,6 +175,14 @@ def extend(options: Namespace) -> CommandResult:
     return CommandResult(info_data(extended.to_wire()), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
 
 
+def relocate(options: Namespace) -> CommandResult:
+    """Name the place where the durable repository of a session is now."""
+    with context.session(options) as session:
+        session.relocate(options.durable_now)
+        moved = session.info()
+    return CommandResult(info_data(moved.to_wire()), text_of([f"{session.id} is of {moved.durable_path} now"]))
+
+
 def evict(options: Namespace) -> CommandResult:
     """End a session and remove its workspace, whatever its time."""
     with context.engine(options) as gittrix:
@@ -202,6 +212,8 @@ def promote(options: Namespace) -> CommandResult:
             refuse_secrets=options.refuse_secrets,
             allow_secrets=options.allow_secret,
             keep=options.keep,
+            allow_filtered=options.allow_filtered,
+            on_hazard=options.on_hazard,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
     notes = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}
@@ -254,9 +266,15 @@ def _review_of(session: UserSession, paths: Collection[str]) -> Review:
             why="An empty diff would look the same for a name that is spelled wrong.",
             fix=f"{did_you_mean(untouched[0], review.touched)}`gittrix session touched` lists what differs.",
         )
-    if not review.snapshot.withheld.keys().isdisjoint(paths):  # they are read if they are named
+    if not paths:
+        return review
+    if not review.is_alike_for(paths):
         return session.review([path for path in paths if path not in review.refused])
-    return replace(review, changes={path: review.changes[path] for path in paths if path in review.changes}) if paths else review
+    return replace(
+        review,
+        changes={path: review.changes[path] for path in paths if path in review.changes},
+        filtered={path: name for path, name in review.filtered.items() if path in paths},
+    )
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +296,9 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
 def _review_notes(review: Review) -> tuple[str, ...]:
     """What a person should know before promoting, beside the diff."""
     beside = (*review.snapshot.withheld_lines, *review.beside)
-    return (*_refusals(review), *_secret_notes(review.secrets), *(f"Not part of this: {line}." for line in beside))
+    hazards = (f"{path}: {reason}" for path, reason in review.hazards.items())
+    kept_raw = (f"{path}: not known to be as the filter {name} would store it" for path, name in review.filtered.items())
+    return (*_refusals(review), *_secret_notes(review.secrets), *hazards, *kept_raw, *(f"Not part of this: {line}." for line in beside))
 
 
 def _refusals(review: Review) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -17,13 +18,14 @@ from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
-from pytest_gittrix.engine.operations.review import ListEntry, Review, touched_name
+from pytest_gittrix.engine.operations.resources import durable_ref
+from pytest_gittrix.engine.operations.review import ListEntry, Review, filtered_of, narrowed, touched_name
 from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_text, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.errors import GittrixError, TurnOver
-from pytest_gittrix.record.eventlog.events import Actor, Event
+from pytest_gittrix.record.eventlog.events import Actor, Event, path_fields
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.snapshot import Limits
@@ -68,8 +70,10 @@ class UserSession(AgentSession):
             snapshot = self._snapshot(state, files or ())
             if files is not None:
                 files = [touched_name(snapshot, self._workspace, path, self._deleted(state)) for path in files]
+            snapshot = narrowed(state, snapshot, files or ())
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
-            return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot))
+            kept_raw = filtered_of(state, snapshot, changes, snapshot.blobs)
+            return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot), kept_raw)
 
     def promote(
         self,
@@ -87,6 +91,8 @@ class UserSession(AgentSession):
         refuse_secrets: bool = False,
         allow_secrets: Iterable[str] = (),
         keep: bool | None = None,
+        allow_filtered: bool = False,
+        on_hazard: str = "warn",
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
 
@@ -111,12 +117,16 @@ class UserSession(AgentSession):
             keep: go on with the session: the commit is its baseline then, and what was not promoted stays touched. With ``branch`` and
                 ``pr`` the new branch is the session's too, so that the next promotion adds to it. By default a promotion ends the session,
                 unless it was started with ``keep_after_promote`` and this is to a pull request.
+            allow_filtered: promote the bytes of files that a filter such as Git LFS would store otherwise.
+            on_hazard: ``warn`` of new paths that other machines or programs cannot take, or take for something else, ``refuse`` them, or
+                ``allow`` them without a word.
 
         Raises:
             BaselineConflict: durable drifted over the selection, or with ``keep`` over work that is not promoted; the session stays
                 active.
             PromoteFailed: nothing is selected, a path was not touched, a checkout is in the way (``WorktreeDirty``), names collide
-                (``PathCollision``), durable is locked (``DurableLocked``), or there are secrets to be refused (``SecretsFound``).
+                (``PathCollision``), durable is locked (``DurableLocked``), there are secrets or hazards to be refused (``SecretsFound``,
+                ``HazardousPath``), or files that a filter would store otherwise (``FilteredContent``).
             InvalidInput: an argument has a value that is not allowed.
             CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
             PersonRequired: an agent's process asks.
@@ -130,7 +140,18 @@ class UserSession(AgentSession):
         numbers = check_hunks(hunks)
         parts = None if numbers is None else {self._relative(path): chosen for path, chosen in numbers.items()}
         request = PromoteRequest(
-            reviewed, self._relatives(files), parts, strategy, message, on_overlap, pull_request, refuse_secrets, allowed, keep
+            reviewed,
+            self._relatives(files),
+            parts,
+            strategy,
+            message,
+            on_overlap,
+            pull_request,
+            refuse_secrets,
+            allowed,
+            keep,
+            allow_filtered,
+            on_hazard,
         )
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
@@ -361,6 +382,26 @@ class UserSession(AgentSession):
         require_person(self._services.store.root, "extend")
         with self._recorder.working("extend", self._actor):
             self._recorder.append("session.extended", {"ttl_idle_ns": idle_ns}, actor=self._actor)
+
+    def relocate(self, path: str | os.PathLike[str]) -> None:
+        """Name the place where the durable repository is now, after it was moved on this machine.
+
+        Args:
+            path: the repository, or a directory inside its work tree.
+
+        Raises:
+            AdapterUnavailable: there is no repository, or it is another one.
+            CapabilityMissing: durable is behind an address, or the workspace is a ``worktree``.
+            PersonRequired: an agent's process asks.
+        """
+        require_person(self._services.store.root, "relocate")
+        with self._recorder.working("relocate", self._actor) as state:
+            durable = self._services.resources.moved_durable(state, os.fspath(path))
+            place = {
+                "durable_ref": durable_ref(durable, state.durable_branch or durable.branch),
+                **path_fields(durable.path or "", "durable_path"),
+            }
+            self._recorder.append("session.relocated", place, actor=self._actor)
 
     @property
     def archives(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ _CLASSES: Final[Mapping[bytes, frozenset[int]]] = {
 }
 
 
-class _Unmatchable(ValueError):
+class Unmatchable(ValueError):
     """A pattern that no name can match."""
 
 
@@ -123,8 +123,8 @@ def _parse(data: bytes) -> Sequence[_Rule]:
         directories_only = pattern.endswith(b"/")
         pattern = pattern.removesuffix(b"/")
         try:
-            compiled = _compile(pattern.removeprefix(b"/"))
-        except _Unmatchable:
+            compiled = compile_pattern(pattern.removeprefix(b"/"))
+        except Unmatchable:
             continue
         rules.append(_Rule(compiled, ignores, directories_only, b"/" in pattern))
     return rules[::-1]
@@ -137,7 +137,7 @@ def _without_trailing_spaces(line: bytes) -> bytes:
     return line[: len(text) + escaped]
 
 
-def _compile(pattern: bytes) -> re.Pattern[bytes]:
+def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
     """The regular expression for a pattern of git's ``wildmatch``, whose wildcards match no slash.
 
     What stands between two wildcards is looked for at its first place and never anywhere else: the next wildcard takes whatever lies
@@ -186,7 +186,7 @@ def _matched_once(pieces: list[list[bytes]]) -> bytes:
 
 def _byte(pattern: bytes, at: int) -> bytes:
     if at >= len(pattern):
-        raise _Unmatchable
+        raise Unmatchable
     return pattern[at : at + 1]
 
 
@@ -216,7 +216,7 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
         named = re.compile(rb"\[:([^\]]*):\]").match(pattern, at)
         if named is not None:
             if named[1] not in _CLASSES:
-                raise _Unmatchable
+                raise Unmatchable
             chosen |= _CLASSES[named[1]]
             before, at = 0, named.end()
         elif letter == b"-" and before and pattern[at + 1 : at + 2] not in (b"", b"]"):
@@ -230,5 +230,5 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
             at += 1
     allowed = (set(range(256)) - chosen if negated else chosen) - {ord("/")}
     if not allowed:
-        raise _Unmatchable
+        raise Unmatchable
     return b"[" + b"".join(re.escape(bytes([value])) for value in sorted(allowed)) + b"]", at + 1

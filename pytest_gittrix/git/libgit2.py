@@ -30,16 +30,14 @@ if TYPE_CHECKING:
     from pygit2 import hash as hash
     from pygit2.enums import DeltaStatus as DeltaStatus
     from pygit2.enums import DiffOption as DiffOption
-    from pygit2.enums import FileStatus as FileStatus
     from pygit2.enums import ObjectType as ObjectType
-    from pygit2.enums import RepositoryOpenFlag as RepositoryOpenFlag
     from pygit2.enums import SortMode as SortMode
 
 _load = door(
     __name__,
     {
         "pygit2": ("Commit", "Config", "Diff", "GitError", "Odb", "OdbBackendPack", "Patch", "Repository", "discover_repository", "hash"),
-        "pygit2.enums": ("DeltaStatus", "DiffOption", "FileStatus", "ObjectType", "RepositoryOpenFlag", "SortMode"),
+        "pygit2.enums": ("DeltaStatus", "DiffOption", "ObjectType", "SortMode"),
     },
 )
 

@@ -19,6 +19,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_commit
+from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
@@ -46,6 +47,18 @@ _KNOWN_EXTENSIONS: Final = {
 }
 
 
+class TextConfig(NamedTuple):
+    """What a repository's own configuration says of the text in its work trees.
+
+    Attributes:
+        autocrlf: ``core.autocrlf``: True or False, or ``input``.
+        crlf: whether text that no attribute says more of ends its lines in CRLF there (``core.autocrlf`` and ``core.eol``).
+    """
+
+    autocrlf: bool | str = False
+    crlf: bool = False
+
+
 class Checkout(NamedTuple):
     """A work tree of the repository: the main one or a linked one.
 
@@ -55,6 +68,8 @@ class Checkout(NamedTuple):
         branch: full name of the branch it is on, or returns to after the current rebase or bisection; None if HEAD is detached.
         trusts_modes: whether the executable bit of its files is meaningful (``core.fileMode``).
         shared: ``core.sharedRepository``, None if it is not set.
+        common_dir: the directory of objects and branches.
+        called_bare: whether the configuration says that there is no such work tree.
     """
 
     git_dir: str
@@ -62,6 +77,8 @@ class Checkout(NamedTuple):
     branch: str | None
     trusts_modes: bool = True
     shared: str | None = None
+    common_dir: str | None = None
+    called_bare: bool = False
 
     def permit(self, mode: int) -> int:
         """``shared_mode`` of what is written into its git directory."""
@@ -76,6 +93,7 @@ class _Config(NamedTuple):
     shared: str | None
     log_all_updates: str | None
     identity: tuple[str | None, str | None]
+    text: TextConfig
 
 
 class Location(NamedTuple):
@@ -164,7 +182,41 @@ def _read_config(common_dir: str) -> _Config:
         _checked_shared(names.get("core.sharedrepository")),
         names.get("core.logallrefupdates"),
         (names.get("user.name"), names.get("user.email")),
+        _text_config(names),
     )
+
+
+def _text_config(names: Mapping[str, str]) -> TextConfig:
+    is_input = names.get("core.autocrlf", "").lower() == "input"
+    autocrlf = "input" if is_input else _flag(names, "core.autocrlf")
+    crlf = autocrlf is True or (not autocrlf and names.get("core.eol", "").lower() == "crlf")
+    return TextConfig(autocrlf, crlf)
+
+
+def common_dir_at(path: str | None) -> str | None:
+    """The directory of objects and branches of the repository at a path; None if there is none."""
+    if path is None or not os.path.isdir(path):
+        return None
+    try:
+        return discover(os.path.realpath(path)).common_dir
+    except AdapterUnavailable:
+        return None
+
+
+def text_config(common_dir: str | None) -> TextConfig:
+    """What the configuration of a repository says of text; nothing, where it cannot be read."""
+    try:
+        return TextConfig() if common_dir is None else _config_of(common_dir).text
+    except AdapterUnavailable:
+        return TextConfig()
+
+
+def info_attributes(common_dir: str | None) -> bytes:
+    """The contents of a repository's ``info/attributes``; empty where there is none."""
+    try:
+        return b"" if common_dir is None else Path(common_dir, "info", "attributes").read_bytes()
+    except OSError:
+        return b""
 
 
 def shared_mode(setting: str | None, mode: int) -> int:
@@ -374,27 +426,35 @@ class Repository:
         """Every work tree, the main one first."""
         found: list[Checkout] = []
         config = self._config
-        modes, shared = config.trusts_modes, config.shared
+        rest = config.trusts_modes, config.shared, self.common_dir
         root = self._main_root(config)
         if root is not None:
-            found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes, shared))
+            found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), *rest, config.bare))
         linked = os.path.join(self.common_dir, "worktrees")
         for name in names_in(linked):
             git_dir = os.path.join(linked, name)
             pointer = read_text(os.path.join(git_dir, "gitdir"))
             if pointer:
                 root = os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer)))
-                found.append(Checkout(git_dir, root, _branch_of(git_dir), modes, shared))
+                found.append(Checkout(git_dir, root, _branch_of(git_dir), *rest))
         return found
 
     def _main_root(self, config: _Config) -> str | None:
         """Root of the main work tree; None if there is none or it is unknown (a separate git directory that was opened by its own path)."""
+        above, name = os.path.split(self.common_dir)
         if config.bare:
-            return None
+            return above if name == ".git" and self._is_checked_out(above) else None
         if config.worktree:
             return os.path.normpath(os.path.join(self.common_dir, config.worktree))
-        above, name = os.path.split(self.common_dir)
         return self._root or (above if name == ".git" else None)
+
+    def _is_checked_out(self, root: str) -> bool:
+        """Whether a directory has files that are staged, so that ``core.bare`` is true by accident."""
+        try:
+            index = IndexFile(Path(self.common_dir, "index").read_bytes(), self.format)
+        except (OSError, UnsupportedRepository):
+            return False
+        return any(os.path.lexists(os.path.join(root, path)) for path, _ in index.staged())
 
     def land(
         self,

@@ -222,7 +222,7 @@ class EvalEnvironment:
             review = self.session.review().without_directories(GENERATED)
             if not review.changes:
                 return Promotion("nothing", reason="Nothing differs from the baseline.")
-            done = self.session.promote(review, message=message, on_overlap=on_overlap)
+            done = self.session.promote(review, message=message, on_overlap=on_overlap, allow_filtered=True)
         except BaselineConflict as error:
             return Promotion("conflict", reason=str(error))
         except GittrixError as error:

@@ -18,6 +18,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.checkin import as_stored
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -43,7 +44,9 @@ def from_bases(differences: Differences, bases: Changes, seed: Seed) -> dict[str
     return {path: (old, new) for path, (old, new) in {**differences, **behind}.items() if old != new}
 
 
-def differing(workspace: Workspace, between: Differences, ours: Changes, deleted: Collection[str]) -> Iterator[tuple[str, bool]]:
+def differing(
+    workspace: Workspace, between: Differences, ours: Changes, deleted: Collection[str], durable: str | None
+) -> Iterator[tuple[str, bool]]:
     """The paths at which a workspace is not yet as its next baseline, each with whether the agent has work of its own there.
 
     Where it has none, the path is as in the earlier baseline, or as the agent had it when that was promoted. Something that no tree shows
@@ -54,10 +57,14 @@ def differing(workspace: Workspace, between: Differences, ours: Changes, deleted
         between: where the two baselines differ.
         ours: what the agent had where the next baseline has a merged text.
         deleted: paths that a ``lazy`` workspace does not show.
+        durable: the path of the repository whose configuration counts: a file is what git would store of it.
     """
+    stored = as_stored(workspace.seed, durable)
     going: set[str] = set()
     for path, (old, new) in sorted(between.items(), key=lambda item: item[1][1] is not None):
         here = _entry_at(workspace, path, old, new, going, deleted)
+        if here is not None and here.mode in (FILE, EXECUTABLE) and here not in (old, new, ours.get(path)):
+            here = Entry(here.mode, workspace.seed.format.hash_object("blob", stored(path, workspace.files.read(path)[0])))
         hides = old is not None and new is not None and workspace.kind == "lazy" and path in deleted
         if here == new and not hides:
             continue
@@ -67,7 +74,15 @@ def differing(workspace: Workspace, between: Differences, ours: Changes, deleted
         yield path, is_own
 
 
-def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection[str], promoted: Collection[str] | None = None) -> None:
+def rebase(
+    workspace: Workspace,
+    commit: str,
+    ours: Changes,
+    deleted: Collection[str],
+    promoted: Collection[str] | None = None,
+    *,
+    durable: str | None = None,
+) -> None:
     """See that a workspace has the baseline of its session, whose lease the caller holds.
 
     What the agent wrote since the promotion stays as it is, and is then a change of the next baseline.
@@ -78,6 +93,7 @@ def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection
         ours: what the agent had where that baseline has a merged text.
         deleted: paths that a ``lazy`` workspace does not show.
         promoted: the paths that the baseline has just as they were promoted; None if it has nothing else that is new.
+        durable: as for ``differing``.
 
     Raises:
         AdapterUnavailable: the seed of the baseline is gone, or what was noted about the workspace cannot be read.
@@ -90,7 +106,7 @@ def rebase(workspace: Workspace, commit: str, ours: Changes, deleted: Collection
     seed = workspace.seed if workspace.seed.commit == commit else workspace.seed_of(commit)
     between = from_bases(workspace.seed.differences(seed), workspace.bases, workspace.seed)
     bases: dict[str, Entry | None] = {}
-    for path, is_own in differing(workspace, between, ours, deleted):
+    for path, is_own in differing(workspace, between, ours, deleted, durable):
         old, new = between[path]
         if not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
             is_own = not _bring(workspace, path, new, seed)

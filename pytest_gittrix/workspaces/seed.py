@@ -191,11 +191,12 @@ class Seed:
         """The ignore rules of the baseline's own ``.gitignore`` files."""
         if isinstance(self.entries, TreeFiles):
             return Ignore(_IgnoreFiles(self))
-        return Ignore({path.rpartition("/")[0]: data for path in self.entries if (data := self._ignore_file(path)) is not None})
+        named = (path for path in self.entries if path.rpartition("/")[2] == ".gitignore")
+        return Ignore({path.rpartition("/")[0]: data for path in named if (data := self.rules_file(path)) is not None})
 
-    def _ignore_file(self, path: str) -> bytes | None:
-        """The bytes of the ``.gitignore`` at a path; None if it is another file, or a link, which git passes over too."""
-        entry = self.entries.get(path) if path.rpartition("/")[2] == ".gitignore" else None
+    def rules_file(self, path: str) -> bytes | None:
+        """The bytes of a ``.gitignore`` or ``.gitattributes``; None if there is none, or a link, which git passes over too."""
+        entry = self.entries.get(path)
         return self.blob(entry.id) if entry is not None and entry.kind in ("file", "executable") else None
 
     def blob(self, id_: str) -> bytes:
@@ -275,13 +276,14 @@ class _IgnoreFiles(Mapping[str, bytes]):
         self._seed = seed
 
     def __getitem__(self, directory: str) -> bytes:
-        data = self._seed._ignore_file(f"{directory}/.gitignore" if directory else ".gitignore")
+        data = self._seed.rules_file(f"{directory}/.gitignore" if directory else ".gitignore")
         if data is None:
             raise KeyError(directory)
         return data
 
     def __iter__(self) -> Iterator[str]:
-        return (path.rpartition("/")[0] for path in self._seed.entries if self._seed._ignore_file(path) is not None)
+        named = (path for path in self._seed.entries if path.rpartition("/")[2] == ".gitignore")
+        return (path.rpartition("/")[0] for path in named if self._seed.rules_file(path) is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -113,6 +113,7 @@ class Snapshot:
         withheld: untracked files that only the workspace's own ignore rules ignore, with their sizes in bytes. They were not read. A
             snapshot for which one is named has it among the changes.
         ignored: untracked paths that the baseline's and the workspace's rules ignore; the name of a directory ends in ``/``.
+        raw: the bytes in the workspace of the changed files that git would store otherwise (``checkin``), by path.
     """
 
     seed: Seed
@@ -126,6 +127,7 @@ class Snapshot:
     bases: Changes = field(default_factory=dict)
     withheld: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    raw: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def touched(self) -> list[str]:

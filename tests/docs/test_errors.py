@@ -47,7 +47,9 @@ from pytest_gittrix.errors import (
     BaselineConflict,
     ConfinementMissing,
     ExtraMissing,
+    FilteredContent,
     GittrixError,
+    HazardousPath,
     PromoteFailed,
     SecretsFound,
     SessionExpired,
@@ -601,6 +603,35 @@ def _a_line_with_a_token(bench: Bench) -> object:
     raise caught.value
 
 
+@provokes(
+    "FILTERED_CONTENT",
+    "selected files go through a filter such as Git LFS, and may not be as it would store them",
+    "`filters` gives its name for each path",
+)
+def _a_file_where_its_pointer_belongs(bench: Bench) -> object:
+    session = bench.site.start()
+    session.write(".gitattributes", "*.bin filter=lfs\n")
+    session.write("m.bin", "model\n")
+    with pytest.raises(FilteredContent) as caught:
+        session.promote()
+    assert caught.value.filters == {"m.bin": "lfs"}
+    raise caught.value
+
+
+@provokes(
+    "HAZARDOUS_PATH",
+    'a promotion with `on_hazard="refuse"` adds paths that other machines or programs cannot take',
+    "`hazards` gives the reason for each path",
+)
+def _a_name_that_is_a_device(bench: Bench) -> object:
+    session = bench.site.start()
+    session.write("nul", "x\n")
+    with pytest.raises(HazardousPath) as caught:
+        session.promote(on_hazard="refuse")
+    assert "device" in caught.value.hazards["nul"]
+    raise caught.value
+
+
 @provokes("DURABLE_LOCKED", "another program holds a git lock of durable")
 def _a_branch_that_is_locked(bench: Bench) -> object:
     return _while_the_branch_is_held(bench, bench.session())
@@ -928,6 +959,16 @@ def _with_a_key(session: UserSession, _: Path) -> object:
     return session.promote(refuse_secrets=True)
 
 
+def _with_a_device(session: UserSession, _: Path) -> object:
+    session.write("nul", "x")
+    return session.promote(on_hazard="refuse")
+
+
+def _under_a_filter(session: UserSession, _: Path) -> object:
+    session.write(".gitattributes", "* filter=x\n")
+    return session.promote()
+
+
 def _beside_an_untracked_file(session: UserSession, durable: Path) -> object:
     (durable / "new.py").write_text("mine")
     return session.promote()
@@ -954,6 +995,8 @@ STAGES: Final[dict[str, tuple[str, Callable[[UserSession, Path], object]]]] = {
     "an untouched path": ("staging", lambda session, _: session.promote(["README.md"])),
     "one half of a clash": ("staging", _half_of_a_clash),
     "secrets that are refused": ("staging", _with_a_key),
+    "hazards that are refused": ("staging", _with_a_device),
+    "files under a filter": ("staging", _under_a_filter),
     "a checkout in the way": ("staging", _beside_an_untracked_file),
     "names that collide": ("staging", _with_a_twin),
     "a protected branch": ("staging", lambda session, _: session.promote(strategy="commit")),

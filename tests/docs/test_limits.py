@@ -26,7 +26,7 @@ from pytest_gittrix import LocalEphemeral
 from pytest_gittrix.clock import FrozenClock, process_freeze
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, GittrixError, TurnBusy, WriteRejected
+from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, FilteredContent, GittrixError, TurnBusy, WriteRejected
 from pytest_gittrix.workspaces.snapshot import Limits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -107,9 +107,9 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "Without locks the engine refuses": ("unit/os_level/test_lease.py::test_a_file_system_without_locks_is_named",),
     "Shallow and partial clones": ("docs/test_errors.py::test_what_the_page_says_ends_in_that_error",),
     "So is any repository extension": ("docs/test_errors.py::test_what_the_page_says_ends_in_that_error",),
-    "A file there whose line endings git converted": (
-        "unit/git/test_checkout_update.py::test_a_file_with_the_line_endings_that_git_asks_for_is_clean_whatever_its_times",
-        "unit/git/test_checkout_update.py::test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean",
+    "What lands is": ("property/test_checkin_as_git_add.py::test_what_lands_is_what_git_add_makes",),
+    "Attributes of a user and of a machine count for nothing": (
+        "unit/git/test_conversion.py::test_the_configuration_of_the_repository_alone_counts",
     ),
     "No hooks run": (
         "story/test_design_rules.py::test_no_hook_filter_or_signing_program_runs",
@@ -256,7 +256,10 @@ def _a_nested_repository_is_files(path: Path) -> None:
 
 
 @shows(
-    "Filters are not run.", "Workspaces hold the bytes that are in the repository", "In a checkout that is brought forward the same bytes"
+    "Filters are not run.",
+    "Workspaces hold the bytes that are in the repository",
+    "In a checkout that is brought forward a filtered file",
+    "`core.safecrlf` refuses nothing.",
 )
 def _bytes_are_bytes(path: Path) -> None:
     attributes = "*.txt text eol=crlf\n*.c ident\n*.bin filter=lfs\n"
@@ -264,9 +267,25 @@ def _bytes_are_bytes(path: Path) -> None:
     with _site(path, files) as site:
         session = site.start()
         assert {name: (_root(session) / name).read_bytes().decode() for name in files} == files
-        session.write("a.txt", b"one\r\ntwo\r\n")
+        site.durable.git("config", "core.safecrlf", "true")
+        session.write("a.txt", b"one\r\ntwo\n")
+        session.write("c.bin", "model\n")
+        with pytest.raises(FilteredContent):
+            session.promote()
+        session.promote(allow_filtered=True)
+        assert site.durable.read("a.txt") == b"one\ntwo\n"
+        assert site.durable.read("c.bin") == (site.durable.path / "c.bin").read_bytes() == b"model\n"
+
+
+@shows("Where an encoding is declared, the agent's own git fails", "The session's commits and promotions take it.")
+def _an_encoding_of_the_repository(path: Path) -> None:
+    with _site(path, {".gitattributes": "*.rc working-tree-encoding=UTF-16\n", "a.rc": "1\n"}) as site:
+        session = site.start()
+        session.write("a.rc", "2\n")
+        assert "fatal" in shell(session, "git add a.rc 2>&1 || true")
+        session.commit("mine")
         session.promote()
-        assert site.durable.read("a.txt") == (site.durable.path / "a.txt").read_bytes() == b"one\r\ntwo\r\n"
+        assert site.durable.read("a.rc") == b"2\n"
 
 
 @shows("References that are symbolic")

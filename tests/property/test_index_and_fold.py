@@ -79,6 +79,7 @@ MAY_HAPPEN: Final[list[tuple[int, Callable[[random.Random, SessionState], Happen
     (2, lambda draw, now: ("session.commit", {"sha": "c" * 40, "message": "m"})),
     (3, lambda draw, now: ("workspace.ready", {"path": "/w"})),
     (3, lambda draw, now: ("session.extended", {"ttl_idle_ns": draw.choice([None, MINUTE, 600 * MINUTE])})),
+    (1, lambda draw, now: ("session.relocated", {"durable_ref": "local:///moved#main", "durable_path": draw.choice(["/moved", "/d"])})),
     (3, lambda draw, now: ("session.activity", {"observed_ns": now.last_access_ns + draw.randint(-9, 9) * MINUTE})),
     (3, lambda draw, now: ("session.identified", {"identity": {**identity(draw), draw.choice(["agent", "rig"]): None}})),
     (2, lambda draw, now: ("step.started", {"step": "s1"})),

@@ -198,6 +198,7 @@ steps = st.one_of(
     st.tuples(_says("session.write"), paths.map(lambda path: {**path_fields(path), "op": "write"})),
     _event("session.commit", sha=shas, message=text),
     _event("session.extended", ttl_idle_ns=limits),
+    _event("session.relocated", durable_ref=text, durable_path=text),
     _event("session.activity", observed_ns=st.integers(-100, 1000).map(lambda minutes: NOW + minutes * MINUTE)),
     _event(
         "promote.intent",

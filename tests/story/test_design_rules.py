@@ -232,7 +232,7 @@ class TestRule5TheHumansFilesAreTheirOwn:
         trap.unlink(missing_ok=True)
         session = site.start()
         session.write("app.py", "v2\n")
-        session.promote()
+        session.promote(allow_filtered=True)
         assert not trap.exists()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from support.git import Content, GitRepo, executable, link, stream
 
-from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.repository import Checkout, Repository
 from pytest_gittrix.git.tree import changed_paths
+from pytest_gittrix.git.worktree.checkout_update import Sides, lock_checkout
 
 FILES: Mapping[str, Content] = {
     "app.py": "value = 1\n",
@@ -48,9 +48,11 @@ def bring(repo: GitRepo, plan: Plan, *, at: Path | None = None, resumed: bool = 
     """Land a plan as a promotion does: lock the checkout, move the branch, bring the checkout forward."""
     commit, sides = plan
     with Repository.open(repo.path) as opened:
-        with lock_checkout(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as locked:
+        with lock_checkout(
+            checkout_at(opened, at or repo.path), opened.format, sides, opened.blob, token=commit, resumed=resumed
+        ) as locked:
             repo.git("update-ref", "refs/heads/main", commit)
-            locked.update(opened.blob)
+            locked.update()
     return commit
 
 

@@ -72,13 +72,14 @@ class PromotionClauses(Clauses):
         lands(stage, session, contents)
 
     @protects_work
-    def test_prm_05_no_attribute_of_the_project_changes_a_byte(self, stage: Stage) -> None:
-        """Otherwise history differs from what was reviewed, because line ends, keywords or encodings were converted."""
-        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf ident\n", "a.txt": "a\n"}, bare=True) as bare:
+    def test_prm_05_attributes_of_the_project_do_what_git_add_does(self, stage: Stage) -> None:
+        """Otherwise each file that an agent writes with other line ends shows as changed from its first line to its last."""
+        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf\n*.bin -text\n", "a.txt": "a\n"}, bare=True) as bare:
             session = bare.start()
-            session.write("a.txt", b"one\r\n$Id: mine $\r\n")
+            session.write("a.txt", b"one\r\ntwo\r\n")
+            session.write("b.bin", b"one\r\n")
 
-            lands(bare, session, {"a.txt": b"one\r\n$Id: mine $\r\n"})
+            lands(bare, session, {"a.txt": b"one\ntwo\n", "b.bin": b"one\r\n"})
 
     def test_prm_06_an_executable_file_that_is_edited_stays_executable(self, stage: Stage) -> None:
         """Otherwise every script that an agent improves loses its executable bit."""

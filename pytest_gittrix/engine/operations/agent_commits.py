@@ -132,7 +132,7 @@ class AgentCommits:
         status = files.lstat(path)
         if status is None:
             return IndexEntry(entry.mode, entry.id)
-        data = snapshot.blobs.get(entry.id)
+        data = snapshot.raw.get(path, snapshot.blobs.get(entry.id))
         numbers = stat_numbers(status, entry.mode)
         # Times of a file that is written just now would make the index racy; git then reads the file once more, which is right.
         return IndexEntry(entry.mode, entry.id, (*numbers[:9], len(data)) if data is not None else numbers)

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
+from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
@@ -163,7 +164,40 @@ class Resources:
                 f"The durable repository of session {state.id} ({state.durable_ref}) is not on this machine.",
                 fix="Promote it with the system that started it.",
             )
+        if not os.path.isdir(state.durable_path):
+            raise AdapterUnavailable(
+                f"The durable repository of session {state.id} is not at {state.durable_path} any more.",
+                why="It was moved or removed, and the session goes by the path that it had.",
+                fix=Advice(
+                    "Put it back, or name the place where it is now with session.relocate(path).",
+                    f"Put it back, or name the place where it is now with `gittrix session relocate {state.id} PATH`.",
+                ),
+            )
         return self.at(state.durable_path)
+
+    def moved_durable(self, state: SessionState, path: str) -> Durable:
+        """The repository of a session at the place where it is now.
+
+        Raises:
+            AdapterUnavailable: there is no repository, or it is another one.
+            CapabilityMissing: the workspace is a linked work tree, which the repository refers to by its path; or durable is elsewhere.
+        """
+        if state.workspace_kind == "worktree" or state.durable_path is None or os.path.isfile(os.path.join(state.durable_path, MIRROR)):
+            raise CapabilityMissing(
+                f"Session {state.id} cannot be given another path of its durable repository.",
+                why="It is behind an address, or the workspace is a linked work tree, which the two find by paths of their own.",
+                fix="Put the repository back where it was.",
+            )
+        durable = self.at(os.path.realpath(path))
+        try:
+            durable.commit(state.baseline)
+        except MissingObject as problem:
+            raise AdapterUnavailable(
+                f"{path} has no commit {state.baseline}, which session {state.id} started from.",
+                why="So it is another repository, or one that has lost that commit.",
+                fix="Give the path of the session's own repository.",
+            ) from problem
+        return durable
 
     def open_workspace(self, state: SessionState) -> Workspace:
         """A session's workspace, our own or a TypeScript store's.

@@ -9,12 +9,13 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.engine.operations.attachments import resource_name
 from pytest_gittrix.errors import Advice, InvalidInput, PathIsDirectory, PathNotFound, WriteRejected
+from pytest_gittrix.git.hazards import hazards
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.path_rules import check_path
@@ -23,6 +24,7 @@ from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory,
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.checkin import checked_in, conversions_for, depends_on, filtered
 from pytest_gittrix.workspaces.rebase import rebase
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
@@ -66,7 +68,7 @@ def catch_up(workspace: Workspace, state: SessionState) -> None:
     merged = {path_of(one): Entry(one["mode"], one["id"]) for one in kept.merged}
     promoted = None if kept.promoted is None else {path_of(one) for one in kept.promoted}
     with workspace.operation():
-        rebase(workspace, state.baseline, merged, state.api_deleted, promoted)
+        rebase(workspace, state.baseline, merged, state.api_deleted, promoted, durable=state.durable_path)
 
 
 def current_snapshot(
@@ -88,7 +90,7 @@ def snapshot_of(
     selected: Collection[str] = (),
     on_step: Callable[[], object] = lambda: None,
 ) -> Snapshot:
-    """A session's workspace as a tree.
+    """A session's workspace as the tree that ``git add`` would make of it.
 
     Args:
         state: the session.
@@ -99,7 +101,24 @@ def snapshot_of(
     """
     named = {*state.api_touched, *state.seed_files, *selected}
     taken = workspace.snapshot(limits=limits, named=named, deleted=state.api_deleted, on_step=on_step)
-    return taken.with_given({path for path, resource in state.seed_files.items() if _is_as_given(taken, path, resource)})
+    given = {path for path, resource in state.seed_files.items() if _is_as_given(taken, path, resource)}
+    return checked_in(taken.with_given(given), state.durable_path)
+
+
+def narrowed(state: SessionState, snapshot: Snapshot, taken: Collection[str]) -> Snapshot:
+    """A session's snapshot as ``git add`` would make it if only some paths were taken; all of them, if none is named."""
+    return checked_in(snapshot, state.durable_path, taken) if taken and depends_on(snapshot, taken) else snapshot
+
+
+def filtered_of(state: SessionState, snapshot: Snapshot, changes: Changes, blobs: Mapping[str, bytes]) -> dict[str, str]:
+    """See ``checkin.filtered``; ``changes`` are what is taken of the snapshot."""
+    return filtered(snapshot, changes, blobs, conversions_for(snapshot, state.durable_path, changes))
+
+
+def hazards_of(snapshot: Snapshot, changes: Changes) -> dict[str, str]:
+    """The hazards among some changes: new paths that other machines or programs cannot take, or take for something else."""
+    added = [path for path, entry in changes.items() if entry is not None and snapshot.seed.entries.get(path) is None]
+    return hazards(added, snapshot.nested)
 
 
 def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
@@ -424,6 +443,7 @@ class Review:
         changes: new entry by path, None for a deletion; the selected ones.
         snapshot: the whole snapshot behind it.
         beside: what the agent's own git holds that is no part of this, a line each: other branches, stashes, staged contents.
+        filtered: selected files that are not known to be as their filter would store them, each with the filter's name.
     """
 
     session_id: str
@@ -431,6 +451,12 @@ class Review:
     changes: Changes
     snapshot: Snapshot
     beside: tuple[str, ...] = ()
+    filtered: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def hazards(self) -> Mapping[str, str]:
+        """Selected new paths that other machines or programs cannot take, or take for something else, each with the reason."""
+        return hazards_of(self.snapshot, self.changes)
 
     @cached_property
     def secrets(self) -> Mapping[str, tuple[str, ...]]:
@@ -451,6 +477,10 @@ class Review:
     def touched(self) -> list[str]:
         """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` as well."""
         return self.snapshot.touched
+
+    def is_alike_for(self, paths: Collection[str]) -> bool:
+        """Whether a review of these paths alone would show them as this one does."""
+        return self.snapshot.withheld.keys().isdisjoint(paths) and not depends_on(self.snapshot, paths)
 
     def without_directories(self, names: Collection[str]) -> Review:
         """The review without what is in directories of these names, at any depth."""

@@ -58,7 +58,8 @@ class Keeping:
         """
         between = {path: (old, fitted.changes.get(path, new)) for path, (old, new) in drift.items()}
         with self.workspace.operation():
-            found = dict(differing(self.workspace, between, _merged(selected, fitted), self.state.api_deleted))
+            ours, state = _merged(selected, fitted), self.state
+            found = dict(differing(self.workspace, between, ours, state.api_deleted, state.durable_path))
             unselected = [path for path in snapshot.touched if path not in selected.changes]
             near = {path for path in overlap(unselected, drift) if path not in drift}
             lost = sorted(near | {path for path, is_own in found.items() if is_own})

@@ -14,7 +14,16 @@ from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, catch_up, snapshot_of, suspects, touched_name
+from pytest_gittrix.engine.operations.review import (
+    Review,
+    catch_up,
+    filtered_of,
+    hazards_of,
+    narrowed,
+    snapshot_of,
+    suspects,
+    touched_name,
+)
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.keeping import Keeping
@@ -22,12 +31,13 @@ from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
 from pytest_gittrix.engine.promotion.selection import Selection, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
-from pytest_gittrix.errors import Advice, GittrixError, InvalidInput, SecretsFound
+from pytest_gittrix.errors import Advice, FilteredContent, GittrixError, HazardousPath, InvalidInput, SecretsFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot, sized
 from pytest_gittrix.workspaces.workspace import Workspace
 
+ON_HAZARD: Final = ("warn", "refuse", "allow")
 _SHOWN: Final = 50
 _LATE: Final = "what they write from now on is archived when a sweep removes it"
 _STAYS: Final = "not promoted, and still in the workspace: {}"
@@ -47,6 +57,8 @@ class PromoteRequest:
     refuse_secrets: bool
     allow_secrets: frozenset[str]
     keep: bool | None = None
+    allow_filtered: bool = False
+    on_hazard: str = "warn"
 
     def selection(self, state: SessionState) -> tuple[Snapshot | None, Iterable[str] | None]:
         """The snapshot that was reviewed, if one was, and the paths.
@@ -74,17 +86,46 @@ class PromoteRequest:
         held = {one.path: one.found for one in found if not one.is_among(self.allow_secrets)}
         if not held or not self.refuse_secrets:
             return held
-        lines = [f"{path}: {'; '.join(of_path)}" for path, of_path in held.items()]
-        more = [f"and {len(lines) - _SHOWN} files more"] if len(lines) > _SHOWN else []
         raise SecretsFound(
-            f"{len(held)} selected {'file looks' if len(held) == 1 else 'files look'} like credentials.",
+            f"{_counted(held, 'selected file looks', 'selected files look')} like credentials.",
             secrets=held,
             stage="staging",
-            why="\n".join([*lines[:_SHOWN], *more]),
+            why=_listed(f"{path}: {'; '.join(of_path)}" for path, of_path in held.items()),
             fix="Remove them from the workspace, or select the other files. Nothing was promoted.",
             opt_out=Advice(
                 "Let a file through by its path, with allow_secrets=[...].", "Let a file through by its path, with --allow-secret PATH."
             ),
+        )
+
+    def require_filtered(self, state: SessionState, snapshot: Snapshot, selection: Selection) -> None:
+        """Refuse files that a filter would store otherwise. Raises FilteredContent."""
+        found = {} if self.allow_filtered else filtered_of(state, snapshot, selection.changes, selection.blobs)
+        if not found:
+            return
+        raise FilteredContent(
+            f"{_counted(found, 'selected file goes', 'selected files go')} through a filter, and may not be as it would store them.",
+            filters=found,
+            stage="staging",
+            why=_listed(f"{path}: filter={name}" for path, name in found.items()) + "\nThe engine runs no filter of yours.",
+            fix="Put in the workspace what the filter would store, such as a pointer of Git LFS, or select the other files.",
+            opt_out=Advice(
+                "Promote the bytes as they are with allow_filtered=True.", "Promote the bytes as they are with --allow-filtered."
+            ),
+        )
+
+    def hazards(self, snapshot: Snapshot, selection: Selection) -> list[str]:
+        """A warning of each hazard among the paths of a selection. Raises HazardousPath if they are to be refused."""
+        found = {} if self.on_hazard == "allow" else hazards_of(snapshot, selection.changes)
+        lines = [f"{path!r} is a hazard: {reason}" for path, reason in found.items()]
+        if not found or self.on_hazard == "warn":
+            return [*lines[:_SHOWN], *_more(lines)]
+        raise HazardousPath(
+            f"{_counted(found, 'new path is a hazard', 'new paths are hazards')} to other machines or programs.",
+            hazards=found,
+            stage="staging",
+            why=_listed(lines),
+            fix="Rename them in the workspace, or leave them out of the selection. Nothing was promoted.",
+            opt_out=Advice("Promote them with a warning of each, with on_hazard='warn'.", "Promote them with --on-hazard warn."),
         )
 
     def keeps(self, state: SessionState, branch: str, strategy: str) -> bool:
@@ -148,6 +189,7 @@ class Promoter:
             request: what to promote, and how.
         """
         request.pull_request.check()
+        _check_on_hazard(request.on_hazard)
         on_overlap, requested = check_on_overlap(request.on_overlap), check_strategy(request.strategy)
         with recorder.working("promote", "human") as state:
             catch_up(workspace, state)
@@ -156,6 +198,8 @@ class Promoter:
             chosen = {*(files or ()), *(request.hunks or ())}
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits, chosen)
             files, hunks = _located(snapshot, workspace, state, files, request.hunks)
+            if reviewed is None:
+                snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
             beside = partial(work_beside, recorder, state, workspace, snapshot)
             durable = self.resources.durable_of(state)
             branch = state.durable_branch or durable.branch
@@ -181,7 +225,9 @@ class Promoter:
                 Keeping(state, workspace) if keeps else None,
             )
             selection = select(snapshot, files, hunks, beside)
+            request.require_filtered(state, snapshot, selection)
             found = request.secrets(snapshot, selection)
+            promotion.warnings.extend(request.hazards(snapshot, selection))
             promotion.warnings.extend(_taken_back(workspace, selection))
             if not chosen:
                 promotion.warnings.extend(_withheld(snapshot))
@@ -234,6 +280,25 @@ def _located(
         return touched_name(snapshot, workspace, path, deleted)
 
     return None if files is None else [*map(name, files)], None if hunks is None else {name(path): chosen for path, chosen in hunks.items()}
+
+
+def _check_on_hazard(value: str) -> None:
+    if value not in ON_HAZARD:
+        raise InvalidInput(f"on_hazard={value!r} is not a way to treat hazards.", fix=f"Use one of: {', '.join(ON_HAZARD)}.")
+
+
+def _counted(found: Collection[object], one: str, many: str) -> str:
+    return f"{len(found)} {one if len(found) == 1 else many}"
+
+
+def _listed(lines: Iterable[str]) -> str:
+    """The first of some lines, and how many there are more."""
+    every = [*lines]
+    return "\n".join([*every[:_SHOWN], *_more(every)])
+
+
+def _more(lines: Collection[str]) -> list[str]:
+    return [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
 
 
 def _with_warnings(result: PromoteResult, warnings: Iterable[str]) -> PromoteResult:

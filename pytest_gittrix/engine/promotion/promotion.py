@@ -373,6 +373,7 @@ class Promotion:
             reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
             self.warnings.append(f"the promotion is in, but could not be recorded yet: {reason}")
         points.reached("promote:recorded")
+        self.warnings.extend(landing.landed.notes)
         for path, reason in (landing.landed.stale or {}).items():
             self.warnings.append(f"the checkout {path} was left behind: {reason.partition(chr(10))[0]}")
         try:

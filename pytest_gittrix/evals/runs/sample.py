@@ -293,7 +293,7 @@ class Sample:
         if not review.changes:
             return True
         try:
-            ending.promoted = session.promote(review, strategy="commit", on_overlap=self._case.on_overlap).sha
+            ending.promoted = session.promote(review, strategy="commit", on_overlap=self._case.on_overlap, allow_filtered=True).sha
         except BaselineConflict as conflict:
             ending.outcome, ending.reason = "conflict", self._line(f"durable changed {', '.join(conflict.conflicting_files)}")
             ending.conflict = {path: str(conflict.kinds.get(path, "path")) for path in conflict.conflicting_files}

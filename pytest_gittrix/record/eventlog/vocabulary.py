@@ -35,6 +35,7 @@ _SESSION: Mapping[str, Kind] = {
         "The agent committed in its workspace, without the files that left_out names.", "sha message", optional="left_out"
     ),
     "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
+    "session.relocated": _kind("Durable is at another place on this machine now.", "durable_ref durable_path"),
     "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",

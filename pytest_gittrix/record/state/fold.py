@@ -183,6 +183,10 @@ def _extended(state: SessionState, event: Event) -> None:
     state.policy = Policy(event.data["ttl_idle_ns"], old.ttl_absolute_ns, old.until_promote, old.manual)
 
 
+def _relocated(state: SessionState, event: Event) -> None:
+    state.durable_ref, state.durable_path = event.data["durable_ref"], path_of(event.data, "durable_path")
+
+
 def _activity(state: SessionState, event: Event) -> None:
     # A file dated into the future must not keep its session alive: nothing was observed later than the event.
     state.last_access_ns = max(state.last_access_ns, min(event.data["observed_ns"], event.ts))
@@ -338,6 +342,7 @@ RULES: Mapping[str, Rule] = {
     "session.write": Rule(_ACTIVE, use=True, apply=_write),
     "session.commit": Rule(_ACTIVE, use=True, apply=_commit),
     "session.extended": Rule(_ACTIVE, use=True, apply=_extended),
+    "session.relocated": Rule(_ACTIVE, use=True, apply=_relocated),
     "session.activity": Rule(_ACTIVE, apply=_activity),
     "promote.intent": Rule(_ACTIVE, apply=_intent),
     "promote.done": Rule(_ACTIVE, use=True, apply=_done),

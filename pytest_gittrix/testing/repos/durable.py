@@ -18,12 +18,12 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.clock.propagation import git_dates
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, GittrixError, InvalidInput, WorktreeDirty
-from pytest_gittrix.git.checkout_update import LockedCheckout, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
+from pytest_gittrix.git.worktree.checkout_update import LockedCheckout, lock_checkout
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.testing.repos.checkout_watch import CheckoutWatch
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
@@ -344,7 +344,7 @@ class DurableRepo:
             checkouts = self._lock_checkouts(ref, built, changes, locks) if worktree else []
             self._repository.land(ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent)
             for checkout in checkouts:
-                checkout.update(self._repository.blob)
+                checkout.update()
 
     def _lock_checkouts(self, ref: str, built: BuiltCommit, changes: Changes, locks: ExitStack) -> list[LockedCheckout]:
         """Lock the checkouts of a branch that are clean at the changed paths; return none if one is not."""
@@ -354,7 +354,7 @@ class DurableRepo:
         sides = {path: (self._entry(parent, path), entry) for path, entry in changes.items()}
         try:
             return [
-                locks.enter_context(lock_checkout(checkout, repository.format, sides, token=built.id))
+                locks.enter_context(lock_checkout(checkout, repository.format, sides, repository.blob, token=built.id))
                 for checkout in repository.checkouts()
                 if checkout.branch == ref and os.path.isdir(checkout.path)
             ]

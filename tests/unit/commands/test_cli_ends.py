@@ -217,6 +217,56 @@ def test_extend_replaces_the_idle_time(cli: Cli) -> None:
     assert cli.data("session", "info", id_)["deadline"] == "2030-01-01T14:05:00.000Z"
 
 
+def test_what_a_filter_would_store_otherwise_is_refused_or_let_through(cli: Cli) -> None:
+    cli.commit({".gitattributes": "*.bin filter=lfs\n"})
+    id_ = cli.start()
+    cli.ok("session", "write", id_, "m.bin", stdin=b"\0model")
+
+    refused = cli.error("promote", id_)
+
+    assert (refused["code"], refused["filters"], refused["stage"]) == ("FILTERED_CONTENT", {"m.bin": "lfs"}, "staging")
+    assert cli.refused("promote", id_).endswith("Promote the bytes as they are with --allow-filtered.\n")
+    assert cli.data("session", "diff", id_)["filtered"] == {"m.bin": "lfs"}
+    assert "m.bin: not known to be as the filter lfs would store it" in cli("session", "diff", id_).err
+    assert cli.data("session", "diff", id_, "m.bin")["filtered"] == {"m.bin": "lfs"}
+    cli.ok("promote", id_, "--allow-filtered")
+
+
+def test_names_that_other_machines_cannot_have_are_told_of_or_refused(cli: Cli) -> None:
+    id_ = cli.start()
+    cli.ok("session", "write", id_, "nul", stdin="x\n")
+
+    refused = cli.error("promote", id_, "--on-hazard", "refuse")
+
+    assert (refused["code"], refused["hazards"]) == ("HAZARDOUS_PATH", {"nul": "on Windows 'nul' is a device"})
+    assert cli.data("session", "diff", id_)["hazards"] == refused["hazards"]
+    assert "nul: on Windows 'nul' is a device" in cli("session", "diff", id_).err
+    assert "'nul' is a hazard: on Windows 'nul' is a device" in cli("promote", id_).err
+
+
+def test_the_diff_of_one_path_is_what_a_promotion_of_it_alone_would_land(cli: Cli) -> None:
+    id_ = cli.start()
+    cli.ok("session", "write", id_, ".gitattributes", stdin="* text\n")
+    cli.ok("session", "write", id_, "app.py", stdin=b"print('v2')\r\n")
+
+    assert "\r\n" not in cli.data("session", "diff", id_)["diff"]
+    assert "\r\n" in cli.data("session", "diff", id_, "app.py")["diff"]
+
+
+def test_a_session_follows_a_repository_that_moved(cli: Cli) -> None:
+    id_ = cli.start()
+    cli.ok("session", "write", id_, "app.py", stdin="print('v2')\n")
+    moved = cli.project.rename(cli.project.with_name("moved"))
+
+    refusal = cli.refused("promote", id_)
+
+    assert f"`gittrix session relocate {id_} PATH`" in refusal
+    assert cli.data("session", "relocate", id_, str(moved))["durablePath"] == str(moved)
+    assert cli.ok("session", "relocate", id_, str(moved)).text == f"{id_} is of {moved} now\n"
+    sha = cli.data("promote", id_)["sha"]
+    assert cli.git("rev-parse", "HEAD", cwd=moved).strip() == sha
+
+
 def test_recover_has_nothing_to_do_in_a_store_in_order(cli: Cli) -> None:
     cli.start()
 

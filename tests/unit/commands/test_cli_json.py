@@ -150,7 +150,7 @@ def test_diff_gives_the_patch(cli: Cli, id_: str) -> None:
 
     data = cli.data("session", "diff", id_)
 
-    assert data.keys() == {"diff", "refused", "secrets"}
+    assert data.keys() == {"diff", "refused", "secrets", "hazards", "filtered"}
     assert data["diff"].encode() == cli.ok("session", "diff", id_).out
     assert "-print('v1')\n+hello\n" in data["diff"]
 
@@ -161,7 +161,7 @@ def test_diff_gives_hunks_by_path_and_number(cli: Cli, id_: str) -> None:
 
     data = cli.data("session", "diff", id_, "--hunks")
 
-    assert data.keys() == {"diff", "hunks", "refused", "secrets", "beside"}
+    assert data.keys() == {"diff", "hunks", "refused", "secrets", "beside", "hazards", "filtered"}
     assert (data["refused"], data["secrets"], data["beside"]) == ({}, {}, [])
     (first, second) = data["hunks"]["src/util.py"]
     assert data["hunks"].get("new.py", []) == []

@@ -51,6 +51,7 @@ OF_A_SESSION = (
     "commit",
     "discard",
     "extend",
+    "relocate",
     "evict",
 )
 VERBS = [*(f"session {verb}" for verb in OF_A_SESSION), "promote", "sweep", "recover"]

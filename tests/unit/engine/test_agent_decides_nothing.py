@@ -28,6 +28,7 @@ DECISIONS = [
     ("session", "discard", "{id}"),
     ("session", "evict", "{id}"),
     ("session", "extend", "{id}", "8h"),
+    ("session", "relocate", "{id}", "/"),
     ("session", "finalize", "{id}", "--allow-secret=.env"),
 ]
 # Each starts a program in another way: as it is, without the mark in its environment, and as an orphan in a session of its own.

@@ -202,5 +202,5 @@ class TestInAClone:
         session.write_and_commit({"app.py": "v2\n"}, "quiet")
         session.touched_files()
         session.diff()
-        session.promote()
+        session.promote(allow_filtered=True)
         assert not trap.exists()

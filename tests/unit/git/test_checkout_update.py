@@ -11,8 +11,8 @@ from support.checkout import EDIT, FILES, bring, checkout_at, copied, everything
 from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
-from pytest_gittrix.git.checkout_update import lock_checkout
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.worktree.checkout_update import lock_checkout
 from pytest_gittrix.os_level.safe_dir import temporary_name
 
 
@@ -167,7 +167,7 @@ def test_a_lock_whose_dead_owner_is_settled_is_no_obstacle(repo: GitRepo) -> Non
         return True
 
     with Repository.open(repo.path) as opened:
-        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit, settle=settle):
+        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, opened.blob, token=commit, settle=settle):
             assert lock.read_text() == commit + "\n"
 
     assert not lock.exists()
@@ -177,7 +177,10 @@ def test_while_it_is_held_git_cannot_write_the_index(repo: GitRepo) -> None:
     put(repo.path, {"other.py": "mine\n"})
     commit, sides = planned(repo, EDIT)
 
-    with Repository.open(repo.path) as opened, lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit):
+    with (
+        Repository.open(repo.path) as opened,
+        lock_checkout(checkout_at(opened, repo.path), opened.format, sides, opened.blob, token=commit),
+    ):
         refused = try_git("add", "other.py", cwd=repo.path)
 
     assert refused.returncode != 0
@@ -190,7 +193,7 @@ def test_a_block_that_fails_leaves_the_checkout_as_it_was(repo: GitRepo) -> None
     before = everything(repo.path)
 
     with pytest.raises(ZeroDivisionError), Repository.open(repo.path) as opened:
-        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit):
+        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, opened.blob, token=commit):
             raise ZeroDivisionError
 
     assert everything(repo.path) == before
@@ -241,7 +244,7 @@ def test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean(tmp_path: Path) 
 
     bring(repo, planned(repo, EDIT))
 
-    assert (repo.path / "app.py").read_bytes() == b"value = 2\n"
+    assert (repo.path / "app.py").read_bytes() == b"value = 2\r\n"
 
 
 @pytest.mark.parametrize("attributes", ["*.py text eol=crlf\n", "* text=auto eol=crlf\n", None])
@@ -259,7 +262,7 @@ def test_a_file_with_the_line_endings_that_git_asks_for_is_clean_whatever_its_ti
 
     bring(repo, planned(repo, EDIT))
 
-    assert (repo.path / "app.py").read_bytes() == b"value = 2\n"
+    assert (repo.path / "app.py").read_bytes() == b"value = 2\r\n"
     assert repo.status() == []
 
 

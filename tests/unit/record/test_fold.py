@@ -50,6 +50,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "session.write": {"path": "a", "op": "write"},
     "session.commit": {"sha": "a" * 40, "message": "m"},
     "session.extended": {"ttl_idle_ns": HOUR},
+    "session.relocated": {"durable_ref": "local:///moved#main", "durable_path": "/moved"},
     "session.activity": {"observed_ns": NOW},
     "promote.intent": INTENT,
     "promote.done": DONE,

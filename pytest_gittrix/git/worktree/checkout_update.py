@@ -3,7 +3,7 @@
 Otherwise the checkout would show the landed change as undone, and the person's next ``git commit -a`` would undo it (rule 5,
 docs/explanation/rules.md). Only the selected paths get their new contents, and only if they were clean. Meanwhile ``index.lock`` is held,
 as git holds it, with the landing commit's id in it. An editor takes no lock, so each path is checked again right before it is written, and
-a file that was saved meanwhile stays.
+a file that was saved meanwhile stays. Files are what ``git checkout`` would write, but for filters, none of which is run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import Advice, WorktreeDirty
-from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
-from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.git.worktree.attributes import ATTRIBUTES
+from pytest_gittrix.git.worktree.conversion import Conversions
+from pytest_gittrix.git.worktree.encodings import Unconvertible
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
 from pytest_gittrix.os_level.open_below import tolerating_shape
@@ -40,15 +42,15 @@ class LockedCheckout:
     checkout: Checkout
     format: ObjectFormat
     sides: Sides
+    contents: Callable[[str], bytes]
     index: IndexFile
     token: str
     resumed: bool = False
 
-    def update(self, contents: Callable[[str], bytes], *, sync: bool = False) -> dict[str, str]:
+    def update(self, *, sync: bool = False) -> dict[str, str]:
         """Give the selected paths their new contents, in the work tree and in the index.
 
         Args:
-            contents: returns the bytes of an object by its id.
             sync: write the files and the index through to the disk.
 
         Returns:
@@ -69,7 +71,7 @@ class LockedCheckout:
                     skipped[path] = reason
                     removed.discard(path)
                 else:
-                    staged[path] = self._write_path(files, path, contents, sync)
+                    staged[path] = self._write_path(files, path, sync)
             for path in staged if sync else ():
                 files.sync(path)
         points.reached("worktree:files-written")
@@ -103,7 +105,7 @@ class LockedCheckout:
             return "is in an unresolved merge"
         if [(entry.mode, entry.id) for entry in staged] not in (_staged_as(old), *([_staged_as(new)] if self.resumed else ())):
             return "has staged changes"
-        if any(entry.skip_worktree for entry in staged) or (self.resumed and self._matches(files, path, new)):
+        if any(entry.skip_worktree for entry in staged) or (self.resumed and self._is_written(files, path, new)):
             return ""
         if old is not None and old.mode == SUBMODULE:
             return "" if new is not None and new.mode == SUBMODULE else _submodule_obstacle(files, path)
@@ -124,27 +126,56 @@ class LockedCheckout:
         status = files.lstat(path)
         if status is None or not self._is_kind(status, staged.mode):
             return False
-        # A file that a filter or a line-ending rule converted has other bytes, but its recorded stat says that git found it clean.
-        return stat.S_ISREG(status.st_mode) and (staged.matches(status) or self._differs_by_line_endings(files, path, staged, status))
+        # A file that a filter converted has other bytes, but its recorded stat says that git found it clean.
+        return stat.S_ISREG(status.st_mode) and (staged.matches(status) or self._is_stored_as(files, path, staged, status))
 
-    def _differs_by_line_endings(self, files: SafeDir, path: str, staged: IndexEntry, status: os.stat_result) -> bool:
-        """Whether a file has other times than git recorded, and only the line endings that attributes or configuration ask for."""
+    def _is_stored_as(self, files: SafeDir, path: str, staged: IndexEntry, status: os.stat_result) -> bool:
+        """Whether git would store a file with other times than it recorded just as it is staged."""
         if staged.stat[9] not in (0, status.st_size):  # what has another size is changed to git, without a look into it
             return False
-        data = files.read(path)[0].replace(b"\r\n", b"\n")
-        if self.format.hash_object("blob", data) != staged.id:
-            return False
         try:
-            found = self._rules.status_file(path)
-        except (libgit2.GitError, KeyError, ValueError, OSError):  # sha256, or a name that is not UTF-8
+            data = self._conversions_in(files).of(path).to_git(files.read(path)[0], lambda: self.contents(staged.id))
+        except Unconvertible:
             return False
-        change = libgit2.FileStatus
-        return not found & (change.WT_MODIFIED | change.WT_TYPECHANGE | change.WT_UNREADABLE | change.CONFLICTED)
+        return self.format.hash_object("blob", data) == staged.id
+
+    def _is_written(self, files: SafeDir, path: str, new: Entry | None) -> bool:
+        """Whether a path has its new contents already."""
+        if self._matches(files, path, new):
+            return True
+        status = files.lstat(path)
+        if new is None or status is None or new.mode not in (FILE, EXECUTABLE) or not self._is_kind(status, new.mode):
+            return False
+        return files.read(path)[0] == self._as_checked_out(path, new)
+
+    def _as_checked_out(self, path: str, entry: Entry) -> bytes:
+        """The bytes that ``git checkout`` would write for a file."""
+        return self._conversions.of(path).to_worktree(self.contents(entry.id), entry.id)
 
     @cached_property
-    def _rules(self) -> libgit2.Repository:
-        """The checkout as libgit2 has it, which knows the rules of line endings, and runs no filter of the person's."""
-        return libgit2.Repository(self.checkout.path, libgit2.RepositoryOpenFlag.NO_SEARCH)
+    def _conversions(self) -> Conversions:
+        """How git converts files that it checks out: by the attributes that the index has once the new contents are in it."""
+
+        def read(directory: str) -> bytes:
+            path = f"{directory}/{ATTRIBUTES}" if directory else ATTRIBUTES
+            staged = next((Entry(entry.mode, entry.id) for entry in self.index.entries(path)), None)
+            entry = self.sides[path][1] if path in self.sides else staged
+            return self.contents(entry.id) if entry is not None and entry.mode in (FILE, EXECUTABLE) else b""
+
+        return Conversions(read, self.checkout.common_dir)
+
+    def _conversions_in(self, files: SafeDir) -> Conversions:
+        """How git converts the files that are there: by the attributes in the work tree, and where one is missing there, in the index."""
+
+        def read(directory: str) -> bytes:
+            path = f"{directory}/{ATTRIBUTES}" if directory else ATTRIBUTES
+            status = files.lstat(path)
+            if status is not None:
+                return files.read(path)[0] if stat.S_ISREG(status.st_mode) else b""
+            staged = self.index.entries(path)
+            return self.contents(staged[0].id) if staged and staged[0].mode in (FILE, EXECUTABLE) else b""
+
+        return Conversions(read, self.checkout.common_dir)
 
     def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether the file at a path equals the entry in kind, mode and bytes."""
@@ -165,7 +196,7 @@ class LockedCheckout:
             return False
         return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
-    def _write_path(self, files: SafeDir, path: str, contents: Callable[[str], bytes], sync: bool) -> IndexEntry | None:
+    def _write_path(self, files: SafeDir, path: str, sync: bool) -> IndexEntry | None:
         """Give a path its new contents. Returns its new index entry; None for a deletion."""
         old, new = self.sides[path]
         staged = self.index.entries(path)
@@ -180,12 +211,13 @@ class LockedCheckout:
         if new.mode == SUBMODULE:
             os.makedirs(os.path.join(self.checkout.path, path), exist_ok=True)
             return IndexEntry(new.mode, new.id)
-        data = contents(new.id)
         if new.mode != SYMLINK:
+            is_there = old is not None and old.id == new.id and old.mode != SYMLINK  # with another mode: a filter's output stays
+            data = files.read(path)[0] if is_there and files.lstat(path) is not None else self._as_checked_out(path, new)
             # The stat of the file as it was written, not as it is now, so that git notices a save right after it.
             status = files.write(path, data, executable=new.mode == EXECUTABLE, sync=sync)
             return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode))
-        files.make_link(path, data)
+        files.make_link(path, self.contents(new.id))
         link = files.lstat(path)
         return IndexEntry(new.mode, new.id, stat_numbers(link, new.mode) if link is not None else (0,) * 10)
 
@@ -195,6 +227,7 @@ def lock_checkout(
     checkout: Checkout,
     format_: ObjectFormat,
     sides: Sides,
+    contents: Callable[[str], bytes],
     *,
     token: str,
     settle: Callable[[str], bool] | None = None,
@@ -208,6 +241,7 @@ def lock_checkout(
         checkout: the work tree.
         format_: the repository's object format.
         sides: old and new entry of each selected path.
+        contents: returns the bytes of an object by its id; of a new one, once the commit has landed.
         token: contents of the lock, which identify its owner: the id of the commit that lands.
         settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is known to
             be dead, and returns whether it did.
@@ -229,7 +263,7 @@ def lock_checkout(
             raise _dirty_error(checkout, f"a {operations[0]} is in progress", "Finish or abort it, then promote again.")
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
-        locked = LockedCheckout(checkout, format_, sides, index, token, resumed)
+        locked = LockedCheckout(checkout, format_, sides, contents, index, token, resumed)
         locked.require_clean()
         yield locked
     finally:

@@ -220,6 +220,12 @@ class WorktreeDirty(PromoteFailed):
     code = "WORKTREE_DIRTY"
 
 
+class WorktreeUnwritable(PromoteFailed):
+    """The system would not let the human's checkout of the branch be brought forward: it is read-only, or another user's."""
+
+    code = "WORKTREE_UNWRITABLE"
+
+
 class PathCollision(PromoteFailed):
     """A promoted path would differ from another only by case or unicode form."""
 

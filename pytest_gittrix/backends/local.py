@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,9 +18,9 @@ from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_comm
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences, branch_ref, short_branch, temporary_prefix
-from pytest_gittrix.git.repository import Repository, require_head
+from pytest_gittrix.git.repository import Checkout, Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
-from pytest_gittrix.git.worktree.checkout_update import Sides, lock_checkout
+from pytest_gittrix.git.worktree.checkout_update import LockedCheckout, Sides, lock_checkout
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
@@ -31,6 +32,7 @@ MOST_SPARES = 64
 _COUNTED_COMMITS = 1000
 _DETACHED = "main"
 _FALLBACK = ("gittrix", "gittrix@localhost")
+_MOST_NAMED = 5
 _CALLED_BARE = "core.bare is true in {}, although there is a work tree, so git refuses to work there: `git config core.bare false` mends it"
 
 
@@ -210,7 +212,7 @@ class LocalDurable:
         ref = branch_ref(branch)
         checkouts = [checkout for checkout in self.repository.checkouts() if checkout.branch == ref]
         existing = [checkout for checkout in checkouts if os.path.isdir(checkout.path)]
-        sides = self._sides(built.parent, changes) if existing else {}
+        sides = self._sides(built.parent, changes) if checkouts else {}
         with ExitStack() as locks:
             locked = [
                 locks.enter_context(
@@ -229,11 +231,31 @@ class LocalDurable:
                 settle=settle,
                 checkouts=checkouts,
             )
-            unchanged = {one.checkout.path: one.update(sync=self.sync) for one in locked}
+            left = {one.checkout.path: self._update(one) for one in locked}
             points.reached("land:forwarded")
-        forwarded = tuple(root for root, reasons in unchanged.items() if not reasons)
+        self._update_absent([checkout for checkout in checkouts if checkout not in existing], sides, built.id)
         notes = tuple(_CALLED_BARE.format(checkout.common_dir) for checkout in existing if checkout.called_bare)
-        return LandingResult(forwarded, {root: _reasons_text(reasons) for root, reasons in unchanged.items() if reasons}, notes)
+        return LandingResult(tuple(root for root, why in left.items() if not why), {root: why for root, why in left.items() if why}, notes)
+
+    def _update(self, locked: LockedCheckout) -> str:
+        """Bring a checkout forward once its branch has moved; returns what was left behind, and how to mend it, or nothing."""
+        try:
+            return _reasons_text(locked.update(sync=self.sync))
+        except (GittrixError, OSError) as error:
+            paths = [shlex.quote(path) for path in locked.sides]
+            named = f" -- {' '.join(paths)}" if len(paths) <= _MOST_NAMED else ""
+            reason = error.fact if isinstance(error, GittrixError) else error.strerror or str(error)
+            return (
+                f"its index could not be written ({reason}), so the next `git commit` there would take the promotion back: "
+                f"run `git reset -q{named}` there first, which leaves the files alone"
+            )
+
+    def _update_absent(self, checkouts: Iterable[Checkout], sides: Sides, commit: str) -> None:
+        """See that a work tree that is not there now, such as one on a disk that is not mounted, does not take the commit back later."""
+        for checkout in checkouts:
+            lock = lock_checkout(checkout, self.repository.format, sides, self.blob, token=commit, resumed=True, wait=0, sync=self.sync)
+            with suppress(OSError, GittrixError), lock as locked:
+                locked.update_index(sync=self.sync)
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
@@ -309,9 +331,9 @@ class LocalDurable:
             try:
                 lock = lock_checkout(checkout, self.repository.format, sides, self.blob, token=commit, resumed=True, sync=self.sync)
                 with lock as locked:
-                    reasons = locked.update(sync=self.sync)
-                if reasons:
-                    stale[checkout.path] = _reasons_text(reasons)
+                    left = self._update(locked)
+                if left:
+                    stale[checkout.path] = left
                 else:
                     forwarded.append(checkout.path)
             except (OSError, GittrixError) as error:
@@ -320,8 +342,11 @@ class LocalDurable:
 
 
 def _reasons_text(reasons: Mapping[str, str]) -> str:
-    """The paths of a checkout that were not brought forward, each with its reason, as one line."""
-    return "; ".join(f"{path!r} {reason}" for path, reason in sorted(reasons.items()))
+    """The paths of a checkout that were not brought forward, each with its reason and what to do, as one line; empty without any."""
+    if not reasons:
+        return ""
+    every = "; ".join(f"{path!r} {reason}" for path, reason in sorted(reasons.items()))
+    return f"{every}. `git status` there shows what differs: `git restore` takes the promoted contents, `git commit -a` takes them back"
 
 
 @dataclass(frozen=True)

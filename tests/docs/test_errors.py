@@ -32,7 +32,7 @@ from support.at_work import stranger
 from support.cli import Cli
 from support.clock import hurry
 from support.daemon import http_answer, impostor, listener
-from support.engine import DurableGit, Site, at_point, edited, open_site
+from support.engine import DurableGit, Site, at_point, edited, in_child, open_site
 from support.members import Crew
 from support.orchestrator import leading
 from support.remote import open_far
@@ -56,11 +56,13 @@ from pytest_gittrix.errors import (
     SessionInUse,
     WorkItemHeld,
     WorkspaceMissing,
+    WorktreeUnwritable,
     WriteRejected,
 )
 from pytest_gittrix.extras import required
 from pytest_gittrix.git import environment
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.process_tree import MARK
 from pytest_gittrix.record.state.retention import Selector
@@ -569,6 +571,23 @@ def _a_promotion_into_a_merge(bench: Bench) -> object:
     session.write("app.py", "ours\n")
     (site.durable.git_dir / "MERGE_HEAD").write_text(f"{site.durable.head()}\n")
     return session.promote()
+
+
+@provokes("WORKTREE_UNWRITABLE", "the checkout of the branch may not be written", "no permission", "a read-only mount", "an immutable file")
+def _a_directory_without_permission(bench: Bench) -> object:
+    site = bench.own()
+    session = site.start()
+    session.write("src/util.py", "x\n")
+
+    def promote() -> None:
+        if os.geteuid() == 0:
+            linux.drop_capabilities()
+        (site.durable.path / "src").chmod(0o555)
+        with pytest.raises(WorktreeUnwritable):
+            session.promote()
+
+    assert in_child(promote) == 0
+    return WorktreeUnwritable.code
 
 
 @provokes("PATH_COLLISION", "a promoted path would differ from another only by case")

@@ -162,6 +162,9 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "For a remote given by address": ("unit/backends/test_durable_urls.py::test_an_engine_on_an_address_starts_and_promotes_there",),
     "A checkout is brought forward file by file.": ("unit/git/test_checkout_update_edge_cases.py::test_costs_only_that_file",),
+    "A disk that fills up in the middle": (
+        "unit/engine/test_session_unwritable_checkouts.py::test_a_full_disk_is_told_with_what_mends_it",
+    ),
     "A reader may see some files new": ("unit/git/test_checkout_update_edge_cases.py::test_costs_only_that_file",),
     "Two frozen clocks in one process": (
         "unit/clock/test_freeze_neighbours.py::test_a_process_that_freezegun_already_holds_is_refused_and_left_as_it_was",

@@ -330,7 +330,10 @@ class Promotion:
             self.durable.repair(branch, built.id, built.pack.name)
             landed = self.durable.bring_forward(branch, built.id) if moved else LandingResult()
         except OSError as worse:
-            self.warnings.append(f"what the failed landing left could not be removed yet: {worse.strerror}")
+            self.warnings.append(
+                f"what the failed landing left could not be removed yet ({worse.strerror}): "
+                "a checkout may be locked, or show the promotion as undone, until `gittrix recover` finishes it"
+            )
         reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
         if moved:
             self.warnings.append(reason)

@@ -4,10 +4,14 @@ Otherwise the checkout would show the landed change as undone, and the person's 
 docs/explanation/rules.md). Only the selected paths get their new contents, and only if they were clean. Meanwhile ``index.lock`` is held,
 as git holds it, with the landing commit's id in it. An editor takes no lock, so each path is checked again right before it is written, and
 a file that was saved meanwhile stays. Files are what ``git checkout`` would write, but for filters, none of which is run.
+
+Once the branch has moved, the index follows even where a file cannot: then ``git status`` shows that file as changed, and the next plain
+``git commit`` takes nothing back.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final, TypeVar
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import Advice, WorktreeDirty
+from pytest_gittrix.errors import Advice, GittrixError, WorktreeDirty, WorktreeUnwritable
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -30,6 +35,12 @@ from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
 from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir, is_temporary
+
+_T = TypeVar("_T")
+_ELSEWHERE: Final = Advice(
+    "Or promote with strategy='branch', which leaves the checked-out branch alone.",
+    "Or promote with --strategy branch, which leaves the checked-out branch alone.",
+)
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
@@ -54,11 +65,11 @@ class LockedCheckout:
             sync: write the files and the index through to the disk.
 
         Returns:
-            The paths that were not changed, each with the reason: they were changed by another program after ``lock_checkout`` had checked
-            them. Their index entries stay too, so that ``git status`` shows them.
+            The paths that were not changed, each with the reason: another program changed them after ``lock_checkout`` had checked them, or
+            the system refused to write them. What the person staged at one of them stays staged.
 
         Raises:
-            WriteRejected: the disk refused. Files that were written stay, and the index is unchanged.
+            WriteRejected, OSError: the index could not be written. Files that were written stay.
         """
         staged: dict[str, IndexEntry | None] = {}
         skipped: dict[str, str] = {}
@@ -66,45 +77,94 @@ class LockedCheckout:
         with SafeDir.open(self.checkout.path) as files:
             # Deletions come first, to make room for new files, and a directory's files are deleted before the directory.
             for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
-                reason = self._obstacle(files, path, removed)
+                staged_reason = self._index_obstacle(path, removed)
+                reason = staged_reason or self._file_obstacle(files, path, removed)
+                if not reason:
+                    reason = self._try_to_write(files, path, staged, sync)
+                elif not staged_reason:
+                    staged[path] = self._unwritten(path)
                 if reason:
                     skipped[path] = reason
                     removed.discard(path)
-                else:
-                    staged[path] = self._write_path(files, path, sync)
-            for path in staged if sync else ():
-                files.sync(path)
         points.reached("worktree:files-written")
-        index = os.path.join(self.checkout.git_dir, "index")
-        data, prefix = self.index.with_changes(staged), temporary_prefix(self.token)
-        write_file(index, data, mode=0o666, sync=sync, prefix=prefix, permit=self.checkout.permit)
-        if sync:
-            sync_directory(self.checkout.git_dir)
+        self._write_index(staged, sync)
         return skipped
+
+    def update_index(self, *, sync: bool = False) -> None:
+        """Give the selected paths their new contents in the index alone, where nothing else is staged: the work tree is not there.
+
+        Raises:
+            WriteRejected, OSError: the disk refused.
+        """
+        removed = _removed(self.sides)
+        self._write_index({path: self._unwritten(path) for path in self.sides if not self._index_obstacle(path, removed)}, sync)
+
+    def _write_index(self, staged: Mapping[str, IndexEntry | None], sync: bool) -> None:
+        data, prefix = self.index.with_changes(staged), temporary_prefix(self.token)
+        permit = self.checkout.permit
+        _tried_twice(lambda: write_file(self._index_path, data, mode=0o666, sync=sync, prefix=prefix, permit=permit))
+        if sync:
+            _tried_twice(lambda: sync_directory(self.checkout.git_dir))
+
+    @property
+    def _index_path(self) -> str:
+        return os.path.join(self.checkout.git_dir, "index")
 
     def require_clean(self) -> None:
         """Check that every selected path can be brought forward.
 
         Raises:
-            WorktreeDirty: a path cannot be brought forward.
+            WorktreeDirty: a person's work is in the way.
+            WorktreeUnwritable: the system would refuse it.
         """
         removed = _removed(self.sides)
         with SafeDir.open(self.checkout.path) as files:
-            if self.resumed:
-                _remove_temporaries(files, self.sides)
             for path in self.sides:
-                reason = self._obstacle(files, path, removed)
+                reason = self._index_obstacle(path, removed) or self._file_obstacle(files, path, removed)
                 if reason:
                     raise _dirty_error(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
+            self._require_writable(files)
 
-    def _obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
-        """Why a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""
+    def _require_writable(self, files: SafeDir) -> None:
+        """Check that the system lets the files and the index be replaced, as far as it says so. Raises WorktreeUnwritable."""
+        root = self.checkout.path
+        if _is_fixed(self._index_path):
+            raise _unwritable_error(self.checkout, self._index_path)
+        written = [path for path in self.sides if not self._leaves_out(path)]
+        for path in written:
+            if _is_fixed(os.path.join(root, path)):
+                raise _unwritable_error(self.checkout, path)
+        for directory in {path.rpartition("/")[0] for path in written}:
+            while directory and not _is_directory(files, directory):
+                directory = directory.rpartition("/")[0]
+            if not os.access(os.path.join(root, directory), os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+                raise _unwritable_error(self.checkout, directory or ".")
+
+    def remove_temporaries(self) -> None:
+        """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
+        with SafeDir.open(self.checkout.path) as files:
+            for directory in {path.rpartition("/")[0] or "." for path in self.sides}:
+                with tolerating_shape():
+                    for found in [*files.scan(directory, skip=lambda path: not is_temporary(path.rpartition("/")[2]))]:
+                        files.delete(found.path)
+
+    def _index_obstacle(self, path: str, removed: Collection[str]) -> str:
+        """Why the index cannot have the new entry of a path, if the paths in ``removed`` are deleted; empty if it can."""
         old, new = self.sides[path]
         staged = self.index.entries(path)
         if any(entry.stage for entry in staged):
             return "is in an unresolved merge"
         if [(entry.mode, entry.id) for entry in staged] not in (_staged_as(old), *([_staged_as(new)] if self.resumed else ())):
             return "has staged changes"
+        if old is not None or new is None:
+            return ""
+        beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
+        return f"cannot stand beside {beside[0]!r}, which is staged" if beside else ""
+
+    def _file_obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
+        """Why the file at a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""
+        old, new = self.sides[path]
+        staged = self.index.entries(path)
         if any(entry.skip_worktree for entry in staged) or (self.resumed and self._is_written(files, path, new)):
             return ""
         if old is not None and old.mode == SUBMODULE:
@@ -113,9 +173,6 @@ class LockedCheckout:
             return "" if staged and self._is_clean(files, path, staged[0]) else "has changes that are not committed"
         if new is None:
             return ""
-        beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
-        if beside:
-            return f"cannot stand beside {beside[0]!r}, which is staged"
         if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
             return "would go below a file that is not committed"
         return _untracked_obstacle(files, path, removed)
@@ -196,11 +253,32 @@ class LockedCheckout:
             return False
         return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
+    def _leaves_out(self, path: str) -> bool:
+        """Whether a path is not to be in the work tree."""
+        staged = self.index.entries(path)
+        return any(entry.skip_worktree for entry in staged) or (not staged and self.index.leaves_out(os.path.dirname(path)))
+
+    def _unwritten(self, path: str) -> IndexEntry | None:
+        """The new index entry of a path whose file is not as the entry says; None for a deletion."""
+        new = self.sides[path][1]
+        return None if new is None else IndexEntry(new.mode, new.id, skip_worktree=self._leaves_out(path))
+
+    def _try_to_write(self, files: SafeDir, path: str, staged: dict[str, IndexEntry | None], sync: bool) -> str:
+        """Give a path its new contents, and note its new index entry in any case. Returns why the system refused; empty if it did not."""
+        staged[path] = self._unwritten(path)
+        try:
+            staged[path] = _tried_twice(lambda: self._write_path(files, path, sync))
+            if sync:
+                _tried_twice(lambda: files.sync(path))
+        except (GittrixError, OSError) as error:
+            cause = error if isinstance(error, OSError) and error.strerror else error.__cause__
+            return f"could not be written: {cause.strerror if isinstance(cause, OSError) else error}"
+        return ""
+
     def _write_path(self, files: SafeDir, path: str, sync: bool) -> IndexEntry | None:
         """Give a path its new contents. Returns its new index entry; None for a deletion."""
         old, new = self.sides[path]
-        staged = self.index.entries(path)
-        if any(entry.skip_worktree for entry in staged) or (not staged and self.index.leaves_out(os.path.dirname(path))):
+        if self._leaves_out(path):
             return IndexEntry(new.mode, new.id, skip_worktree=True) if new is not None else None
         if old is not None and old.mode == SUBMODULE and (new is None or new.mode != SUBMODULE):
             files.prune(path)
@@ -245,8 +323,8 @@ def lock_checkout(
         token: contents of the lock, which identify its owner: the id of the commit that lands.
         settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is known to
             be dead, and returns whether it did.
-        resumed: finish an update that was killed: a path that has its new contents already is no obstacle, and half-written files are
-            removed.
+        resumed: finish an update that was killed: a path that has its new contents already is no obstacle, half-written files are
+            removed, and a path in whose way a person's work is by now does not stop the others.
         wait: seconds to wait for another holder of the lock, such as an editor's ``git status``.
         sync: write the lock through to the disk, so that its owner can be identified after a power cut too, and its removal, so that
             none comes back.
@@ -254,6 +332,7 @@ def lock_checkout(
     Raises:
         WorktreeDirty: uncommitted work is at a selected path or in its way, an operation such as a merge is in progress, or another
             program holds the index lock.
+        WorktreeUnwritable: the system would refuse to write the files or the index.
         UnsupportedRepository: the engine cannot write this kind of index.
     """
     lock = os.path.join(checkout.git_dir, "index.lock")
@@ -264,7 +343,10 @@ def lock_checkout(
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
         locked = LockedCheckout(checkout, format_, sides, contents, index, token, resumed)
-        locked.require_clean()
+        if not resumed:
+            locked.require_clean()
+        elif os.path.isdir(checkout.path):
+            locked.remove_temporaries()
         yield locked
     finally:
         if read_text(lock) == token:
@@ -285,12 +367,12 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
     make_lock_file(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
 
-def _remove_temporaries(files: SafeDir, sides: Sides) -> None:
-    """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
-    for directory in {path.rpartition("/")[0] or "." for path in sides}:
-        with tolerating_shape():
-            for found in [*files.scan(directory, skip=lambda path: not is_temporary(path.rpartition("/")[2]))]:
-                files.delete(found.path)
+def _tried_twice(act: Callable[[], _T]) -> _T:
+    """Do something, and once more if the system refused it, as a disk can for a moment: the branch has moved, so nobody can try again."""
+    try:
+        return act()
+    except (GittrixError, OSError):
+        return act()
 
 
 def _removed(sides: Sides) -> set[str]:
@@ -325,9 +407,36 @@ def _untracked_obstacle(files: SafeDir, path: str, removed: Collection[str]) -> 
     return ""
 
 
+def _is_fixed(path: str) -> bool:
+    """Whether a file cannot even be replaced: it is immutable, or on a file system that is read-only. Permissions do not hinder that."""
+    if os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids) or not os.path.isfile(path):
+        return False
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.EPERM, errno.EROFS)
+    return False
+
+
+def _is_directory(files: SafeDir, path: str) -> bool:
+    status = files.lstat(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
 def _is_leaf(files: SafeDir, path: str) -> bool:
     status = files.lstat(path)
     return status is not None and not stat.S_ISDIR(status.st_mode)
+
+
+def _unwritable_error(checkout: Checkout, path: str) -> WorktreeUnwritable:
+    branch = (checkout.branch or "").removeprefix("refs/heads/")
+    return WorktreeUnwritable(
+        f"{branch!r} is checked out in {checkout.path}, and {path!r} cannot be written there.",
+        stage="staging",
+        why="The branch would move, and the checkout would show the promotion as undone: the next commit there would take it back.",
+        fix="See that this user may write there (permissions, a read-only mount, an immutable file), then promote again.",
+        opt_out=_ELSEWHERE,
+    )
 
 
 def _dirty_error(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
@@ -337,8 +446,5 @@ def _dirty_error(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
         stage="staging",
         why="Promoting would have to overwrite your work there, or leave the checkout showing the promotion as undone.",
         fix=fix,
-        opt_out=Advice(
-            "Or promote with strategy='branch', which leaves the checked-out branch alone.",
-            "Or promote with --strategy branch, which leaves the checked-out branch alone.",
-        ),
+        opt_out=_ELSEWHERE,
     )

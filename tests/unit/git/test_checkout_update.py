@@ -211,13 +211,14 @@ def test_what_was_half_done_is_finished(repo: GitRepo) -> None:
     assert repo.status() == [f"?? {a_persons}"]
 
 
-def test_a_resumed_hold_still_refuses_the_humans_own_edit(repo: GitRepo) -> None:
-    put(repo.path, {"app.py": "mine\n"})
+def test_a_resumed_update_leaves_the_humans_own_work_and_takes_nothing_back(repo: GitRepo) -> None:
+    put(repo.path, {"app.py": "mine\n", "other.py": "staged\n"})
+    repo.git("add", "other.py")
 
-    with pytest.raises(WorktreeDirty, match=r"'app\.py' has changes"):
-        bring(repo, planned(repo, EDIT), resumed=True)
+    bring(repo, planned(repo, {"app.py": "value = 2\n", "other.py": "o\n", "src/util.py": "x = 2\n"}), resumed=True)
 
     assert (repo.path / "app.py").read_text() == "mine\n"
+    assert repo.status() == [" M app.py", "M  other.py"]
 
 
 def test_a_sparse_checkout_stays_sparse(repo: GitRepo) -> None:

@@ -77,8 +77,8 @@ class TestWhatAnEditorSavesWhileTheCommitLands:
         with at_point("land:moved", lambda: (site.durable.path / "app.py").write_text("mine\n")):
             session.promote()
 
-        # Its entry stays what it was, so git shows both: what HEAD has and the index has not, and what was saved.
-        assert site.durable.status() == ["MM app.py"]
+        # Its entry is the promoted one, so git shows what was saved, and the next plain commit takes nothing back.
+        assert site.durable.status() == [" M app.py"]
         assert (site.durable.path / "src/util.py").read_text() == "agent\n"
 
     def test_right_after_its_file_was_written_is_seen_by_git(self, site: Site) -> None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.change_feed import LARGEST, ChangeFeed, Mark
@@ -36,6 +36,10 @@ T = TypeVar("T")
 # The signature of a session whose row is made anew next time, whatever its files look like.
 _NEVER: Signature = (-1, -1, -1)
 _LARGEST = 2**63 - 1
+_STATES = frozenset(get_args(StateName))
+
+# What comes of a file that is no index of ours, or no more: SQLite's own errors, and values of other kinds than were written.
+_DAMAGE = (sqlite3.DatabaseError, ValueError, TypeError, OverflowError)
 
 _DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {EVICTABLE} ORDER BY deadline_us, id"
 _AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active'"
@@ -179,8 +183,7 @@ class Index:
 
     def row(self, id: str) -> Row | None:
         """One session, if it is there and can be read; as of the last :meth:`sync`."""
-        found = self._ask(lambda database: database.execute(f"{_ROWS} AND id = ?", (id,)).fetchone())
-        return None if found is None else _row(*found)
+        return self._ask(lambda database: next((_row(*fields) for fields in database.execute(f"{_ROWS} AND id = ?", (id,))), None))
 
     def ids_from(self, prefix: str, most: int) -> list[str]:
         """At most ``most`` of the ids with a prefix, in order; as of the last :meth:`sync`."""
@@ -229,7 +232,7 @@ class Index:
                 connection.close()
 
     def _ask(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool = False) -> T:
-        """Put a question to the database; if SQLite fails, to one made anew; if that fails too, to one in memory.
+        """Put a question to the database; if that is damaged, to one made anew; if that fails too, to one in memory.
 
         Raises:
             InvalidInput: a value of the question has a lone surrogate: no session has such a name, and SQLite takes none.
@@ -249,12 +252,14 @@ class Index:
                 if fresh or not self._is_open():
                     self._refresh()
                 return question(self._opened())
-            except sqlite3.DatabaseError:
+            except UnicodeEncodeError:  # of a value of the question
+                raise
+            except _DAMAGE:
                 self._discard()
             try:
                 self._refresh()
                 return question(self._opened())
-            except sqlite3.DatabaseError:
+            except _DAMAGE:
                 self.close()
             # A read-only store or a full disk. The answer does not need the file, which only made it faster.
             self._adopt(in_memory())
@@ -314,7 +319,7 @@ class Index:
 
     def _mark(self, database: sqlite3.Connection) -> Mark | None:
         found = database.execute("SELECT stamp, offset FROM mark").fetchone()
-        return None if found is None else Mark(*found)
+        return None if found is None else Mark(str(found[0]), int(found[1]))
 
     def _recalled(self, database: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Signature]:
         """The signatures that the database has of some sessions."""
@@ -397,12 +402,12 @@ def unsettled(state: SessionState) -> bool:
 
 def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, updated_us: int, last_access_us: int, *rest: Any) -> Row:
     seq, present, legacy, log_size, metadata = rest
+    record = json.loads(metadata)
+    numbers = (created_us, updated_us, last_access_us, seq, log_size, 0 if deadline_us is None else deadline_us)
+    if state not in _STATES or not isinstance(record, dict) or not all(type(number) is int for number in numbers):
+        raise sqlite3.DatabaseError(f"the row of {id!r} was written by nobody")
     deadline = None if deadline_us is None else deadline_us * 1000
     times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
-    try:
-        record = json.loads(metadata)
-    except (ValueError, TypeError) as problem:  # only damage to the file can have made it so
-        raise sqlite3.DatabaseError(f"the record of {id} is no JSON") from problem
     return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, record)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
@@ -202,9 +203,9 @@ class Promoter:
                 snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
             beside = partial(work_beside, recorder, state, workspace, snapshot)
             durable = self.resources.durable_of(state)
-            branch = state.durable_branch or durable.branch
+            branch, of_session, gone = _where_to(state, durable)
             message = request.commit_message(state)
-            strategy = self.strategies.choose(durable, branch, requested=requested, of_session=check_strategy(state.strategy))
+            strategy = self.strategies.choose(durable, branch, requested=requested, of_session=check_strategy(of_session))
             keeps = request.keeps(state, branch, strategy)
             proposal = self.pull_requests.propose(
                 request.pull_request, strategy, durable=durable, branch=branch, session=state.id, task=state.task, message=message
@@ -228,6 +229,7 @@ class Promoter:
             request.require_filtered(state, snapshot, selection)
             found = request.secrets(snapshot, selection)
             promotion.warnings.extend(request.hazards(snapshot, selection))
+            promotion.warnings.extend(gone)
             promotion.warnings.extend(_taken_back(workspace, selection))
             if not chosen:
                 promotion.warnings.extend(_withheld(snapshot))
@@ -280,6 +282,24 @@ def _located(
         return touched_name(snapshot, workspace, path, deleted)
 
     return None if files is None else [*map(name, files)], None if hunks is None else {name(path): chosen for path, chosen in hunks.items()}
+
+
+def _where_to(state: SessionState, durable: Durable) -> tuple[str, str, list[str]]:
+    """The branch that a session is promoted to, the session's strategy there, and a warning if it is not the session's own branch.
+
+    The branch that an earlier promotion made may be gone: forges delete it with its merge. The session goes back to the branch that it came
+    from, and by the way that it took from there. Its baseline is its last commit, so that what was merged of it is no drift.
+    """
+    branch, kept = state.durable_branch or durable.branch, state.kept
+    if kept is None or kept.branch != branch or kept.origin in (None, branch):
+        return branch, state.strategy, []
+    try:
+        durable.head(branch)
+        return branch, state.strategy, []
+    except InvalidInput:
+        assert kept.origin is not None
+        why = f"the session's branch {branch!r} is gone from durable, so this promotion goes by {kept.origin!r} again"
+        return kept.origin, kept.strategy, [why]
 
 
 def _check_on_hazard(value: str) -> None:

@@ -218,8 +218,16 @@ def _kept(state: SessionState, event: Event) -> None:
     if data["before"] != state.baseline:
         raise _impossible(state, event, f"its baseline is {state.baseline}, not {data['before']}")
     _close_intent(state, event)
-    opened = last.pr_url if last is not None and last.branch == data["branch"] else None
-    state.kept = Kept(data["commit"], data["branch"], data.get("pr_url", opened), data.get("merged", []), data.get("promoted"))
+    is_same = last is not None and last.branch == data["branch"] and data["strategy"] == "commit"
+    state.kept = Kept(
+        data["commit"],
+        data["branch"],
+        data.get("pr_url", last.pr_url if last is not None and is_same else None),
+        data.get("merged", []),
+        data.get("promoted"),
+        state.durable_branch if last is None else last.origin,
+        last.strategy if last is not None and is_same else data["strategy"],
+    )
     state.earlier_baselines = (*state.earlier_baselines, state.baseline)
     state.baseline, state.durable_branch = data["commit"], data["branch"]
     state.durable_ref = f"{state.durable_ref.partition('#')[0]}#{state.durable_branch}"

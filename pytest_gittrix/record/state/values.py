@@ -83,6 +83,8 @@ class Kept(NamedTuple):
         pr_url: the address of the pull request of that branch, if a promotion of this session opened it.
         merged: as in ``promote.kept``.
         promoted: as in ``promote.kept``; None where durable had not changed since the baseline before.
+        origin: the branch that the session was of before its promotions made branches of their own.
+        strategy: the strategy of the promotion that made the branch; ``commit`` if none did.
     """
 
     commit: str
@@ -90,6 +92,8 @@ class Kept(NamedTuple):
     pr_url: str | None = None
     merged: Sequence[Mapping[str, Any]] = ()
     promoted: Sequence[Mapping[str, Any]] | None = None
+    origin: str | None = None
+    strategy: str = "commit"
 
 
 class Lineage(NamedTuple):

@@ -22,7 +22,7 @@ from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Re
 FILE: Final = "fold.json"
 WORTH: Final = 1000
 """The number of events from which folding them again takes longer than writing a checkpoint."""
-_VERSION: Final = 4
+_VERSION: Final = 5
 """To be raised whenever a rule of ``fold`` changes: states of other versions are not read."""
 _VALUES: Final = {"result": Result, "intent": Intent, "kept": Kept, "lineage": Lineage, "run": RunEnd, "policy": Policy}
 _FIELDS: Final = frozenset(field.name for field in fields(SessionState))

@@ -97,6 +97,25 @@ def test_the_work_is_one_commit_on_a_branch_with_a_pull_request(everywhere: Shop
     assert everywhere.site.state(session.id).state == "promoted"
 
 
+def test_a_session_whose_branch_was_deleted_with_its_merge_opens_another_pull_request(everywhere: Shop) -> None:
+    durable, state = everywhere.site.durable, everywhere.server.state
+    session = everywhere.session()
+    first = session.promote(strategy="pr", keep=True)
+    merge = state.merge(1)
+    durable.git("update-ref", "-d", f"refs/heads/{first.branch}")
+    session.write("app.py", "print('v3')\n")
+
+    second = session.promote(keep=True)
+
+    assert second.pr_url == everywhere.forge.pr(2).url
+    assert "goes by 'main' again" in second.warnings[0]
+    assert durable.parents(second.sha) == [merge]
+    assert durable.changed(second.sha).keys() == {"app.py"}
+    session.write("app.py", "print('v4')\n")
+    third = session.promote()
+    assert (durable.parents(third.sha), third.branch, len(everywhere.pulls())) == ([second.sha], second.branch, 2)
+
+
 def test_the_record_says_what_was_asked_and_what_came_of_it(shop: Shop) -> None:
     session = shop.session()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.plugin.sections import Scene, patches
+from pytest_gittrix.record.eventlog.events import decode, encode
 from pytest_gittrix.workspaces.seed import History, Seed
 
 
@@ -373,14 +375,66 @@ def test_after_a_promotion_to_a_branch_the_next_one_adds_to_it(site: Site) -> No
     assert site.start("another").moved_refs() == []
 
 
-def test_a_branch_that_was_deleted_after_its_merge_is_an_error_that_says_so(site: Site) -> None:
-    session = site.start()
-    session.write("app.py", "print('v2')\n")
-    branch = session.promote(strategy="branch", keep=True).branch
-    site.durable.git("branch", "-D", branch)
-    session.write("app.py", "print('v3')\n")
-    with pytest.raises(InvalidInput, match=r"gone from durable[\s\S]*Start a new session"):
-        session.promote()
+class TestABranchThatIsGone:
+    """Whoever merges a branch may delete it, and its session goes back to where it came from."""
+
+    @pytest.fixture
+    def session(self, site: Site) -> UserSession:
+        session = site.start()
+        session.write("app.py", "print('v2')\n")
+        session.promote(strategy="branch", keep=True)
+        return session
+
+    @pytest.mark.parametrize("how", ["merged", "squashed"])
+    def test_leads_to_a_new_one_on_top_of_the_merge(self, site: Site, session: UserSession, how: str) -> None:
+        durable, branch = site.durable, "gittrix/fix-the-bug"
+        theirs = durable.commit({"README.md": "theirs\n"})
+        if how == "merged":
+            merge = durable.git("commit-tree", f"{branch}^{{tree}}", "-p", theirs, "-p", branch, "-m", "merge")
+            durable.git("update-ref", "refs/heads/main", merge)
+        durable.commit({"app.py": "print('v2')\n", "README.md": "theirs\n"}, "squashed")
+        durable.git("branch", "-D", branch)
+        main = durable.head()
+        session.write("app.py", "print('v3')\n")
+
+        result = session.promote(keep=True)
+
+        assert f"the session's branch '{branch}' is gone from durable" in result.warnings[0]
+        assert (result.branch, durable.parents(result.sha), durable.head()) == (branch, [main], main)
+        assert durable.changed(result.sha).keys() == {"app.py"}
+        assert session.touched_files() == []
+        assert session.read("README.md") == b"theirs\n"
+        session.write("app.py", "print('v4')\n")
+        assert durable.parents(session.promote().sha) == [result.sha]
+
+    def test_without_a_merge_leaves_what_was_on_it_in_conflict(self, site: Site, session: UserSession) -> None:
+        site.durable.git("branch", "-D", "gittrix/fix-the-bug")
+        session.write("app.py", "print('v3')\n")
+        session.write("new", "x\n")
+        with pytest.raises(BaselineConflict) as caught:
+            session.promote()
+        assert caught.value.conflicting_files == ["app.py"]
+        result = session.promote(["new"], strategy="commit")
+        assert (result.branch, site.durable.head()) == ("main", result.sha)
+        assert site.durable.changed(result.sha).keys() == {"new"}
+
+    def test_is_no_way_onto_a_protected_branch(self, site: Site, session: UserSession) -> None:
+        site.durable.git("branch", "-D", "gittrix/fix-the-bug")
+        session.write("new", "x\n")
+        assert session.promote().branch != "main"
+
+    def test_of_a_record_that_does_not_say_where_it_came_from_is_an_error(self, site: Site, session: UserSession) -> None:
+        child = session.handoff()
+        log = site.directory(child) / "events.jsonl"
+        first, _, rest = log.read_bytes().partition(b"\n")
+        created = decode(first)
+        kept = {name: value for name, value in created.data["kept"].items() if name != "origin"}
+        log.write_bytes(encode(replace(created, data={**created.data, "kept": kept})).rstrip(b"\n") + b"\n" + rest)
+        site.durable.git("branch", "-D", "gittrix/fix-the-bug")
+        other = site.another().get_session(child.id)
+        other.write("new", "x\n")
+        with pytest.raises(InvalidInput, match=r"gone from durable[\s\S]*Start a new session"):
+            other.promote()
 
 
 def test_no_own_commit_counts_as_a_strangers_move(site: Site) -> None:
@@ -412,10 +466,10 @@ def test_a_session_that_was_handed_on_knows_the_promotion_that_kept_its_parent(s
         child.promote()
     assert child.promote(on_overlap="merge", keep=True).branch == branch
     assert site.durable.git("show", f"{branch}:src/util.py") == edited(10, 30).rstrip("\n")
+    main = site.durable.commit({"app.py": "print('v2')\n", "src/util.py": edited(10, 30)}, "squashed")
     site.durable.git("branch", "-D", branch)
     child.write("app.py", "print('v3')\n")
-    with pytest.raises(InvalidInput, match="gone from durable"):
-        child.promote()
+    assert site.durable.parents(child.promote().sha) == [main]
 
 
 def test_an_overlay_can_be_looked_at_while_a_program_keeps_its_next_baseline_out(site: Site) -> None:

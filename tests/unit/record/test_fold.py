@@ -171,11 +171,14 @@ def test_a_promotion_that_keeps_a_session_moves_its_baseline() -> None:
     assert (state.baseline, state.earlier_baselines) == ("c" * 40, ("b" * 40,))
     assert (state.durable_branch, state.durable_ref) == ("gittrix/x", "local:///repo#gittrix/x")
     assert (state.api_deleted, list(state.api_touched)) == ({"b"}, ["a", "b"])
-    assert state.kept == Kept("c" * 40, "gittrix/x", "http://pr", merged)
+    assert state.kept == Kept("c" * 40, "gittrix/x", "http://pr", merged, origin="main", strategy="pr")
     assert metadata_of(state)["earlierBaselines"] == ["b" * 40]
     second = {**DONE, "commit": "d" * 40, "branch": "gittrix/x", "before": "c" * 40}
     again = fold(history(*deleted, ("promote.kept", first), ("promote.kept", second)))
-    assert again.kept == Kept("d" * 40, "gittrix/x", "http://pr", [])
+    assert again.kept == Kept("d" * 40, "gittrix/x", "http://pr", [], origin="main", strategy="pr")
+    renewed = {**second, "strategy": "branch"}
+    made_again = fold(history(*deleted, ("promote.kept", first), ("promote.kept", renewed)))
+    assert made_again.kept == Kept("d" * 40, "gittrix/x", None, [], origin="main", strategy="branch")
     assert again.earlier_baselines == ("b" * 40, "c" * 40)
 
 

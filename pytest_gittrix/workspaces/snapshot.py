@@ -36,6 +36,7 @@ _SETTLED_NS: Final = 2 * 10**9
 _RULES: Final = ".gitignore"
 _LARGEST_RULES: Final = 1 << 20
 _UNSAFE: Final = "its name could be taken for a git directory"
+_DAMAGED: Final = "it was changed before its session began, in a workspace that was made ahead; write it again, or start another session"
 _SUBMODULE: Final = "it is a submodule; what is inside it is not looked at"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -70,6 +71,8 @@ class CreationState(NamedTuple):
         directories: inode of each directory, by path ('' is the root).
         complete: whether every file of the baseline was written, so that a missing file is a deletion.
         layered: whether it is the upper layer of an overlay, in which whiteouts and opaque directories are the deletions.
+        taken: of one that was made ahead: a kernel change time of when its session got it. Nobody of the session changed what changed
+            between ``stamp`` and then.
     """
 
     stamp: int
@@ -77,6 +80,12 @@ class CreationState(NamedTuple):
     directories: Mapping[str, int]
     complete: bool
     layered: bool = False
+    taken: int = 0
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether change times can be compared with the stamp: neither was the clock stepped, nor the machine started again."""
+        return abs(boot_offset() - self.boot) <= _STEP_NS
 
 
 def boot_offset() -> int:
@@ -241,7 +250,7 @@ class _Walk:
         self.total = 0
         self.visited: set[str] = set()
         self.hiding: list[str] = []
-        self.suspect_all = not created.complete or abs(boot_offset() - created.boot) > _STEP_NS
+        self.suspect_all = not created.complete or not created.is_comparable
 
     def run(self, root: int) -> None:
         if self.created.complete:
@@ -387,6 +396,9 @@ class _Walk:
             return
         if not is_safe_path(path):
             self.refused[path] = _UNSAFE
+            return
+        if self.created.stamp < status.st_ctime_ns < self.created.taken and not self.suspect_all:
+            self.refused[path] = _DAMAGED
             return
         self.changes[path] = Entry(mode, id_)
         self.blobs[id_] = data

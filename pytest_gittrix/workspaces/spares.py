@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, is_older, names_in, private_directory, sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -32,6 +32,8 @@ from pytest_gittrix.workspaces.workspace import (
     lower_layers,
     make_repository_layer,
     note_creation,
+    note_stamp,
+    note_taken,
     open_workspace,
     write_entry,
     write_git_directory,
@@ -89,7 +91,7 @@ class Spares:
         self._trash = trash
         self._sync = sync
         self._orders: dict[str, SpareOrder] = {}
-        self._created: dict[str, CreationState] = {}
+        self._created: dict[str, tuple[CreationState, tuple[int, ...]]] = {}
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._again = False
         self._closed = False
@@ -109,7 +111,7 @@ class Spares:
         """
         claimed = path + CLAIMED
         for name in self._of(order, seed.commit):
-            created = self._created.pop(name, None)
+            known = self._created.pop(name, None)
             try:
                 os.rename(os.path.join(self._directory, name), claimed)
             except OSError:  # another start was faster
@@ -118,9 +120,13 @@ class Spares:
                 os.rename(os.path.join(claimed, "workspace"), path)
                 os.rename(os.path.join(claimed, "engine"), state_dir)
                 os.rmdir(claimed)
-                if created is None:
-                    return open_workspace(path, state_dir, os.path.dirname(seed.directory))
-                return Workspace(order.kind, path, seed, created, None, state_dir)
+                if known is not None and known[1] == note_stamp(state_dir):
+                    created = known[0]
+                else:
+                    created = open_workspace(path, state_dir, os.path.dirname(seed.directory)).created
+                if not _is_as_made(path, created):
+                    raise AdapterUnavailable(f"Somebody changed the spare {name}.")
+                return Workspace(order.kind, path, seed, note_taken(state_dir, created), None, state_dir)
             except (OSError, GittrixError):
                 for part in (claimed, path, state_dir):
                     self._trash.discard(part)
@@ -236,7 +242,7 @@ class Spares:
             if self._sync:
                 sync_file_system(building)
             name = f"{self._mark(order)}-{seed.commit}-{secrets.token_hex(8)}"
-            self._created[name] = open_workspace(workspace, engine, os.path.dirname(seed.directory)).created
+            self._created[name] = open_workspace(workspace, engine, os.path.dirname(seed.directory)).created, note_stamp(engine)
             os.rename(building, os.path.join(self._directory, name))
         except BaseException:
             self._trash.discard(building)
@@ -254,6 +260,44 @@ class Spares:
             self._trash.discard(building)
             return False
         return True
+
+
+def _is_as_made(path: str, created: CreationState) -> bool:
+    """Whether a workspace that nobody has worked in has the names that it was made with, and its git directory as it was.
+
+    Every directory is looked at, and no file outside of the git directory: ``CreationState.taken`` is for those.
+
+    Raises:
+        OSError: a directory is gone.
+    """
+    if not created.is_comparable:
+        return False
+    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(root)
+        # To rename the workspace changed the change time of its root.
+        if status.st_ino != created.directories[""] or status.st_mtime_ns > created.stamp:
+            return False
+        for name, inode in created.directories.items():
+            status = os.stat(name or ".", dir_fd=root, follow_symlinks=False)
+            if status.st_ino != inode or (status.st_ctime_ns > created.stamp and name):
+                return False
+        return _is_older(os.path.join(path, ".git"), created.stamp)
+    finally:
+        os.close(root)
+
+
+def _is_older(directory: str, stamp: int) -> bool:
+    """Whether everything in a directory, if there is one, was last changed at a kernel change time or before."""
+    pending = [directory] if os.path.isdir(directory) else []
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.stat(follow_symlinks=False).st_ctime_ns > stamp:
+                    return False
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+    return True
 
 
 @cache

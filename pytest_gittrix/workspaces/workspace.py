@@ -29,6 +29,7 @@ from pytest_gittrix.os_level.files import (
     link_files,
     make_directories,
     names_in,
+    read_text,
     sync_directory,
     sync_file_system,
     write_all,
@@ -60,6 +61,7 @@ _NO_LAYER: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, e
 
 _WORK: Final = "work"
 _NOTE: Final = "workspace.json"
+_TAKEN: Final = "taken"
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOTHING_TO_BRING: Final = contextlib.nullcontext()
@@ -545,6 +547,31 @@ def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[st
     return created
 
 
+def note_taken(state_dir: str, created: CreationState) -> CreationState:
+    """Store that a session has got a workspace that was made ahead, and when.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    descriptor = os.open(os.path.join(state_dir, _TAKEN), _CREATE, 0o666)
+    try:
+        taken = os.fstat(descriptor).st_ctime_ns
+        write_all(descriptor, b"%d" % taken)
+    finally:
+        os.close(descriptor)
+    return created._replace(taken=taken)
+
+
+def note_stamp(state_dir: str) -> tuple[int, ...]:
+    """What the system says of the note of a workspace, to see that nobody has written to it since. Raises OSError."""
+    status = os.stat(os.path.join(state_dir, _NOTE))
+    return status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _taken_in(state_dir: str) -> int:
+    return int(read_text(os.path.join(state_dir, _TAKEN)) or 0)
+
+
 def _note_in(state_dir: str, path: str) -> dict[str, Any]:
     """What ``note_creation`` stored. Raises AdapterUnavailable if it cannot be read."""
     try:
@@ -602,7 +629,8 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
     try:
         kind, history, format_name, admin = check_kind(note["kind"]), note["history"], note["format"], note["admin"]
         directories = {_name_of(name): inode for name, inode in note["directories"].items()}
-        created = CreationState(note["stamp"], note["boot"], directories, kind not in _INCOMPLETE, kind == "overlay")
+        whole, taken = kind not in _INCOMPLETE, _taken_in(state_dir)
+        created = CreationState(note["stamp"], note["boot"], directories, whole, kind == "overlay", taken)
         places = dict.fromkeys(place for place in (seeds, note["seeds"]) if place is not None)
         seed = _seed_in(places, note["commit"], history, format_name)
         bases = _bases_in(note)

@@ -22,7 +22,7 @@ from support.moving import contents, edit
 
 from pytest_gittrix.backends.local import MOST_SPARES, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.workspaces import seed_files
@@ -395,3 +395,150 @@ def test_no_spare_is_made_of_a_remote_repository(site: Site) -> None:
 def test_what_is_no_number_of_spares_is_refused(spares: object) -> None:
     with pytest.raises(InvalidInput, match=f"from 0 to {MOST_SPARES}"):
         LocalEphemeral(spares=spares)  # type: ignore[arg-type]
+
+
+def remove_a_file(work: Path) -> None:
+    (work / "src/util.py").unlink()
+
+
+def add_a_file(work: Path) -> None:
+    (work / "src/sitecustomize.py").write_text("print('hello')\n")
+
+
+def rename_a_file(work: Path) -> None:
+    (work / "app.py").rename(work / "application.py")
+
+
+def replace_a_directory(work: Path) -> None:
+    shutil.move(work / "src", work / "other")
+    (work / "src").mkdir()
+
+
+def remove_everything(work: Path) -> None:
+    for path in work.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def change_the_branch(work: Path) -> None:
+    (work / ".git/HEAD").write_text("ref: refs/heads/other\n")
+
+
+def cut_the_pack(work: Path) -> None:
+    (pack,) = (work / ".git/objects/pack").glob("*.pack")
+    pack.chmod(0o600)
+    os.truncate(pack, 20)
+
+
+def empty_the_index(work: Path) -> None:
+    os.truncate(work / ".git/index", 0)
+
+
+def empty_the_note(work: Path) -> None:
+    os.truncate(work.parent / "engine/workspace.json", 0)
+
+
+def lose_the_state(work: Path) -> None:
+    shutil.rmtree(work.parent / "engine")
+
+
+def empty_a_file(work: Path) -> None:
+    os.truncate(work / "app.py", 0)
+
+
+def edit_a_file(work: Path) -> None:
+    with (work / "src/util.py").open("a") as file:
+        file.write("more\n")
+
+
+def make_a_file_executable(work: Path) -> None:
+    (work / "app.py").chmod(0o755)
+
+
+def spare_of(site: Site) -> Path:
+    """The workspace of the only spare, once whoever changes it does so later than it was made."""
+    (spare,) = (site.store / ".spares").iterdir()
+    stamp, probe = (spare / "engine/stamp").stat().st_ctime_ns, site.root / "probe"
+    while True:
+        probe.write_bytes(b"")
+        if probe.stat().st_ctime_ns > stamp:
+            return spare / "workspace"
+
+
+def take_the_spare(site: Site, *, in_the_same_engine: bool) -> GitTrix:
+    """The engine that finds the spare: the one that made it, or another one, once the kernel's time has moved on."""
+    latest = max(
+        os.lstat(os.path.join(parent, name)).st_ctime_ns for parent, _, names in os.walk(site.store / ".spares") for name in [*names, "."]
+    )
+    while (site.root / "probe").stat().st_ctime_ns <= latest:
+        (site.root / "probe").write_bytes(b"x")
+    return site.engine if in_the_same_engine else site.another()
+
+
+@pytest.mark.parametrize("in_the_same_engine", [True, False])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_a_file,
+        add_a_file,
+        rename_a_file,
+        replace_a_directory,
+        remove_everything,
+        change_the_branch,
+        cut_the_pack,
+        empty_the_index,
+        empty_the_note,
+        lose_the_state,
+    ],
+)
+def test_a_spare_whose_names_or_git_directory_were_changed_is_thrown_away(
+    site: Site, damage: Callable[[Path], None], in_the_same_engine: bool
+) -> None:
+    end_a_session(site)
+    work = spare_of(site)
+    inode = work.stat().st_ino
+    damage(work)
+
+    session = take_the_spare(site, in_the_same_engine=in_the_same_engine).start_session("the next")
+
+    root = Path(str(session.workspace_path))
+    assert root.stat().st_ino != inode
+    assert session.touched_files() == []
+    assert git("status", "--porcelain", "--branch", cwd=root) == b"## main\n"
+    git("fsck", "--full", "--no-dangling", cwd=root)
+
+
+@pytest.mark.parametrize("in_the_same_engine", [True, False])
+@pytest.mark.parametrize(("damage", "path"), [(empty_a_file, "app.py"), (edit_a_file, "src/util.py"), (make_a_file_executable, "app.py")])
+def test_a_file_that_was_changed_in_a_spare_is_never_promoted(
+    site: Site, damage: Callable[[Path], None], path: str, in_the_same_engine: bool
+) -> None:
+    end_a_session(site)
+    work = spare_of(site)
+    inode = work.stat().st_ino
+    damage(work)
+
+    session = take_the_spare(site, in_the_same_engine=in_the_same_engine).start_session("the next")
+
+    assert Path(str(session.workspace_path)).stat().st_ino == inode
+    session.write("new.py", "new\n")
+    assert session.touched_files() == sorted(["new.py", path])
+    assert "it was changed before its session began" in session.review().refused[path]
+    with pytest.raises(WriteRejected, match=path):
+        session.promote()
+    reopened = site.another().get_session(session.id)
+    assert reopened.review().refused.keys() == {path}
+    reopened.write(path, "mended\n")
+    assert reopened.review().refused == {}
+    assert site.durable.changed(reopened.promote().sha).keys() == {"new.py", path}
+    assert site.durable.read(path) == b"mended\n"
+
+
+def test_a_store_that_was_copied_takes_no_work_for_damage(site: Site) -> None:
+    end_a_session(site)
+    session = site.start()
+    (work := Path(str(session.workspace_path))).joinpath("app.py").write_text("work\n")
+    shutil.copytree(site.store, site.root / "copy", symlinks=True)
+    with closing(GitTrix(site.durable.path, LocalEphemeral(), store=site.root / "copy", clock=site.clock, sweep_interval=None)) as engine:
+        assert engine.get_session(session.id).touched_files() == ["app.py"]
+    os.chmod(work / "app.py", 0o600)
+    assert session.touched_files() == ["app.py"]

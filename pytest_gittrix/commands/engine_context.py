@@ -76,7 +76,8 @@ def engine(
     from pytest_gittrix.commands.forge_options import ForgeSettings
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.eviction.evictor import BUDGET
-    from pytest_gittrix.engine.operations.validation import budget_from_environment
+    from pytest_gittrix.engine.operations.resources import QUEUE_WAIT
+    from pytest_gittrix.engine.operations.validation import budget_from_environment, queue_wait_from_environment
 
     caller = remote_caller.get()
     if caller is not None and durable is None and ephemeral is None:
@@ -96,6 +97,7 @@ def engine(
         ask=_ask if has_person(options) else None,
         forge=forge.open,
         credentials=forge.credentials,
+        queue_wait=queue_wait_from_environment(QUEUE_WAIT),
     )
     gittrix.services.index.persist_from = 1  # every command is a process of its own, and finds what the one before it read
     try:

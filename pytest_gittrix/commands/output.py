@@ -132,6 +132,14 @@ def put_error(message: str) -> None:
     print("\n".join([f"gittrix: {first}", *(f"  {line}" for line in rest)]).translate(VISIBLE), file=sys.stderr)
 
 
+def put_note(message: str) -> None:
+    """Print a message at once while the command works on. A daemon runs commands in threads, and in those nothing is shown."""
+    import threading
+
+    if threading.current_thread() is threading.main_thread():
+        put_error(message)
+
+
 def put(data: bytes) -> None:
     """Write all of ``data`` to standard output.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.lineage_verbs import id_of_runtime, identity_in, started
-from pytest_gittrix.commands.output import CommandResult, Diff, visible, working
+from pytest_gittrix.commands.output import CommandResult, Diff, put_note, visible, working
 from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
@@ -198,7 +199,8 @@ def promote(options: Namespace) -> CommandResult:
     hunks: dict[str, set[int]] = {}
     for path, numbers in options.hunks or []:
         hunks.setdefault(path, set()).update(numbers)
-    with context.session(options) as session:
+    with context.session(options) as session, ExitStack() as told:
+        told.callback(session.subscribe(lambda event: put_note(f"Waiting: {event.data['holder']}."), ["promote.waiting"]))
         result = session.promote(
             files=files or None,
             hunks=hunks or None,

@@ -29,8 +29,8 @@ from pytest_gittrix.engine.operations.in_use import InUse
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
-from pytest_gittrix.engine.operations.resources import Credentials, Resources
-from pytest_gittrix.engine.operations.validation import check_budget, policy_of
+from pytest_gittrix.engine.operations.resources import QUEUE_WAIT, Credentials, Resources
+from pytest_gittrix.engine.operations.validation import check_budget, check_queue_wait, policy_of
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
@@ -74,6 +74,7 @@ class GitTrix:
         ids: makes session ids; random by default.
         forge: where pull requests are opened: that of ``durable``, or a function from a durable to its forge (None where it has none).
         credentials: user and password (or token) by the address of a remote, for addresses without credentials.
+        queue_wait: the real time that a promotion waits for its turn, while another one into the same repository is under way.
 
     Attributes:
         records: lists and queries of sessions.
@@ -101,6 +102,7 @@ class GitTrix:
         ids: Callable[[], str] | None = None,
         forge: Forge | ForgeOf | None = None,
         credentials: Credentials | None = None,
+        queue_wait: timedelta | str = QUEUE_WAIT,
     ) -> None:
         # Absolute, since git runs elsewhere.
         sessions = Path(store).absolute() if store is not None else None
@@ -111,7 +113,8 @@ class GitTrix:
         self._own_clock = clock is None
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral: Ephemeral = LocalEphemeral() if ephemeral is None else check_ephemeral(ephemeral)
-        resources = Resources(self.home, self.store, durable, self.ephemeral, credentials)
+        waits = check_queue_wait(queue_wait)
+        resources = Resources(self.home, self.store, durable, self.ephemeral, credentials, waits)
         self.services = EngineServices(
             self.home,
             self.store,

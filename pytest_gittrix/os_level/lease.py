@@ -31,6 +31,7 @@ from pytest_gittrix.os_level.lock_owner import (
     Look,
     OnStale,
     Owner,
+    about_of,
     look,
     named,
     owner_of,
@@ -38,7 +39,7 @@ from pytest_gittrix.os_level.lock_owner import (
     turnstile,
     write_evidence,
 )
-from pytest_gittrix.os_level.monotonic import pause, real_wall_seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds, real_wall_seconds
 
 __all__ = ["RELEASES", "Lease", "LeaseState", "OnStale", "Owner"]
 
@@ -46,6 +47,7 @@ _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _SECOND_LOOK = 0.02
 RELEASES = "releases"
 """The directory beside a lock file where ``on_stale="break"`` keeps its evidence."""
+_MOST_ABOUT = 100
 _NOTE_SIZE = 512  # always overwritten whole, so the note of a longer-named owner never shows through
 
 
@@ -62,6 +64,9 @@ class Lease:
             the same, and the owner must ``beat`` more often than that.
         on_stale: what to do about a stale owner: ``block`` refuses as for any owner, ``break`` takes the lease away from it.
         now: seconds since 1970 UTC, for heartbeats.
+        about: what the owner has it for, in a few words: the next one is told that.
+        waiting: called once with a text that says who has the lease, since when and for what, if that takes longer than ``patience``.
+        patience: real seconds.
 
     Raises:
         InvalidInput: ``stale_after`` is not above 0, or ``on_stale`` is neither.
@@ -75,6 +80,9 @@ class Lease:
         stale_after: float | None = None,
         on_stale: OnStale = "block",
         now: Callable[[], float] = real_wall_seconds,
+        about: str = "",
+        waiting: Callable[[str], object] | None = None,
+        patience: float = 2.0,
     ) -> None:
         if stale_after is not None and not stale_after > 0:
             raise InvalidInput(f"stale_after is {stale_after!r}.", why="Every owner would be stale.", fix="Use seconds above 0, or None.")
@@ -84,6 +92,7 @@ class Lease:
         self.stale_after = stale_after
         self.on_stale: OnStale = on_stale
         self.now = now
+        self._about, self._waiting, self._patience = about[:_MOST_ABOUT], waiting, patience
         self._file = os.fspath(path)
         self._fd: int | None = None
         self._holder: tuple[int, int] | None = None
@@ -119,8 +128,23 @@ class Lease:
             raise EvictionRace(
                 f"{self._file} is already held by this very thread.", why="It would wait for itself.", fix="Release the lease first."
             )
-        self._fd, self._holder = retry(self._attempt, wait=self.wait, refusal=self._refused), here
+        attempt = self._attempt if self._waiting is None else self._telling(self._waiting)
+        self._fd, self._holder = retry(attempt, wait=self.wait, refusal=self._refused), here
         return self
+
+    def _telling(self, waiting: Callable[[str], object]) -> Callable[[], int | None]:
+        """As ``_attempt``; once it has failed for longer than the patience, tell who has the lease."""
+        tell_at = real_seconds() + self._patience
+
+        def attempt() -> int | None:
+            nonlocal tell_at
+            fd = self._attempt()
+            if fd is None and real_seconds() >= tell_at:
+                tell_at = float("inf")
+                waiting(f"{self._file} is held by {self._owner_text()}")
+            return fd
+
+        return attempt
 
     def release(self) -> None:
         """Give the lease back; does nothing when it is not held."""
@@ -347,7 +371,7 @@ class Lease:
                 ours = _same_file(fd, self._file)
                 if ours:
                     with suppress(OSError):  # a full disk must not keep anybody from making room on it
-                        os.pwrite(fd, _note(os.getpid()), 0)
+                        os.pwrite(fd, _note(os.getpid(), self._about), 0)
                     return fd
             except OSError as problem:
                 raise self._unavailable(problem) from problem
@@ -356,8 +380,7 @@ class Lease:
                     os.close(fd)
 
     def _refused(self) -> EvictionRace:
-        owner = self.owner()
-        holder = f"process {owner.pid} on {owner.host}" if owner else "another process"
+        holder = self._owner_text()
         if self.stale_after is not None:
             state, seen = self._seen(met=True)
             if state == "stale":
@@ -371,8 +394,21 @@ class Lease:
         return EvictionRace(
             f"{self._file} is held by {holder}, which did not let go within {self.wait:g} s.",
             why="Two owners at once would lose one's work.",
-            fix="Let it finish and try again; if that process is dead, a child of it still holds the lock.",
+            fix="Let it finish and try again. `kill -CONT` lets a stopped process go on; of one that is dead, a child has the lock.",
         )
+
+    def _owner_text(self) -> str:
+        """Who has the lease, for what and since when, as far as the lock file and the system tell."""
+        try:
+            note, since = self.path.read_bytes(), os.stat(self._file).st_mtime_ns
+        except OSError:
+            return "another process"
+        owner = named(note)
+        if owner is None:
+            return "another process"
+        about = about_of(note)
+        stopped = ", which is stopped" if owner.stopped() else ""
+        return f"process {owner.pid} on {owner.host}{stopped}{f', for {about}' if about else ''}, since {time_text(since)}"
 
     def _unavailable(self, problem: OSError) -> AdapterUnavailable:
         if problem.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
@@ -397,6 +433,7 @@ def _same_file(fd: int, path: str) -> bool:
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-@lru_cache(maxsize=1)
-def _note(pid: int) -> bytes:
-    return json.dumps(owner_of(pid).to_json()).encode().ljust(_NOTE_SIZE - 1) + b"\n"
+@lru_cache(maxsize=16)
+def _note(pid: int, about: str) -> bytes:
+    told = {"about": about} if about else {}
+    return json.dumps(owner_of(pid).to_json() | told).encode().ljust(_NOTE_SIZE - 1) + b"\n"

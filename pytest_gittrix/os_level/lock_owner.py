@@ -80,6 +80,14 @@ class Owner:
             return None
         return None  # some process has that number; whether it is the same one, nothing here can say
 
+    def stopped(self) -> bool:
+        """Whether that process was stopped, by a signal or a debugger, as far as that can be known from here."""
+        here = Owner.current()
+        if (self.host, self.boot_id, self.pid_space) != (here.host, here.boot_id, here.pid_space):
+            return False
+        status, start_time = _status(self.pid)
+        return start_time == self.start_time and status in ("T", "t")
+
     def to_json(self) -> dict[str, Any]:
         """The owner as JSON fields, for a lock file or an event."""
         return asdict(self)
@@ -112,6 +120,15 @@ def named(note: bytes) -> Owner | None:
         return Owner.from_json(json.loads(note))
     except (ValueError, RecursionError, InvalidInput):
         return None
+
+
+def about_of(note: bytes) -> str:
+    """What the owner that a lock file names has it for; empty if it does not say."""
+    try:
+        about = json.loads(note).get("about", "")
+    except (ValueError, RecursionError, AttributeError):
+        return ""
+    return about if isinstance(about, str) else ""
 
 
 class Look(NamedTuple):

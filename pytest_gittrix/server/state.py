@@ -20,7 +20,8 @@ from pytest_gittrix.commands.output import put_error
 from pytest_gittrix.commands.team_file import Team
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.eviction.evictor import BUDGET
-from pytest_gittrix.engine.operations.validation import budget_from_environment
+from pytest_gittrix.engine.operations.resources import QUEUE_WAIT
+from pytest_gittrix.engine.operations.validation import budget_from_environment, queue_wait_from_environment
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.server.events import Feed
@@ -70,7 +71,8 @@ class Daemon:
     ) -> None:
         self.team = team
         clock = clock if clock is not None else clock_from_environment()
-        self.engine = GitTrix(None, store=store, clock=clock, sweep_budget=budget_from_environment(BUDGET))
+        budget, queue_wait = budget_from_environment(BUDGET), queue_wait_from_environment(QUEUE_WAIT)
+        self.engine = GitTrix(None, store=store, clock=clock, sweep_budget=budget, queue_wait=queue_wait)
         self.members: Members = members_of(self.engine, team)
         self._orchestrator: Orchestrator | None = None
         self.feed = Feed(self.engine)

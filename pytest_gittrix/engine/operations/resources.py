@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -33,7 +34,8 @@ Credentials = Callable[[str], tuple[str, str] | None]
 LOCAL = "local://"
 """How the names of repositories and workspaces on this machine begin."""
 
-_LEASE_WAIT = 120.0
+QUEUE_WAIT = timedelta(minutes=2)
+"""How long a promotion waits for its turn in a repository, by default."""
 _SSH_AGENT = ("SSH_AUTH_SOCK",)
 _SECRET = re.compile(r"//[^/@]*@")
 
@@ -47,6 +49,7 @@ class Resources:
         durable: the engine's own repository, if it has one: an adapter, a path, or the address of a remote.
         ephemeral: how workspaces are made.
         credentials: user and password (or token) for a remote of which the address holds none.
+        queue_wait: how long a promotion waits for its turn in a repository.
 
     Raises:
         AdapterUnavailable, UnsupportedRepository: a path leads to no repository that can be used.
@@ -60,7 +63,9 @@ class Resources:
         durable: Durable | str | os.PathLike[str] | None,
         ephemeral: Ephemeral,
         credentials: Credentials | None = None,
+        queue_wait: timedelta = QUEUE_WAIT,
     ) -> None:
+        self.queue_wait = queue_wait
         self.home = home
         self.store = store
         self.ephemeral = ephemeral
@@ -291,11 +296,20 @@ class Resources:
         """The directory of seeds, made if it is missing. Each store has its own, so a recovery knows every session that needs one."""
         return str(_made(self.seeds_path))
 
-    def repository_lease(self, durable: Durable) -> AbstractContextManager[Any]:
-        """The lease under which this store's promotions into one repository take turns, instead of waiting for git's own lock."""
+    def repository_lease(
+        self, durable: Durable, session: str = "", waiting: Callable[[str], object] | None = None
+    ) -> AbstractContextManager[Any]:
+        """The lease under which this store's promotions into one repository take turns, instead of waiting for git's own lock.
+
+        Args:
+            durable: the repository.
+            session: whose promotion wants it.
+            waiting: as for ``Lease``.
+        """
         locks = _made(self.home / "locks")
         name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
-        return Lease(locks / f"{name}.lock", wait=_LEASE_WAIT)
+        about = f"the promotion of session {session}" if session else ""
+        return Lease(locks / f"{name}.lock", wait=self.queue_wait.total_seconds(), about=about, waiting=waiting)
 
     def close(self) -> None:
         """Give back descriptors and processes."""

@@ -18,6 +18,7 @@ from pytest_gittrix.record.state.values import Policy
 LONGEST_TTL: Final = timedelta(days=36_525)
 """A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
 SWEEP_BUDGET: Final = "GITTRIX_SWEEP_BUDGET"
+QUEUE_WAIT: Final = "GITTRIX_QUEUE_WAIT"
 """The environment variable that says how long one session may take in a sweep of a command or a daemon."""
 _Default = TypeVar("_Default", bound=Policy | None)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -236,6 +237,30 @@ def budget_from_environment(default: timedelta) -> timedelta | None:
         return None if text == "none" else duration_of(text)
     except InvalidInput as problem:
         raise InvalidInput(f"{SWEEP_BUDGET}: {problem.fact}", why=problem.why, fix=f"{problem.fix} Or none, for no limit.") from None
+
+
+def check_queue_wait(value: object) -> timedelta:
+    """Validate how long a promotion waits for its turn. Raises InvalidInput if it is no duration from 0 on."""
+    if isinstance(value, timedelta | str) and (wait := duration_of(value)) >= timedelta(0):
+        return wait
+    raise InvalidInput(
+        f"queue_wait={_shown(value)} is no time to wait.",
+        why="Promotions into one repository take turns, and one that is stopped holds up the others.",
+        fix='Pass a text such as "2m", or a timedelta such as timedelta(minutes=2).',
+    )
+
+
+def queue_wait_from_environment(default: timedelta) -> timedelta:
+    """How long a promotion of a command or a daemon waits for its turn: ``GITTRIX_QUEUE_WAIT``, or the default.
+
+    Raises:
+        InvalidInput: the variable is no duration.
+    """
+    text = os.environ.get(QUEUE_WAIT)
+    try:
+        return duration_of(text) if text else default
+    except InvalidInput as problem:
+        raise InvalidInput(f"{QUEUE_WAIT}: {problem.fact}", why=problem.why, fix=problem.fix) from None
 
 
 def _shown(value: object) -> str:

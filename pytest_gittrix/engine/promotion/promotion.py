@@ -41,6 +41,7 @@ from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
 from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.record.eventlog.events import live_event
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.rebase import from_bases
 from pytest_gittrix.workspaces.snapshot import Snapshot
@@ -152,7 +153,7 @@ class Promotion:
         """
         points.reached("promote:selected")
         with ExitStack() as turn:
-            turn.enter_context(self.resources.repository_lease(self.durable))
+            turn.enter_context(self.resources.repository_lease(self.durable, self.state.id, self._tell_waiting))
             if self.strategy == "patch":
                 return self.write_patch(selection)
             for branch in islice(self.target_branches(), _ATTEMPTS):
@@ -175,6 +176,11 @@ class Promotion:
                 why="Each time drift had to be judged anew.",
                 fix="Promote again when fewer programs write to it.",
             )
+
+    def _tell_waiting(self, holder: str) -> None:
+        """Announce that another promotion into the repository takes long."""
+        recorder = self.recorder
+        recorder.emit(live_event("promote.waiting", {"holder": holder}, ts=recorder.clock.now_ns(), stream=recorder.id, actor="human"))
 
     def head(self) -> str:
         """The commit that the session's branch is at.

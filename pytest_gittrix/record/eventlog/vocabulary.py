@@ -185,5 +185,6 @@ LIVE: Mapping[str, Kind] = {
     "status": _kind("What the agent is doing: thinking, done, error, interrupted.", "status"),
     "plan": _kind("What the agent means to do.", "entries"),
     "context_pressure": _kind("The model's context fills up.", open=True),
+    "promote.waiting": _kind("A promotion waits for its turn in a repository; holder says who has it, since when and for what.", "holder"),
     "engine.error": _kind("Background work failed; there was no caller to raise to.", "code message"),
 }

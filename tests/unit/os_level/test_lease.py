@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -332,3 +333,40 @@ def test_nobody_waits_much_longer_than_a_lock_is_held(monkeypatch: pytest.Monkey
 def test_a_wait_ends_in_the_refusal_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutError, match="enough"):
         retry(lambda: None, wait=0.002, refusal=lambda: TimeoutError("enough"))
+
+
+def test_who_waits_is_told_once_who_has_the_lease_for_what_and_since_when(path: Path) -> None:
+    told: list[str] = []
+
+    def tell(holder: str) -> None:
+        told.append(holder)
+        first.release()
+
+    first = Lease(path, about="the promotion of session s1").acquire()
+    waiter = threading.Thread(target=lambda: Lease(path, waiting=tell, patience=0).acquire().release())
+    waiter.start()
+    waiter.join()
+
+    (holder,) = told
+    assert f"process {os.getpid()} on {os.uname().nodename}, for the promotion of session s1, since 20" in holder
+    assert Owner.current() == first.owner()
+
+
+def test_the_refusal_names_what_the_owner_is_at(path: Path) -> None:
+    with Lease(path, about="a" * 500), pytest.raises(EvictionRace, match=f"for {'a' * 100}, since"):
+        Lease(path, wait=0, waiting=lambda _holder: None).acquire()
+    with Lease(path), pytest.raises(EvictionRace, match=rf"process {os.getpid()} on \S+, since"):
+        Lease(path, wait=0).acquire()
+
+
+@needs_proc
+def test_a_stopped_owner_is_named_as_such(path: Path) -> None:
+    child = holder(path)
+    try:
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(EvictionRace, match=rf"process {child.pid} on \S+, which is stopped, since[\s\S]*kill -CONT"):
+            Lease(path, wait=0).acquire()
+    finally:
+        child.kill()
+        child.communicate()

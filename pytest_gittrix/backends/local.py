@@ -15,6 +15,7 @@ from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
+from pytest_gittrix.git.consolidation import finish
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences, branch_ref, short_branch, temporary_prefix
@@ -234,6 +235,8 @@ class LocalDurable:
             left = {one.checkout.path: self._update(one) for one in locked}
             points.reached("land:forwarded")
         self._update_absent([checkout for checkout in checkouts if checkout not in existing], sides, built.id)
+        with suppress(OSError):  # many packs are as good as one
+            self.repository.consolidate(built.pack.name)
         notes = tuple(_CALLED_BARE.format(checkout.common_dir) for checkout in existing if checkout.called_bare)
         return LandingResult(tuple(root for root, why in left.items() if not why), {root: why for root, why in left.items() if why}, notes)
 
@@ -312,6 +315,7 @@ class LocalDurable:
                     sync_directory(os.path.dirname(path))
         if pack is not None:
             release_pack(self.repository.objects_dir, pack, sync=self.sync, killed=True)
+            finish(self.repository.objects_dir, pack, self.repository.format)
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:

@@ -22,7 +22,9 @@ from pytest_gittrix.backends.protocol import MIRROR
 from pytest_gittrix.backends.transport import FETCH_COMMAND, GIT_SETTINGS, PUSH_COMMAND, GitResult, Transport
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.commit import BuiltCommit
+from pytest_gittrix.git.consolidation import consolidate, finish
 from pytest_gittrix.git.environment import hermetic_env, quote_config, run_git
+from pytest_gittrix.git.objects import object_format
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.os_level.file_lock import locked_file
@@ -102,7 +104,7 @@ class Mirror:
         if id_ is None or self._fetched_commit(ref) == id_:
             return id_
         with self.lock() as lock_fd:
-            self._initialise("sha256" if len(id_) == 64 else "sha1")
+            self._initialise(_format_of(id_))
             self._remove_stale_files()
             refspec = f"+{ref}:{tracking_ref(ref)}"
             result = self._run([*FETCH_COMMAND, "--", self.transport.url, refspec], {"GIT_DIR": self.repository}, lock_fd)
@@ -153,6 +155,7 @@ class Mirror:
         """Add a commit that the remote has accepted to the mirror. Raises OSError; the next ``head`` then fetches the commit."""
         install_pack(self.objects_dir, built.pack, sync=self.sync)
         self._run(["update-ref", tracking_ref(ref), built.id], {"GIT_DIR": self.repository}, lock_fd)
+        consolidate(self.objects_dir, built.pack.name, built.format)
 
     def contains(self, head: str, commit: str) -> bool:
         """Whether a commit is ``head`` or one of its ancestors (through all parents). The mirror must have ``head``."""
@@ -163,8 +166,15 @@ class Mirror:
             return False
         return not run_git(["rev-list", "--max-count=1", commit, f"^{head}"], env=self._environment())
 
-    def repair(self, commit: str) -> list[str]:
-        """Remove what a killed ``push`` of a commit left in the mirror. Returns the paths that were removed."""
+    def repair(self, commit: str, pack: str | None) -> list[str]:
+        """Remove what a killed ``push`` or ``store`` of a commit left in the mirror. Returns the paths that were removed.
+
+        Args:
+            commit: its id.
+            pack: the name of its pack, if it is known.
+        """
+        if pack is not None:
+            finish(self.objects_dir, pack, object_format(_format_of(commit)))
         quarantine = self._quarantine(commit)
         if not os.path.lexists(quarantine):
             return []
@@ -255,6 +265,10 @@ def mirror_url(path: str | os.PathLike[str]) -> str | None:
     """The address of the remote that a directory mirrors; None if the directory is not a mirror."""
     directory = os.fspath(path)
     return read_text(os.path.join(directory, _NOTE)) if os.path.isfile(os.path.join(directory, MIRROR)) else None
+
+
+def _format_of(id_: str) -> str:
+    return "sha256" if len(id_) == 64 else "sha1"
 
 
 def tracking_ref(ref: str) -> str:

@@ -286,10 +286,10 @@ class RemoteDurable:
         head = self._mirror.head(ref)
         return head is not None and self._mirror.contains(head, commit)
 
-    def repair(self, branch: str, built: str, pack: str | None) -> list[str]:  # noqa: ARG002 - part of the protocol
+    def repair(self, branch: str, built: str, pack: str | None) -> list[str]:  # noqa: ARG002 - the branch is part of the protocol
         """Remove what a killed landing of ``built`` left in the mirror; the remote itself discards a push that did not land."""
         with self._mirror.lock():
-            return self._mirror.repair(built)
+            return self._mirror.repair(built, pack)
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:  # noqa: ARG002 - part of the protocol
         """Do nothing, because a remote has no work trees on this machine."""

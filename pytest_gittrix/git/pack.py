@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
@@ -85,20 +85,44 @@ def _deflate(data: bytes, level: int) -> bytes:
 
 def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, *, level: int = _LEVEL) -> Pack:
     """Build a pack of objects (kind and data by hex id), in the order of their ids, so that the same objects give the same bytes."""
-    ids = sorted(objects)
-    parts = [_PACK_HEADER.pack(b"PACK", 2, len(ids))]
-    at = len(parts[0])
-    offsets: list[int] = []
-    checksums: list[int] = []
-    for id_ in ids:
-        packed = _packed(*objects[id_], level)
-        offsets.append(at)
-        checksums.append(zlib.crc32(packed))
-        parts.append(packed)
-        at += len(packed)
+    return join_packed({id_: _packed(kind, data, level) for id_, (kind, data) in objects.items()}, format_)
+
+
+def join_packed(packed: Mapping[str, bytes], format_: ObjectFormat) -> Pack:
+    """Build a pack of objects that are packed already, as ``packed_objects`` gives them."""
+    ids = sorted(packed)
+    parts = [_PACK_HEADER.pack(b"PACK", 2, len(ids)), *(packed[id_] for id_ in ids)]
+    *offsets, _ = accumulate(map(len, parts))
     body = b"".join(parts)
     checksum = format_.digest(body)
+    checksums = [zlib.crc32(part) for part in parts[1:]]
     return Pack(checksum.hex(), body + checksum, _index([bytes.fromhex(id_) for id_ in ids], offsets, checksums, checksum, format_))
+
+
+def packed_objects(data: bytes, index: bytes, format_: ObjectFormat) -> dict[str, bytes] | None:
+    """Read the objects of a pack that ``build_pack`` made, by id, as they are stored there.
+
+    Args:
+        data: the pack file, which can hold anything.
+        index: its index file, likewise.
+        format_: the object format.
+
+    Returns:
+        None if another program made the pack, which shows in differences and in the order of the objects, or if it is damaged.
+    """
+    size = format_.size
+    try:
+        ids = ids_in_index(index, format_)
+    except ValueError:
+        return None
+    if index[-2 * size : -size] != data[-size:] or not _ends_in_its_hash(data, format_):
+        return None
+    offsets = [*_read_index(index, format_)[2], len(data) - size]
+    if offsets[0] != _PACK_HEADER.size or any(before >= after for before, after in pairwise(offsets)):
+        return None
+    if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets[:-1]):
+        return None
+    return {id_: data[start:end] for id_, (start, end) in zip(ids, pairwise(offsets), strict=True)}
 
 
 def _index(ids: Sequence[bytes], offsets: Sequence[int], checksums: Sequence[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:

@@ -19,6 +19,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_commit
+from pytest_gittrix.git.consolidation import consolidate
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
@@ -94,6 +95,7 @@ class _Config(NamedTuple):
     log_all_updates: str | None
     identity: tuple[str | None, str | None]
     text: TextConfig
+    precious: bool
 
 
 class Location(NamedTuple):
@@ -183,6 +185,7 @@ def _read_config(common_dir: str) -> _Config:
         names.get("core.logallrefupdates"),
         (names.get("user.name"), names.get("user.email")),
         _text_config(names),
+        _flag(names, "extensions.preciousobjects"),
     )
 
 
@@ -513,6 +516,18 @@ class Repository:
             self.trees.parsed.put(id_, lines)
         size = sum(len(data) for _, data in built.objects.values())
         self.landed = built if size <= _MOST_REMEMBERED else None
+
+    def consolidate(self, landed: str) -> None:
+        """Put the packs of promotions into one, if there are many; not after every landing, since to count them is to list them.
+
+        Args:
+            landed: the name of the pack that landed last.
+        """
+        config = self._config
+        if config.precious or self._landings % _LANDINGS_PER_OPENING != 1:
+            return
+        if consolidate(self.objects_dir, landed, self.format, permit=partial(shared_mode, config.shared)):
+            self.objects.close()
 
     def _append_reflog(
         self, ref: str, old: str | None, new: str, signature: Signature, note: str, checkouts: Iterable[Checkout] | None

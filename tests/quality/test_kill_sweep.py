@@ -20,7 +20,10 @@ from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do, scratc
 
 from pytest_gittrix.engine.operations.in_use import Attendance
 from pytest_gittrix.errors import BaselineConflict, GittrixError
+from pytest_gittrix.git.consolidation import MOST_PACKS
 from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
 
 Durability = Literal["full", "fast"]
@@ -155,6 +158,16 @@ def with_a_rival(scene: Scene) -> None:
     scene.git("commit", "-qm", "rival")
 
 
+EARLIER = {SHA1.hash_object("blob", b"%d" % number): ("blob", b"%d" % number) for number in range(MOST_PACKS)}
+
+
+def with_many_packs(scene: Scene) -> None:
+    """As many packs as there may be; the one of the next promotion is one too many."""
+    one_session(scene)
+    for id_, blob in EARLIER.items():
+        install_pack(str(scene.git_dir / "objects"), build_pack({id_: blob}, SHA1), mode=0o444)
+
+
 def overdue(scene: Scene) -> None:
     assert (scene.session(), scene.session()) == (FIRST, SECOND)
     scene.clock.advance(2 * TTL)
@@ -172,6 +185,16 @@ def judge_promote(scene: Scene, run: SupervisedRun) -> str:
         pass
     scene.judge_repository()
     return scene.judge_session(FIRST)
+
+
+def judge_consolidation(scene: Scene, run: SupervisedRun) -> str:
+    """Whatever becomes of the packs, their objects are there, and no part of a pack is left."""
+    state = judge_promote(scene, run)
+    files = {suffix: {path.stem for path in (scene.git_dir / "objects/pack").glob(f"*{suffix}")} for suffix in (".pack", ".idx")}
+    assert files[".pack"] == files[".idx"]
+    for id_, (_, data) in EARLIER.items():
+        assert scene.git("cat-file", "blob", id_).encode() == data
+    return state
 
 
 def judge_keep(scene: Scene, run: SupervisedRun) -> str:
@@ -291,6 +314,7 @@ OPERATIONS = {
     "start": Operation(lambda _: None, start, judge_start),
     "promote": Operation(one_session, promote, judge_promote),
     "promote-in-use": Operation(one_session, promote_in_use, judge_promote),
+    "promote-consolidating": Operation(with_many_packs, promote, judge_consolidation),
     "promote-conflict": Operation(drifted, promote, judge_conflict),
     "promote-keep": Operation(with_a_rival, promote_and_keep, judge_keep),
     "evict": Operation(one_session, evict, judge_evict),

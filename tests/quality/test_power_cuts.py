@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
+from support.engine import passed
 from support.git import git
 from support.scene import SOAK
 
@@ -20,6 +21,9 @@ from fixtures.broken_systems.plain import PlainSystem
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.git.consolidation import MOST_PACKS
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
@@ -30,6 +34,7 @@ from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
 
+Durability = Literal["full", "fast"]
 SESSION = "session-0"
 WORK = {"app.py": b"by the agent\n", "new/deep.py": b"x = 1\n" * 50, "new/deeper.py": b"y = 2\n" * 50, "added.py": b"z = 3\n"}
 
@@ -50,11 +55,17 @@ def durable_in(place: Path) -> Path:
 
 
 @contextmanager
-def engine(place: Path) -> Iterator[GitTrix]:
+def engine(place: Path, durability: Durability = "full") -> Iterator[GitTrix]:
     """An engine that knows nothing from before, as after a boot."""
     remembered_seeds.clear()
     with GitTrix(
-        durable_in(place), home=place / "home", clock=FrozenClock(), sweep_interval=None, strategy="commit", ids=lambda: SESSION
+        durable_in(place),
+        home=place / "home",
+        clock=FrozenClock(),
+        sweep_interval=None,
+        strategy="commit",
+        ids=lambda: SESSION,
+        durability=durability,
     ) as opened:
         yield opened
 
@@ -117,6 +128,31 @@ def test_a_promotion_is_there_whole_or_can_be_made_again(bare: bool, disks: str)
     print(report)
     assert report.failures == ()
     assert report.tried > 5
+
+
+@pytest.mark.parametrize("durability", ["full", "fast"])
+def test_packs_that_become_one_lose_nothing(durability: Durability) -> None:
+    earlier = [b"%d\n" % number for number in range(MOST_PACKS)]
+
+    def prepare(place: Path) -> None:
+        work(place, bare=True)
+        for data in earlier:
+            pack = build_pack({SHA1.hash_object("blob", data): ("blob", data)}, SHA1)
+            install_pack(str(durable_in(place) / "objects"), pack, mode=0o444)
+
+    def promote(place: Path) -> None:
+        with engine(place, durability) as opened:
+            assert "land:consolidated" in passed(opened.get_session(SESSION).promote)
+
+    def check(place: Path, _cut: Cut) -> None:
+        for data in earlier:
+            assert git("cat-file", "blob", SHA1.hash_object("blob", data), cwd=durable_in(place)) == data
+
+    report = power_cuts(promote, check, prepare=prepare)
+
+    print(report)
+    assert report.failures == ()
+    assert report.tried > 2
 
 
 def test_a_promotion_whose_record_was_not_synced_is_lost() -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.engine.operations.attachments import resource_name
 from pytest_gittrix.errors import Advice, InvalidInput, PathIsDirectory, PathNotFound, WriteRejected
-from pytest_gittrix.git.hazards import hazards
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
+from pytest_gittrix.git.worktree.hazards import hazards
 from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.eventlog.events import path_of
@@ -117,7 +117,7 @@ def filtered_of(state: SessionState, snapshot: Snapshot, changes: Changes, blobs
 
 def hazards_of(snapshot: Snapshot, changes: Changes) -> dict[str, str]:
     """The hazards among some changes: new paths that other machines or programs cannot take, or take for something else."""
-    added = [path for path, entry in changes.items() if entry is not None and snapshot.seed.entries.get(path) is None]
+    added = {path for path, entry in changes.items() if entry is not None and snapshot.seed.entries.get(path) is None}
     return hazards(added, snapshot.nested)
 
 

@@ -1,1 +1,1 @@
-"""A person's work tree: what git makes of its files by attributes and configuration, and how it is brought forward."""
+"""A person's work tree: how it is brought forward, what git makes of its files by attributes, and which paths it cannot have elsewhere."""

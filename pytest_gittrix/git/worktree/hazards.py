@@ -6,7 +6,7 @@ Such a path is no mistake where the commit is made: git and Linux allow it. Thes
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from typing import Final
 
 from pytest_gittrix.git.tree import parents
@@ -14,10 +14,11 @@ from pytest_gittrix.git.tree import parents
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
 _RESERVED: Final = re.compile(r'[\x00-\x1f<>:"|?*\\]')
 _OBJECTS: Final = "objects/"
+_PACK: Final = re.compile(r"((?:.*/)?)objects/pack/pack-[^/]*\.pack", re.DOTALL)
 _OF_A_REPOSITORY: Final = re.compile(r"config|packed-refs|refs/.*", re.DOTALL)
 
 
-def hazards(paths: Collection[str], nested: Collection[str] = ()) -> dict[str, str]:
+def hazards(paths: Set[str], nested: Collection[str] = ()) -> dict[str, str]:
     """The hazards among the paths that a commit adds, each with the reason.
 
     Args:
@@ -45,9 +46,11 @@ def unportable(path: str) -> str:
     return ""
 
 
-def _bare(paths: Collection[str]) -> Iterator[str]:
-    """The directories that have the files of a bare repository."""
+def _bare(paths: Set[str]) -> Iterator[str]:
+    """The directories that have the files of a bare repository, or its configuration and packs: git needs little more to go by them."""
     for path in paths:
+        if (pack := _PACK.fullmatch(path)) is not None and f"{pack[1]}config" in paths:
+            yield pack[1].rstrip("/") or "."
         above, _, name = path.rpartition("/")
         if name != "HEAD":
             continue

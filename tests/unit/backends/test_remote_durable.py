@@ -6,11 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.engine import FILES, at_point, edited
+from support.engine import FILES, at_point, edited, kill_at
+from support.git import git
 from support.remote import Far, open_far
 
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict
+from pytest_gittrix.git.consolidation import MOST_PACKS
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 # Starting and promoting ------------------------------------------------------------------------------------------------------------
@@ -54,6 +58,27 @@ def test_one_promotion_after_another_lands_without_fetching_its_own_commit_back(
         assert near.site.options["durable"].commit(sha).id == sha
 
     assert int(near.git.git("rev-list", "--count", "main")) == 4
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_mirror_has_few_packs_however_many_there_were(near: Far, killed: bool) -> None:
+    session = near.site.start()
+    session.write("app.py", "print(2)\n")
+    objects = near.mirror / "repository/objects"
+    earlier = {SHA1.hash_object("blob", b"%d" % number): ("blob", b"%d" % number) for number in range(MOST_PACKS)}
+    for id_, blob in earlier.items():
+        install_pack(str(objects), build_pack({id_: blob}, SHA1))
+
+    if killed:
+        kill_at("land:consolidated", session.promote)
+        assert near.site.another().recover().rolled_forward == [session.id]
+    else:
+        session.promote()
+
+    assert near.git.read("app.py") == b"print(2)\n"
+    assert len([*(objects / "pack").glob("*.pack")]) < 5
+    for id_, (_, data) in earlier.items():
+        assert git("--git-dir", str(objects.parent), "cat-file", "blob", id_) == data
 
 
 @pytest.mark.parametrize("kind", ["clone", "lazy", "copy"])

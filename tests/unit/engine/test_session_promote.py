@@ -24,6 +24,7 @@ from support.engine import (
 )
 
 from pytest_gittrix import points
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,
@@ -53,6 +54,17 @@ def work(session: UserSession) -> None:
     session.write("new/file.txt", b"\0binary\xff")
     session.write("run.sh", "#!/bin/sh\nexit 1\n")
     session.delete("README.md")
+
+
+def packs(site: Site) -> list[Path]:
+    return [*site.durable.git_dir.glob("objects/pack/*.pack")]
+
+
+def mapped_indexes(site: Site) -> int:
+    """How many indexes of durable's packs a new engine maps to read the whole history."""
+    durable = LocalDurable(site.durable.path)
+    assert len([*durable.repository.log(durable.head("main"))]) == 70
+    return sum(".idx" in line and str(site.durable.git_dir) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 class TestASuccessfulPromotion:
@@ -182,6 +194,29 @@ class TestASuccessfulPromotion:
         assert site.durable.read("app.py", result.sha) == b"v2\n"
         assert site.durable.git("fsck", "--strict", "--no-dangling") == ""
         assert site.durable.leftovers() == []
+
+    @pytest.mark.parametrize("anew", [True, False], ids=["an engine each", "one engine"])
+    def test_leaves_few_packs_however_many_there_were(self, site: Site, anew: bool) -> None:
+        for number in range(69):
+            engine = site.another() if anew else site.engine
+            session = engine.start_session("go")
+            session.write("app.py", f"{number}\n")
+            assert session.promote().warnings == ()
+            if anew:
+                engine.close()
+        assert len(packs(site)) <= 48
+        assert 0 < mapped_indexes(site) <= 48
+        assert site.durable.git("rev-list", "--count", "main") == "70"
+        assert site.durable.git("fsck", "--strict", "--full") == ""
+
+    def test_deletes_no_pack_where_objects_are_precious(self, site: Site) -> None:
+        site.durable.git("config", "core.repositoryFormatVersion", "1")
+        site.durable.git("config", "extensions.preciousObjects", "true")
+        for number in range(40):
+            session = site.start()
+            session.write("app.py", f"{number}\n")
+            session.promote()
+        assert len(packs(site)) >= 40
 
     @pytest.mark.parametrize("name", ["sp ace", "tab\there", "-dash", "ünï", 'quo"te', "new\nline", "a/b/c/d/e"])
     def test_takes_any_name_that_git_takes(self, site: Site, name: str) -> None:

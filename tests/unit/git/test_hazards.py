@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pytest_gittrix.git.hazards import hazards, unportable
+from pytest_gittrix.git.worktree.hazards import hazards, unportable
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from pytest_gittrix.git.hazards import hazards, unportable
 )
 def test_a_name_that_windows_or_macos_cannot_have_is_told_with_its_reason(path: str, reason: str) -> None:
     assert reason in unportable(path)
-    assert [*hazards([path, "plain"])] == [path]
+    assert [*hazards({path, "plain"})] == [path]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,30 @@ def test_a_name_that_only_looks_alike_is_fine(path: str) -> None:
 REPOSITORY = ("HEAD", "config", "objects/pack/pack-1.pack", "objects/pack/pack-1.idx", "refs/heads/main")
 
 
+CONFIG_AND_PACKS = ("config", "objects/pack/pack-1.pack", "objects/pack/pack-2.pack")
+
+
+@pytest.mark.parametrize("names", [REPOSITORY, CONFIG_AND_PACKS])
 @pytest.mark.parametrize("above", [".git_disabled", "deep/down/bare.git", ""])
-def test_the_files_of_a_bare_repository_are_told_once(above: str) -> None:
-    found = hazards([f"{above}/{name}".lstrip("/") for name in REPOSITORY])
+def test_the_files_of_a_bare_repository_are_told_once(above: str, names: tuple[str, ...]) -> None:
+    found = hazards({f"{above}/{name}".lstrip("/") for name in names})
     assert [*found] == [above or "."]
     assert "files of a git repository" in found[above or "."]
 
 
-@pytest.mark.parametrize("names", [("HEAD", "config", "refs/heads/main", "index"), ("HEAD", "objects/x"), ("objects/x", "config")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("HEAD", "config", "refs/heads/main", "index"),
+        ("HEAD", "objects/x"),
+        ("objects/x", "config"),
+        ("a/config", "b/objects/pack/pack-1.pack"),
+        ("config/x", "objects/pack/pack-1.pack"),
+    ],
+)
 def test_a_part_of_a_repository_is_none(names: tuple[str, ...]) -> None:
-    assert hazards(names) == {}
+    assert hazards({*names}) == {}
 
 
 def test_a_repository_inside_is_told_if_its_files_are_added() -> None:
-    assert [*hazards(["lib/a", "x"], ["lib", "other"])] == ["lib"]
+    assert [*hazards({"lib/a", "x"}, ["lib", "other"])] == ["lib"]

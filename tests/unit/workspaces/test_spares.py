@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import FILES, Site, open_site
 from support.git import GitRepo, git
 from support.moving import contents, edit
 
@@ -53,6 +53,14 @@ def end_a_session(site: Site, kind: WorkspaceKind = "clone") -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with open_site(tmp_path, ephemeral=LocalEphemeral(spares=1)) as site:
+        yield site
+
+
+@pytest.fixture
+def large_site(tmp_path: Path) -> Iterator[Site]:
+    """A site with more files than a start looks at."""
+    files = {**FILES, **{f"many/{number}.txt": f"{number}\n" for number in range(600)}}
+    with open_site(tmp_path, files, ephemeral=LocalEphemeral(spares=1)) as site:
         yield site
 
 
@@ -488,11 +496,12 @@ def take_the_spare(site: Site, *, in_the_same_engine: bool) -> GitTrix:
         empty_the_index,
         empty_the_note,
         lose_the_state,
+        empty_a_file,
+        edit_a_file,
+        make_a_file_executable,
     ],
 )
-def test_a_spare_whose_names_or_git_directory_were_changed_is_thrown_away(
-    site: Site, damage: Callable[[Path], None], in_the_same_engine: bool
-) -> None:
+def test_a_spare_that_was_changed_is_thrown_away(site: Site, damage: Callable[[Path], None], in_the_same_engine: bool) -> None:
     end_a_session(site)
     work = spare_of(site)
     inode = work.stat().st_ino
@@ -509,9 +518,10 @@ def test_a_spare_whose_names_or_git_directory_were_changed_is_thrown_away(
 
 @pytest.mark.parametrize("in_the_same_engine", [True, False])
 @pytest.mark.parametrize(("damage", "path"), [(empty_a_file, "app.py"), (edit_a_file, "src/util.py"), (make_a_file_executable, "app.py")])
-def test_a_file_that_was_changed_in_a_spare_is_never_promoted(
-    site: Site, damage: Callable[[Path], None], path: str, in_the_same_engine: bool
+def test_a_file_that_was_changed_in_a_large_spare_is_never_promoted(
+    large_site: Site, damage: Callable[[Path], None], path: str, in_the_same_engine: bool
 ) -> None:
+    site = large_site
     end_a_session(site)
     work = spare_of(site)
     inode = work.stat().st_ino

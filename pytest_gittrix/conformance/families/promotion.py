@@ -72,14 +72,15 @@ class PromotionClauses(Clauses):
         lands(stage, session, contents)
 
     @protects_work
-    def test_prm_05_attributes_of_the_project_do_what_git_add_does(self, stage: Stage) -> None:
-        """Otherwise each file that an agent writes with other line ends shows as changed from its first line to its last."""
-        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf\n*.bin -text\n", "a.txt": "a\n"}, bare=True) as bare:
+    def test_prm_05_no_attribute_changes_a_byte_of_what_is_no_text(self, stage: Stage) -> None:
+        """Otherwise images and archives are damaged on their way into history, in the projects that say what they are."""
+        with Stage.open(
+            stage.system, files={".gitattributes": "*.txt text eol=lf ident\n*.bin -text\n", "a.bin": "a\n"}, bare=True
+        ) as bare:
             session = bare.start()
-            session.write("a.txt", b"one\r\ntwo\r\n")
-            session.write("b.bin", b"one\r\n")
+            session.write("a.bin", b"one\r\n$Id: mine $\r\n")
 
-            lands(bare, session, {"a.txt": b"one\ntwo\n", "b.bin": b"one\r\n"})
+            lands(bare, session, {"a.bin": b"one\r\n$Id: mine $\r\n"})
 
     def test_prm_06_an_executable_file_that_is_edited_stays_executable(self, stage: Stage) -> None:
         """Otherwise every script that an agent improves loses its executable bit."""
@@ -494,6 +495,14 @@ class PromotionClauses(Clauses):
         nobody = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
         with called_from(stage, stage.durable.path, **nobody):
             lands(stage, session, WORK)
+
+    def test_prm_37_attributes_of_the_project_do_what_git_add_does(self, stage: Stage) -> None:
+        """Otherwise each file that an agent writes with other line ends shows as changed from its first line to its last."""
+        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf\n", "a.txt": "a\n"}, bare=True) as bare:
+            session = bare.start()
+            session.write("a.txt", b"one\r\ntwo\r\n")
+
+            lands(bare, session, {"a.txt": b"one\ntwo\n"})
 
 
 def _at_work(stage: Stage) -> DrivenSession:

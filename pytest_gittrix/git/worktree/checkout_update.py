@@ -86,8 +86,7 @@ class LockedCheckout:
                 if reason:
                     skipped[path] = reason
                     removed.discard(path)
-        points.reached("worktree:files-written")
-        self._write_index(staged, sync)
+        _tried_twice(lambda: self._write_index(staged, sync))
         return skipped
 
     def update_index(self, *, sync: bool = False) -> None:
@@ -97,14 +96,15 @@ class LockedCheckout:
             WriteRejected, OSError: the disk refused.
         """
         removed = _removed(self.sides)
-        self._write_index({path: self._unwritten(path) for path in self.sides if not self._index_obstacle(path, removed)}, sync)
+        staged = {path: self._unwritten(path) for path in self.sides if not self._index_obstacle(path, removed)}
+        _tried_twice(lambda: self._write_index(staged, sync))
 
     def _write_index(self, staged: Mapping[str, IndexEntry | None], sync: bool) -> None:
-        data, prefix = self.index.with_changes(staged), temporary_prefix(self.token)
-        permit = self.checkout.permit
-        _tried_twice(lambda: write_file(self._index_path, data, mode=0o666, sync=sync, prefix=prefix, permit=permit))
+        points.reached("worktree:files-written")
+        data, prefix, permit = self.index.with_changes(staged), temporary_prefix(self.token), self.checkout.permit
+        write_file(self._index_path, data, mode=0o666, sync=sync, prefix=prefix, permit=permit)
         if sync:
-            _tried_twice(lambda: sync_directory(self.checkout.git_dir))
+            sync_directory(self.checkout.git_dir)
 
     @property
     def _index_path(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pytest_gittrix.confine.gateway import KEYS, PORT, PRIVATE, TCP
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import Advice, InvalidInput
 
 PLACEHOLDER: Final = "the-key-is-added-outside"
 """What a program gets in place of a model's key, since clients refuse to start without one."""
@@ -231,8 +231,11 @@ def _refuse_loopback(entry: str) -> None:
     raise InvalidInput(
         f"network={entry!r} is a server of this machine, and a confined program does not get there by that name.",
         why="localhost is the program's own, and clients ask no proxy for it.",
-        fix=f'For a model, give ModelEndpoint("mine", "http://{server}", ("POST /v1/chat/completions",)); for another server, give a jail '
-        'its Unix socket (sockets=), or network="all".',
+        fix=Advice(
+            f'For a model, give ModelEndpoint("mine", "http://{server}", ("POST /v1/chat/completions",)); for another server, give a jail '
+            'its Unix socket (sockets=), or network="all".',
+            f"For a model, set the variable of its address, such as ANTHROPIC_BASE_URL=http://{server}, and list model:anthropic.",
+        ),
         opt_out=f"{PRIVATE}localhost:{found['port']} lists it for a program that asks the proxy for localhost, too (NO_PROXY= without it).",
     )
 

@@ -36,6 +36,8 @@ _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); from pytest_gittrix.acp.driver import main; sys.exit(main(sys.argv[2], sys.argv[3:]))"
 )
 _LARGEST_READ: Final = 1 << 16
+_WHOLE: Final = "\x1e"
+"""What a line of a driver's input begins with that is a prompt of several lines, as JSON (RFC 7464)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +159,25 @@ async def _prompts(drive: Drive) -> AsyncIterator[str]:
     loop.add_reader(0, take)
     try:
         while True:
-            if line := (await lines.get()).decode("utf-8", "replace").strip():
-                yield line
+            if prompt := _prompt_of((await lines.get()).decode("utf-8", "replace")):
+                yield prompt
     finally:
         loop.remove_reader(0)
+
+
+def as_prompt(text: str) -> str:
+    """A prompt of any text as a line of a driver's input."""
+    return f"{_WHOLE}{json.dumps(text)}\n"
+
+
+def _prompt_of(line: str) -> str:
+    """The prompt in a line of a driver's input; empty for none."""
+    if not line.startswith(_WHOLE):
+        return line.strip()
+    try:
+        return str(json.loads(line.removeprefix(_WHOLE)))
+    except ValueError:
+        return line.strip()
 
 
 class MemberLog:

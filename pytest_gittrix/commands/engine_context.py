@@ -147,6 +147,16 @@ def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
     return orchestrator_of(gittrix, team(options)) if caller is None else caller.orchestrator
 
 
+def poll_projects(gittrix: GitTrix, options: Namespace) -> None:
+    """Poll the sessions of the team's projects once, as a daemon does all the time; where one runs this command, nothing is done.
+
+    Raises:
+        InvalidInput: the team file is not valid.
+    """
+    if remote_caller.get() is None and team(options).projects:
+        orchestrator(gittrix, options).poll()
+
+
 def confine_options(verb: ArgumentParser) -> None:
     """Declare ``--confine`` and ``--limit`` for a verb that starts an agent that stays."""
     verb.add_argument(

@@ -1,4 +1,7 @@
-"""The verbs that find sessions: ``list``, and Gas Town's ``find`` and ``chain``, and Pixir's ``tree``. They change nothing."""
+"""The verbs that find sessions: ``list``, and Gas Town's ``find`` and ``chain``, and Pixir's ``tree``.
+
+They change nothing, but that without a daemon a list of orchestrated sessions polls those first.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,8 @@ def _narrowing(verb: ArgumentParser, *flags: str) -> None:
 def list_sessions(options: Namespace) -> CommandResult:
     """The sessions of the store that every given option selects."""
     with context.engine(options) as gittrix:
+        if options.view == "orchestrator":
+            context.poll_projects(gittrix, options)
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
         lives = _lives(gittrix, records) if options.view == "gittrix" else {}
@@ -100,7 +105,7 @@ def list_sessions(options: Namespace) -> CommandResult:
         table = (
             session_table(records, now, {id_: life.state for id_, life in lives.items()})
             if options.view == "gittrix"
-            else record_table(records, options.view)
+            else record_table(records, options.view, now)
         )
     return CommandResult(records, table, notes)
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.commands.team_file import ForgePart, MemberPart, ProjectPart, Retention, Team
+from pytest_gittrix.commands.team_file import AgentPart, ForgePart, MemberPart, ProjectPart, Retention, RulePart, Team
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.retention import RetentionPolicy
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.github import GitHubForge
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.members.members import CleanupReport, Inspection, Members
-    from pytest_gittrix.orchestrator.orchestrator import Orchestrator, Project
+    from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project
     from pytest_gittrix.record.state.lifecycle import Life
 
 Environ = Mapping[str, str]
@@ -123,16 +123,39 @@ def _agent_settings(team: Team) -> dict[str, Any]:
 
 
 def _project(part: ProjectPart, environ: Environ) -> Project:
-    from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Project
+    from pytest_gittrix.orchestrator.orchestrator import Project
 
     return Project(
         id=part.id,
         durable=part.durable,
         branch=part.branch,
         prefix=part.prefix,
-        agents=tuple(CommandAgent(name=name, argv=tuple(argv)) for name, argv in part.agents.items()),
+        agents=tuple(_agent(name, agent) for name, agent in part.agents.items()),
         workspace=part.workspace,
         forge=None if part.forge is None else _forge(part.forge, environ),
+    )
+
+
+def _agent(name: str, part: AgentPart) -> CommandAgent:
+    from pytest_gittrix.orchestrator.agent_logs.rules import ActivityRule
+    from pytest_gittrix.orchestrator.config import ACTIVITY_LOG, CommandAgent
+    from pytest_gittrix.record.state.agent_activity import SqliteQuery
+
+    def rule(one: RulePart) -> ActivityRule:
+        when = {key: tuple(value) if isinstance(value, list) else value for key, value in one.when.items()}
+        return ActivityRule(when, one.state, one.calls, one.answers)
+
+    return CommandAgent(
+        name=name,
+        argv=tuple(part.command),
+        prompt_as=part.prompt_as,
+        variables=part.environment,
+        log=part.log or ACTIVITY_LOG,
+        database=part.database,
+        query=None if part.query is None else SqliteQuery(part.query, part.unit),
+        rules=tuple(rule(one) for one in part.rules),
+        time=part.time,
+        unit=part.unit,
     )
 
 

@@ -1,4 +1,7 @@
-"""The verbs for orchestrated sessions (docs/explanation/you-know-agent-orchestrator.md): spawn, restore, kill, send, claim, report."""
+"""The verbs for orchestrated sessions: spawn, restore, kill, retire, send, claim, report.
+
+See docs/explanation/you-know-agent-orchestrator.md.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ EXAMPLES = {
     ],
     "restore": ["gittrix session restore par-7"],
     "kill": ["gittrix session kill par-7", "gittrix session kill par-7 --purge"],
+    "retire": ["gittrix session retire --dry-run", "gittrix session retire --project parser --ended"],
     "send": ["gittrix session send par-7 'look at the failing test'"],
     "claim-pr": ["gittrix session claim-pr par-7 42"],
     "report": ["gittrix session report par-7 working", "gittrix session report par-7 needs_input --note 'which branch?'"],
@@ -53,6 +57,11 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     killing.add_argument("--reason", choices=REASONS, default="manually_killed", help="why (%(default)s)")
     killing.add_argument("--purge", action="store_true", help="archive what it did, and remove its workspace too")
     _team(killing)
+    retiring = add("retire", retire, "remove orchestrated sessions whose work is over: merged, closed, completed, or without an agent")
+    retiring.add_argument("--project", metavar="PROJECT", help="only those of this project")
+    retiring.add_argument("--ended", action="store_true", help="also those that ended earlier; they cannot be restored then")
+    retiring.add_argument("--dry-run", action="store_true", help="only say which")
+    _team(retiring)
     sending = add("send", send, "send a message to a session's agent; an ended session is restored first", of_session=True)
     sending.add_argument("text", metavar="TEXT", help="what to tell it")
     _team(sending)
@@ -116,6 +125,19 @@ def kill(options: Namespace) -> CommandResult:
     text = f"{id_} was over already" if done.already_terminated else f"{id_} ended"
     data = {"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated, "archives": [*done.archives]}
     return CommandResult(data, text_of([text]), archive_notes(done.archives))
+
+
+def retire(options: Namespace) -> CommandResult:
+    """Kill and purge the sessions that are over; one that cannot be is an error, and the others go on."""
+    with working("Retiring"), context.engine(options) as gittrix:
+        done = context.orchestrator(gittrix, options).cleanup(project_id=options.project, dry_run=options.dry_run, ended=options.ended)
+    verb = "would be retired" if options.dry_run else "is retired"
+    lines = [f"{id_} {verb}" for id_ in done.killed] or ["Nothing to retire."]
+    notes = [note for id_, paths in done.archives.items() for note in archive_notes(paths, id_)]
+    failed = [f"{id_} is not: {reason}" for id_, reason in done.errors.items()]
+    archives = {id_: [*paths] for id_, paths in done.archives.items()}
+    data = {"killed": done.killed, "skipped": done.skipped, "errors": done.errors, "archives": archives, "dryRun": options.dry_run}
+    return CommandResult(data, text_of(lines), (*notes, *failed), status=1 if done.errors else 0)
 
 
 def send(options: Namespace) -> CommandResult:

@@ -39,7 +39,7 @@ VERBS_OF_SESSIONS: Final = {
     "lineage": ("handoff", "fork", "chain", "tree", "identify"),
     "other systems (Gas Town, Pixir)": ("show", "export"),
     "other systems (BotMinter: sessions of gittrix member)": ("inspect", "finalize", "cleanup"),
-    "other systems (agent-orchestrator)": ("spawn", "restore", "kill", "send", "claim-pr", "report"),
+    "other systems (agent-orchestrator)": ("spawn", "restore", "kill", "retire", "send", "claim-pr", "report"),
 }
 
 _EXAMPLES = {

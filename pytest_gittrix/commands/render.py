@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.store.store import Problem
 
 _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
-_STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33}
+_STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33} | {
+    "needs_input": 33,
+    "waiting_input": 33,
+    "stuck": 31,
+    "blocked": 31,
+    "errored": 31,
+}
 _TOWN_HEADINGS = ("id", "agent", "started", "outcome", "work unit", "activity")
 _TOWN_STYLES = {"green": 32, "yellow": 33, "red": 31, "handoff": 36, "done": 36, "crash": 31, "killed": 2}
 # The record's field below each heading.
@@ -33,6 +39,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "id": "id",
         "project": "projectId",
         "status": "status",
+        "activity": "activity",
+        "since": "lastActivityAt",
         "issue": "issueId",
         "branch": "branch",
         "workspace": "workspacePath",
@@ -54,9 +62,9 @@ def text_of(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def archive_notes(archives: Sequence[str]) -> tuple[str, ...]:
+def archive_notes(archives: Sequence[str], whose: str = "") -> tuple[str, ...]:
     """What says where the work of a session that was ended is."""
-    return (f"Its work is in {', '.join(archives)}.",) if archives else ()
+    return (f"{f'The work of {whose}' if whose else 'Its work'} is in {', '.join(archives)}.",) if archives else ()
 
 
 def confinement_note(confinement: str) -> tuple[str, ...]:
@@ -158,10 +166,16 @@ def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[st
     return Table(_TOWN_HEADINGS, rows, elastic="agent", styles=_TOWN_STYLES)
 
 
-def record_table(records: Sequence[Mapping[str, Any]], system: str) -> Table:
-    """Sessions, a row each, as Pixir, agent-orchestrator or BotMinter sees them; ``records`` are those of that system."""
+def record_table(records: Sequence[Mapping[str, Any]], system: str, now: datetime) -> Table:
+    """Sessions, a row each, as Pixir, agent-orchestrator or BotMinter sees them; ``records`` are those of that system.
+
+    ``since`` is how long ago the agent was last seen doing something.
+    """
     columns = _COLUMNS[system]
-    rows = [tuple(_fact(record[field]) for field in columns.values()) for record in records]
+    rows = [
+        tuple(_ago(record[field], now) if name == "since" else _fact(record[field]) for name, field in columns.items())
+        for record in records
+    ]
     return Table(tuple(columns), rows, elastic="workspace", styles=_STYLES)
 
 
@@ -179,6 +193,12 @@ def brief(span: timedelta) -> str:
     seconds = max(round(span.total_seconds()), 0)
     unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
     return format_duration(timedelta(seconds=round(seconds / unit) * unit))
+
+
+def _ago(instant: str, now: datetime) -> str:
+    from pytest_gittrix.durations import parse_instant
+
+    return brief(now - parse_instant(instant))
 
 
 def _row(one: Mapping[str, Any], now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from pytest_gittrix.confine.limits import check_limits, size_bytes
 from pytest_gittrix.confine.network import check_network
@@ -52,6 +52,7 @@ Size = Annotated[int, BeforeValidator(size_bytes)]
 Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Command = Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
 """A program and its arguments; no shell reads them."""
+Activities = Literal["active", "ready", "idle", "waiting_input", "blocked", "exited"]
 Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]]
 
 
@@ -101,13 +102,46 @@ class ForgePart(_Part):
     token_env: Text | None = None
 
 
+class RulePart(_Part):
+    """What a record of an agent's log means; see ``orchestrator.agent_logs.rules.ActivityRule``."""
+
+    when: Annotated[dict[Text, str | int | bool | list[str | int | bool]], Field(min_length=1)]
+    state: Activities
+    calls: Text | None = None
+    answers: Text | None = None
+
+
+class AgentPart(_Part):
+    """An agent of a project: its command alone, or a table.
+
+    Attributes:
+        command: the program and its arguments. environment: variables for it. prompt_as: how it gets its first prompt.
+        log, database, query, rules, time, unit: where its activity is; see ``orchestrator.config.CommandAgent``. query is SQL.
+    """
+
+    command: Command
+    environment: Environment = Field(default_factory=dict)
+    prompt_as: Literal["argument", "input"] = "argument"
+    log: Text | None = None
+    database: Text | None = None
+    query: Text | None = None
+    rules: list[RulePart] = Field(default_factory=list)
+    time: Text = "timestamp"
+    unit: Literal["s", "ms", "ns"] = "ms"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _command_alone(cls, given: Any) -> Any:
+        return {"command": given} if isinstance(given, list) else given
+
+
 class ProjectPart(_Part):
     """A project of agent-orchestrator's kind.
 
     Attributes:
         id: its id. durable: the repository, a path; from the team file's directory if it is relative. branch: of it.
         prefix: what ids of its sessions begin with; made from the id by default.
-        agents: the command of each agent by its name; the first is the one that runs unless another is named.
+        agents: each agent by its name; the first is the one that runs unless another is named.
         workspace: the kind of its workspaces. forge: where its pull requests are.
     """
 
@@ -115,7 +149,7 @@ class ProjectPart(_Part):
     durable: Text
     branch: Text = "main"
     prefix: Text | None = None
-    agents: Annotated[dict[Text, Command], Field(min_length=1)]
+    agents: Annotated[dict[Text, AgentPart], Field(min_length=1)]
     workspace: Literal["clone", "lazy", "copy", "worktree", "overlay"] = "clone"
     forge: ForgePart | None = None
 
@@ -232,10 +266,12 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             return []
         field = model.model_fields.get(part)
-        model = _inner(field.annotation) if field is not None else None
-        if model is MemberPart:
-            return sorted(MemberPart.model_fields)
+        model = _inner(field.annotation) if field is not None else model if model in _BY_NAME else None
     return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+_BY_NAME: Final = (MemberPart, AgentPart)
+"""The parts that a table has by names that the file chooses."""
 
 
 def _inner(annotation: Any) -> Any:

@@ -6,12 +6,13 @@ private home that stays as long as the session's workspace (docs/reference/confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.acp.driver import PREFIX, Drive, as_prompt
+from pytest_gittrix.confine.command import Confinement, level_of
 from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.agents.keeper import RECORD
@@ -22,6 +23,9 @@ from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
+from pytest_gittrix.extras import needs
+from pytest_gittrix.orchestrator.agent_logs.reading import AgentHome, newest, says
+from pytest_gittrix.orchestrator.agent_logs.updates import acp_activity
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin, refuse_option
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -72,8 +76,14 @@ class Agents:
         """
         plugin = self.plugin(observed)
         directory = self.board.engine.store.directory(observed.id) / f"agent-{self._last(observed.id) + 1}"
-        command = [*plugin.command(prompt, workspace)]
+        command, driver = [*plugin.command(prompt, workspace)], list[str]()
         refuse_option(command, prompt)
+        if self.speaks_acp(observed):
+            with needs("acp"):
+                pass
+            store = self.board.engine.store
+            driver = Drive(str(store.root), store.durability, observed.id, str(workspace), prompt or "", stays=True).argv
+            command[0] = command[0].removeprefix(PREFIX)
         environment = {**self._environment(observed), **plugin.environment(workspace)}
         return self.board.agents.at(confine, limits).start(
             command,
@@ -85,7 +95,13 @@ class Agents:
             mark=make_mark(self.board.engine.store.root, observed.id),
             layers=self._layers(observed),
             session=self.board.engine.store.directory(observed.id),
+            driver=driver,
         )
+
+    def speaks_acp(self, observed: ObservedSession) -> bool:
+        """Whether a session's agent speaks the Agent Client Protocol: its command begins with ``acp:``."""
+        argv: Sequence[str] = getattr(self.plugin(observed), "argv", ())
+        return bool(argv) and argv[0].startswith(PREFIX)
 
     def _layers(self, observed: ObservedSession) -> Layers | None:
         if observed.state.workspace_kind != "overlay":
@@ -132,12 +148,30 @@ class Agents:
             return None
         now = self.board.engine.clock.now_ns()
         try:
-            found = _checked_activity(self.plugin(observed).activity(observed.workspace, now))
+            found = _checked_activity(self._told(observed, observed.workspace, now))
         except Exception as problem:  # noqa: BLE001  (a plugin is the user's code: a probe that fails is an observation too)
             return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now, failed=True)
         if found is None or (found.observed_ns is not None and found.observed_ns < observed.launched_ns):
             return None
         return found
+
+    def _told(self, observed: ObservedSession, workspace: Path, now_ns: int) -> Activity | None:
+        if self.speaks_acp(observed):
+            return acp_activity(observed.events, now_ns)
+        plugin = self.plugin(observed)
+        told = plugin.activity(workspace, now_ns)
+        at_home = getattr(plugin, "home_activity", None)
+        home = self._home(observed, workspace)
+        if at_home is None or home is None or not (told is None or isinstance(told, Activity)):
+            return told
+        return newest([*says(told), *says(at_home(home, workspace, now_ns))]) or told
+
+    def _home(self, observed: ObservedSession, workspace: Path) -> AgentHome | None:
+        """The home directory of a session's agent; a confined one has a private one."""
+        if level_of(observed.observations.runtime.confinement) not in (None, "off"):
+            return AgentHome(self.board.engine.store.directory(observed.id) / _HOME)
+        variables = {**self._environment(observed), **self.plugin(observed).environment(workspace)}
+        return AgentHome(Path(variables["HOME"]), private=False) if variables.get("HOME") else None
 
     def stop(self, observed: ObservedSession, *, grace: float | None = None) -> bool:
         """End all processes of a session's agent; return whether any of them ran.
@@ -156,8 +190,9 @@ class Agents:
         return not stopped.idle
 
     def send(self, observed: ObservedSession, text: str) -> None:
-        """Write a line to a session's agent. Raises AdapterUnavailable if no process of it reads."""
-        self.process(observed).send(text if text.endswith("\n") else f"{text}\n")
+        """Write a line, or a prompt, to a session's agent. Raises AdapterUnavailable if no process of it reads."""
+        line = as_prompt(text) if self.speaks_acp(observed) else text if text.endswith("\n") else f"{text}\n"
+        self.process(observed).send(line)
 
     def _last(self, id: str) -> int:
         return max(agent_directories(self.board.engine.store.directory(id)), default=0)

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+from pytest_gittrix.acp.driver import PREFIX
 from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.orchestrator.agent_logs.reading import AgentHome, native_activity, read_database, read_log
+from pytest_gittrix.orchestrator.agent_logs.rules import ActivityRule, RecordFormat
 from pytest_gittrix.orchestrator.flat_files import check_id, prefix_of
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.record.state.agent_activity import SqliteQuery, read_jsonl, read_sqlite
@@ -27,6 +30,7 @@ PromptAs = Literal["argument", "input"]
 
 ACTIVITY_LOG: Final = ".ao/activity.jsonl"
 """The file in its workspace to which an agent writes its activity. A project should ignore ``.ao/`` in its ``.gitignore``."""
+_HOME: Final = "~/"
 _SLUG: Final = 60
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -36,6 +40,9 @@ class AgentPlugin(Protocol):
 
     A plugin may have ``prompt_as``: ``argument`` (the default: ``command`` puts the prompt into the command) or ``input`` (the prompt is
     written to the agent's standard input once it runs, and ``command`` is called without one).
+
+    A plugin may have a method ``home_activity(home, workspace, now_ns)`` beside ``activity``: what the agent does by the files in its home
+    directory, an ``AgentHome``. What was observed last counts.
     """
 
     @property
@@ -71,15 +78,22 @@ class CommandAgent:
 
     Attributes:
         name: see ``AgentPlugin``.
-        argv: the program and its arguments; the prompt comes last, if it is an argument.
+        argv: the program and its arguments; the prompt comes last, if it is an argument. If the program's name begins with ``acp:``, it
+            speaks the Agent Client Protocol: its prompts are those of the protocol, and its activity follows from its updates.
         prompt_as: ``argument``, or ``input`` for its standard input.
         variables: variables of its environment.
-        log: its JSONL log of activity, relative to the workspace; see ``record.state.agent_activity.read_jsonl``.
-        database: its own SQLite database instead, relative to the workspace.
-        query: the query of the database.
+        log: its JSONL log, relative to the workspace, or to its home if it begins with ``~/``; ``*`` is any text without ``/``, and the
+            newest file counts. Without ``rules`` it is a log of states; see ``record.state.agent_activity.read_jsonl``. By default,
+            ``.ao/activity.jsonl`` and what the coding agents of the field write in their homes; see ``agent_logs.formats``.
+        database: its own SQLite database instead, likewise.
+        query: the query of the database. With ``rules`` it gives records as JSON, the newest first.
+        rules: what the records of the log or of the database mean.
+        time: the key of a record's time, for rules.
+        unit: of such a time that is a number: ``s``, ``ms`` or ``ns``.
 
     Raises:
-        InvalidInput: the command is empty, ``prompt_as`` is neither, or only one of ``database`` and ``query`` is given.
+        InvalidInput: the command is empty, ``prompt_as`` is neither, only one of ``database`` and ``query`` is given, or there are rules
+            and neither a log nor a database.
     """
 
     name: str
@@ -89,15 +103,22 @@ class CommandAgent:
     log: str = ACTIVITY_LOG
     database: str | None = None
     query: SqliteQuery | None = None
+    rules: tuple[ActivityRule, ...] = ()
+    time: str = "timestamp"
+    unit: str = "ms"
 
     def __post_init__(self) -> None:
         if isinstance(self.argv, str) or not self.argv:
             raise InvalidInput(f"The agent {self.name!r} has no command: {self.argv!r}.", fix='Give a program, such as ("claude",).')
         object.__setattr__(self, "argv", tuple(self.argv))
+        object.__setattr__(self, "rules", tuple(self.rules))
         if self.prompt_as not in ("argument", "input"):
             raise InvalidInput(f"{self.prompt_as!r} is no way to give a prompt.", fix="Use argument or input.")
         if (self.database is None) != (self.query is None):
             raise InvalidInput(f"The agent {self.name!r} has one of database and query.", fix="Give both, or neither.")
+        if self.rules and self.database is None and self.log == ACTIVITY_LOG:
+            raise InvalidInput(f"The agent {self.name!r} has rules, and no log or database that they are for.", fix="Give log or database.")
+        self._format()
 
     def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:  # noqa: ARG002  (the protocol's)
         """The command, with the prompt as its last argument if it takes it so.
@@ -105,7 +126,7 @@ class CommandAgent:
         Raises:
             InvalidInput: the program would take the prompt for an option.
         """
-        if prompt is None or self.prompt_as == "input":
+        if prompt is None or self.prompt_as == "input" or self.argv[0].startswith(PREFIX):
             return self.argv
         command = (*self.argv, prompt)
         refuse_option(command, prompt)
@@ -116,10 +137,30 @@ class CommandAgent:
         return self.variables
 
     def activity(self, workspace: Path, now_ns: int) -> Activity | None:
-        """Its activity by its log or its database."""
-        if self.database is not None and self.query is not None:
-            return read_sqlite(workspace / self.database, self.query, now_ns)
-        return read_jsonl(workspace / self.log, now_ns)
+        """Its activity by its log or its database, if that is not in its home."""
+        return None if self._source.startswith(_HOME) else self._read(workspace, self._source, now_ns)
+
+    def home_activity(self, home: AgentHome, workspace: Path, now_ns: int) -> Activity | None:
+        """Its activity by its log or its database in its home; by default, by what the coding agents of the field write there."""
+        if self._source.startswith(_HOME):
+            return self._read(home.path, self._source.removeprefix(_HOME), now_ns)
+        return native_activity(home, workspace, now_ns) if self._source == ACTIVITY_LOG else None
+
+    @property
+    def _source(self) -> str:
+        return self.log if self.database is None else self.database
+
+    def _read(self, root: Path, path: str, now_ns: int) -> Activity:
+        if self.query is not None:
+            file = root / path
+            return read_database(file, self.query.sql, self._format(), now_ns) if self.rules else read_sqlite(file, self.query, now_ns)
+        if not self.rules:
+            return read_jsonl(root / path, now_ns)
+        whole = os.path.isabs(path)
+        return read_log(Path("/") if whole else root, path.lstrip("/"), self._format(), now_ns)
+
+    def _format(self) -> RecordFormat:
+        return RecordFormat(self.rules, self.time, self.unit)
 
 
 @dataclass(frozen=True)

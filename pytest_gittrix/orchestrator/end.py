@@ -134,19 +134,20 @@ class Ends:
 
     # Cleanup -------------------------------------------------------------------------------------------------------------------
 
-    def cleanup(self, project_id: str | None, *, dry_run: bool, merged: Callable[[ObservedSession], str]) -> Cleaned:
+    def cleanup(self, project_id: str | None, *, dry_run: bool, ended: bool, merged: Callable[[ObservedSession], str]) -> Cleaned:
         """Kill and purge sessions, as ``Orchestrator.cleanup`` documents.
 
         Args:
             project_id: only of this project.
             dry_run: only report.
+            ended: purge sessions that are over, too.
             merged: returns the present state of a session's pull request at the forge.
         """
         projects = self.board.projects.values() if project_id is None else [self.board.project(project_id)]
         done = Cleaned()
         for observed in [one for project in projects for one in self.board.every(project)]:
             try:
-                reason = None if _protected(observed) else self._reason(observed, merged)
+                reason = self._reason(observed, merged, ended=ended)
                 if reason is None:
                     done.skipped.append(observed.id)
                     continue
@@ -157,7 +158,12 @@ class Ends:
                 done.errors[observed.id] = str(problem).partition("\n")[0]
         return done
 
-    def _reason(self, observed: ObservedSession, merged: Callable[[ObservedSession], str]) -> str | None:
+    def _reason(self, observed: ObservedSession, merged: Callable[[ObservedSession], str], *, ended: bool) -> str | None:
+        """Why a cleanup purges a session; None for one that it leaves."""
+        if observed.observations.session.kind == "orchestrator" or observed.spawning:
+            return None
+        if observed.observations.session.over:
+            return "auto_cleanup" if ended else None
         state = merged(observed)
         if state in ("merged", "closed"):
             return "pr_merged" if state == "merged" else "auto_cleanup"
@@ -165,11 +171,6 @@ class Ends:
         if issue is not None and tracker is not None and tracker.exists(issue) and tracker.completed(issue):
             return "auto_cleanup"
         return "runtime_lost" if self.agents.observe(observed).state in ("exited", "missing") else None
-
-
-def _protected(observed: ObservedSession) -> bool:
-    """Whether a cleanup leaves a session: an orchestrator, one that is being spawned, or one that is over and waits for its TTL."""
-    return observed.observations.session.kind == "orchestrator" or observed.spawning or observed.observations.session.over
 
 
 def _not_restorable(observed: ObservedSession, reason: str) -> SessionNotRestorable:

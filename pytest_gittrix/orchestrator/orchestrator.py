@@ -300,18 +300,20 @@ class Orchestrator:
         self._require_person_or_orchestrator("send to a session")
         message = check_text(text, "text")
         observed = self._awake(id)
-        self._board.engine.get_session(id).record("user_message", {"text": message})
+        if not self._agents.speaks_acp(observed):  # its driver records what it prompts
+            self._board.engine.get_session(id).record("user_message", {"text": message})
         self._agents.send(observed, message)
 
-    def cleanup(self, *, project_id: str | None = None, dry_run: bool = False) -> Cleaned:
+    def cleanup(self, *, project_id: str | None = None, dry_run: bool = False, ended: bool = False) -> Cleaned:
         """Kill and purge the sessions whose pull request is merged or closed, whose issue is completed, or whose agent has ended.
 
-        Their work is archived. Orchestrators are left, and sessions that are over, which wait for their TTL. An error of one session is
-        listed in ``errors`` and stops no other.
+        Their work is archived. Orchestrators are left, and unless ``ended`` says otherwise, sessions that are over, which wait for their
+        TTL. An error of one session is listed in ``errors`` and stops no other.
 
         Args:
             project_id: only of this project.
             dry_run: only report what would be killed.
+            ended: purge sessions that are over, too; they cannot be restored then.
 
         Raises:
             InvalidInput: there is no such project.
@@ -319,7 +321,7 @@ class Orchestrator:
         """
         if not dry_run:
             self._require_person_or_orchestrator("clean up")
-        return self._ends.cleanup(project_id, dry_run=dry_run, merged=self._poller.pr_state)
+        return self._ends.cleanup(project_id, dry_run=dry_run, ended=ended, merged=self._poller.pr_state)
 
     # Pull requests, reports and polls ------------------------------------------------------------------------------------------
 

@@ -184,6 +184,8 @@ class Spawner:
             tolerated(self.board, observed.id, partial(self._prompt, observed, agent, prompt))
 
     def _prompt(self, observed: ObservedSession, agent: AgentPlugin, prompt: str) -> None:
+        if self.agents.speaks_acp(observed):
+            return  # its driver has the prompt, and records it
         self.board.engine.get_session(observed.id).record("user_message", {"text": prompt})
         if prompt_as(agent) == "argument":
             return

@@ -135,6 +135,26 @@ class SafeDir:
                     raise _too_large(path, max(len(data), os.fstat(fd).st_size), max_bytes)
             return data, status
 
+    def part(self, path: str, most: int, *, end: int | None = None) -> tuple[bytes, int]:
+        """The last bytes of a regular file, or those before an offset.
+
+        Args:
+            path: the file.
+            most: how many bytes at most.
+            end: the offset to stop at; the end of the file by default.
+
+        Returns:
+            The bytes, and the offset of the first of them.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a regular file.
+        """
+        with self._file(path) as (fd, status):
+            stop = status.st_size if end is None else min(end, status.st_size)
+            start = max(0, stop - most)
+            return os.pread(fd, stop - start, start), start
+
     def pieces(self, path: str) -> Iterator[bytes]:
         """The contents of a regular file of any size, a mebibyte at a time.
 

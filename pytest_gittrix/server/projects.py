@@ -40,7 +40,7 @@ def routes(daemon: Daemon) -> APIRouter:
     def clean_up(body: OrchestratorCleanup | None = None) -> Response:
         """End the sessions whose pull request is merged or closed, whose issue is done, or whose agent is gone."""
         options = body or OrchestratorCleanup()
-        cleaned = daemon.orchestrator.cleanup(project_id=options.projectId, dry_run=options.dryRun)
+        cleaned = daemon.orchestrator.cleanup(project_id=options.projectId, dry_run=options.dryRun, ended=options.ended)
         archives = {id_: [*paths] for id_, paths in cleaned.archives.items()}
         return done(killed=cleaned.killed, skipped=cleaned.skipped, errors=dict(cleaned.errors), archives=archives)
 

@@ -117,10 +117,11 @@ class Report(Sent):
 
 
 class OrchestratorCleanup(Sent):
-    """End what is over; of one project, if it is named."""
+    """End what is over; of one project, if it is named; with ``ended``, also remove what ended earlier."""
 
     projectId: Word | None = None  # noqa: N815
     dryRun: bool = False  # noqa: N815
+    ended: bool = False
 
 
 class Command(Sent):

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_gittrix.clock.file_clock import clock_from_environment
+from pytest_gittrix.clock.file_clock import FileClock, clock_from_environment
 from pytest_gittrix.commands.managers import members_of, orchestrator_of
 from pytest_gittrix.commands.output import put_error
 from pytest_gittrix.commands.team_file import Team
@@ -171,6 +172,8 @@ class Daemon:
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH):
+            if isinstance(clock := self.engine.clock, FileClock):
+                self._requests.do("timers", partial(self._run_timers, clock))
             try:
                 gone = self.members.exited()
             except Exception as problem:  # noqa: BLE001  (this thread must go on, or no ended agent would be noticed)
@@ -180,6 +183,13 @@ class Daemon:
             for id_ in gone:
                 if not self._finishing.rests(id_):
                     self._finish(id_)
+
+    def _run_timers(self, clock: FileClock) -> None:
+        """Run the timers that have fallen due on a test's clock file; any other clock runs its own."""
+        try:
+            clock.poll()
+        except Exception as problem:  # noqa: BLE001  (the next look goes on with the timers after it)
+            self._complain(f"a timer failed: {_first_line(problem)}")
 
     def _finish(self, id_: str) -> None:
         def finish() -> Any:

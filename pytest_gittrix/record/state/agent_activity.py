@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -39,6 +39,8 @@ _SHOWN: Final = 200
 _MOST_STEPS: Final = 20_000_000
 _STRIDE: Final = 10_000
 _MOST_BYTES: Final = 16 << 20
+UNREADABLE: Final = (sqlite3.Error, sqlite3.Warning, OSError, ValueError)
+"""What reading an agent's files may raise."""
 _BESIDE: Final = ("-journal", "-wal", "-shm")
 _SAFE: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 # Numbers of a database count seconds, milliseconds or nanoseconds since 1970.
@@ -78,12 +80,12 @@ def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
     except FileNotFoundError:
         return Activity(seen_ns=now_ns)
     except OSError as problem:
-        return _failed(problem, now_ns)
+        return unreadable(problem, now_ns)
     if entry is None:
         return Activity(source="native", seen_ns=now_ns)
     source = entry.get("source")
     detail = entry.get("trigger")
-    when = _time(entry.get("ts"), UNITS["ms"])
+    when = time_of(entry.get("ts"))
     return Activity(
         state_at(entry["state"], when, now_ns),
         source if source in SOURCES else "native",
@@ -141,28 +143,47 @@ def read_sqlite(path: str | os.PathLike[str], query: SqliteQuery, now_ns: int) -
         another shape, takes too long, or answers with anything but a state and a time.
     """
     try:
-        _only_files(os.stat(path).st_mode, path)
-        for beside in (f"{os.fspath(path)}{suffix}" for suffix in _BESIDE):
-            if os.path.lexists(beside):
-                _only_files(os.stat(beside).st_mode, beside)
-        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
-            steps = count(1)
-            database.set_progress_handler(lambda: next(steps) * _STRIDE >= _MOST_STEPS, _STRIDE)
-            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
-            database.execute("PRAGMA trusted_schema = OFF")
-            row = database.execute(query.sql).fetchone()
+        rows = query_rows(path, query.sql, most=1)
     except FileNotFoundError:
         return Activity(seen_ns=now_ns)
-    except (sqlite3.Error, sqlite3.Warning, OSError, ValueError) as problem:
-        return _failed(problem, now_ns)
-    if row is None or tuple(row) == (None, None):
+    except UNREADABLE as problem:
+        return unreadable(problem, now_ns)
+    if not rows or rows[0] == (None, None):
         return Activity(source="native", seen_ns=now_ns)
+    row = rows[0]
     if len(row) != 2 or (row[0] is not None and row[0] not in ACTIVITIES):
-        return _failed(ValueError(f"it answers {_short(row)}"), now_ns)
-    state, when = row[0], _time(row[1], UNITS[query.unit])
+        return unreadable(ValueError(f"it answers {_short(row)}"), now_ns)
+    state, when = row[0], time_of(row[1], query.unit)
     if when is None and row[1] is not None:
-        return _failed(ValueError(f"{_short(row[1])} is no time"), now_ns)
+        return unreadable(ValueError(f"{_short(row[1])} is no time"), now_ns)
     return Activity(state_at(state or "active", when, now_ns), "native", when, None, now_ns)
+
+
+def query_rows(
+    path: str | os.PathLike[str], sql: str, values: Mapping[str, str | None] | None = None, *, most: int
+) -> list[tuple[Any, ...]]:
+    """The first rows that a query gives of an agent's database, under the limits of :func:`read_sqlite`.
+
+    Args:
+        path: the database.
+        sql: the query.
+        values: for its named parameters.
+        most: how many rows at most.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Exception: one of ``UNREADABLE``: it cannot be read.
+    """
+    _only_files(os.stat(path).st_mode, path)
+    for beside in (f"{os.fspath(path)}{suffix}" for suffix in _BESIDE):
+        if os.path.lexists(beside):
+            _only_files(os.stat(beside).st_mode, beside)
+    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
+        steps = count(1)
+        database.set_progress_handler(lambda: next(steps) * _STRIDE >= _MOST_STEPS, _STRIDE)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+        database.execute("PRAGMA trusted_schema = OFF")
+        return [tuple(row) for row in database.execute(sql, values or {}).fetchmany(most)]
 
 
 def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
@@ -217,7 +238,7 @@ def _has(path: Path, state: str, now_ns: int) -> bool:
         last = next(_entries(path), None)
     except FileNotFoundError:
         return False
-    when = None if last is None else _time(last.get("ts"), UNITS["ms"])
+    when = None if last is None else time_of(last.get("ts"))
     return last is not None and last["state"] == state and when is not None and 0 <= now_ns - when < SAME_NS
 
 
@@ -231,13 +252,13 @@ def _ends_well(fd: int) -> bool:
     return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
 
 
-def _time(value: object, unit: int) -> int | None:
-    """Nanoseconds since 1970, of an instant in text or of a number; None if it is neither, or outside the years there are."""
+def time_of(value: object, unit: str = "ms") -> int | None:
+    """Nanoseconds since 1970, of an instant in text or of a number of ``UNITS``; None if it is neither, or outside the years there are."""
     try:
         if isinstance(value, str):
             return ns_of(parse_instant(value))
         if isinstance(value, int | float) and not isinstance(value, bool):
-            ns = int(value * unit)
+            ns = int(value * UNITS[unit])
             instant_at(ns)
             return ns
     except (InvalidInput, ValueError, OverflowError):
@@ -255,5 +276,6 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _failed(problem: Exception, now_ns: int) -> Activity:
+def unreadable(problem: Exception, now_ns: int) -> Activity:
+    """The observation that a source cannot be read."""
     return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now_ns, failed=True)

@@ -124,14 +124,15 @@ class TestList:
         assert cells(row) == [id_, "build", "1", "no", id_, str(cli.workspace(id_))]
 
     def test_an_orchestrator_sees_where_its_issues_stand(self, cli: Cli) -> None:
+        cli.freeze()
         id_ = cli.start("--work-unit", "INT-7")
         cli.ok("session", "identify", id_, "project=web", "branch=fix/int-7")
 
         heading, row = cli.ok("session", "list", "--as", "orchestrator").lines
         (record,) = cli.data("session", "list", "--as", "orchestrator")
 
-        assert cells(heading) == ["ID", "PROJECT", "STATUS", "ISSUE", "BRANCH", "WORKSPACE"]
-        assert cells(row) == [id_, "web", record["status"], "INT-7", "fix/int-7", str(cli.workspace(id_))]
+        assert cells(heading) == ["ID", "PROJECT", "STATUS", "ACTIVITY", "SINCE", "ISSUE", "BRANCH", "WORKSPACE"]
+        assert cells(row) == [id_, "web", record["status"], "0s", "INT-7", "fix/int-7", str(cli.workspace(id_))]
         assert record == cli.data("session", "show", id_, "--as", "orchestrator")
 
     def test_botminter_sees_members_at_work(self, cli: Cli) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.acp_program import MEMBER
 from support.cli import Cli
 from support.daemon import LONG, wait_until
 
@@ -98,6 +103,82 @@ def test_kill_ends_the_agent_once_and_restore_begins_another(cli: Cli, agents: A
     agents.step("up")
     assert len(agents.alive("stub")) == 1
     assert cli.error("session", "restore", id_)["code"] == "SESSION_NOT_RESTORABLE"
+
+
+def looked(cli: Cli, id_: str) -> tuple[str, str | None]:
+    """The status and the activity of a session, as ``list`` shows them."""
+    (found,) = [one for one in cli.data("session", "list", "--as", "orchestrator") if one["id"] == id_]
+    return found["status"], found["activity"]
+
+
+def test_a_program_with_a_log_or_a_database_of_its_own_is_seen_by_the_rules_of_the_team_file(cli: Cli, agents: AgentKit) -> None:
+    clock = cli.freeze()
+    with (cli.home / "team.toml").open("a") as team:
+        team.write(
+            """
+            [projects.agents.logs]
+            command = ["sleep", "600"]
+            log = "trace/*.jsonl"
+            time = "at"
+            unit = "s"
+            rules = [{when = {kind = ["ask", "confirm"]}, state = "waiting_input"}, {when = {kind = "*"}, state = "active"}]
+
+            [projects.agents.stores]
+            command = ["sleep", "600"]
+            database = "trace.db"
+            query = "SELECT state, at FROM now"
+            unit = "s"
+            """
+        )
+    ids = {name: cli.data("session", "spawn", "parser", "--agent", name)["id"] for name in ("logs", "stores")}
+    workspaces = {name: cli.workspace(id_) for name, id_ in ids.items()}
+    at = int(clock.now().timestamp())
+    (workspaces["logs"] / "trace").mkdir()
+    (workspaces["logs"] / "trace/1.jsonl").write_text(f'{{"kind": "work", "at": {at}}}\n')
+    with closing(sqlite3.connect(workspaces["stores"] / "trace.db")) as database, database:
+        database.execute("CREATE TABLE now AS SELECT 'blocked' AS state, ? AS at", [at])
+    assert [looked(cli, ids[name]) for name in ("logs", "stores")] == [("working", "active"), ("stuck", "blocked")]
+
+    (workspaces["logs"] / "trace/1.jsonl").write_text(f'{{"kind": "work", "at": {at}}}\n{{"kind": "confirm", "at": {at}}}\n{{"ki')
+    assert looked(cli, ids["logs"]) == ("needs_input", "waiting_input")
+    for id_ in ids.values():
+        cli.ok("session", "kill", id_)
+
+
+def test_an_agent_of_the_protocol_gets_prompts_and_is_seen_by_its_updates(cli: Cli, agents: AgentKit) -> None:
+    with (cli.home / "team.toml").open("a") as team:
+        team.write(f"speaks = {json.dumps(MEMBER)}\n")
+    id_ = cli.data("session", "spawn", "parser", "--agent", "speaks", "--prompt", "say('up')")["id"]
+    wait_until(lambda: looked(cli, id_) == ("working", "ready"), "the end of the first turn")
+    cli.ok("session", "send", id_, "if True:\n    say('again')\n    reason = 'refusal'")
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        return [one["data"] for one in cli.data("session", "history", id_) if one["type"] == kind]
+
+    wait_until(lambda: len(told("turn.ended")) == 2, "the end of the second turn")
+    prompts = [one["text"] for one in told("user_message")]
+    assert prompts == ["say('up')", "if True:\n    say('again')\n    reason = 'refusal'"], "each once"
+    assert [one["text"] for one in told("assistant_message")] == ["up", "again"]
+    cli.ok("session", "kill", id_)
+
+
+def test_retire_removes_what_is_over_and_leaves_who_works(cli: Cli, agents: AgentKit) -> None:
+    kept, lost, killed = (cli.data("session", "spawn", "parser", "--agent", "other")["id"] for _ in range(3))
+    for id_ in (lost, killed):
+        (cli.workspace(id_) / "new.py").write_text("x = 1\n")
+    cli.ok("session", "kill", killed)
+    (one,) = [one for one in cli.data("session", "list", "--as", "orchestrator") if one["id"] == lost]
+    os.kill(int(one["runtimeHandle"]["id"].partition(":")[0]), signal.SIGKILL)
+    wait_until(lambda: cli.data("session", "retire", "--dry-run")["killed"] == [lost], "the end of its agent")
+
+    done = cli("session", "retire")
+    assert (done.status, done.lines) == (0, [f"{lost} is retired"])
+    assert f"The work of {lost} is in {cli.home / 'sessions' / lost}" in done.err
+    assert cli.ok("session", "retire").lines == ["Nothing to retire."]
+    record = cli.data("session", "retire", "--ended", "--project", "parser")
+    assert (record["killed"], record["skipped"], record["errors"]) == ([killed], [kept], {})
+    assert looked(cli, kept)[0] == "working"
+    cli.ok("session", "kill", kept)
 
 
 def test_a_report_is_believed_or_refused_with_the_reason(cli: Cli, agents: AgentKit) -> None:

@@ -356,6 +356,10 @@ def test_a_cleanup_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -
         assert led.now(done.id).workspace_path is led.now(lost.id).workspace_path is None
         assert sorted(one.id for one in led.lead.list()) == sorted(found.skipped)
 
+        assert led.lead.cleanup(ended=True).killed == [killed.id]
+        assert led.lead.cleanup(ended=True).killed == []
+        assert led.now(killed.id).workspace_path is None
+
 
 def test_what_fails_for_one_session_stops_no_other(tmp_path: Path) -> None:
     class Odd(Tracked):

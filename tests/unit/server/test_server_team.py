@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,17 @@ def test_a_team_file_is_read_with_all_its_parts(tmp_path: Path) -> None:
     assert (policy.disk_budget_bytes, policy.scan_interval_ns) == (10 * 10**9, 30 * 10**9)
     assert team.projects[0].durable == str(tmp_path / "code/parser")
     assert [*team.projects[0].agents] == ["claude", "codex"]
+
+
+def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/run-the-daemon.md").read_text(encoding="utf-8")
+    team = read(tmp_path, "\n".join(re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)))
+    agents = team.projects[0].agents
+
+    assert (agents["claude"].command, agents["claude"].rules) == (["claude"], [])
+    assert (agents["ours"].log, agents["ours"].time, agents["ours"].unit) == ("~/.ours/runs/*.jsonl", "at", "s")
+    assert [rule.state for rule in agents["ours"].rules] == ["waiting_input", "active", "active", "blocked", "ready"]
+    assert (agents["ours"].rules[1].calls, agents["ours"].rules[2].answers) == ("id", "id")
 
 
 def test_without_a_file_there_is_a_team_of_nobody_as_botminter_keeps_it(tmp_path: Path) -> None:

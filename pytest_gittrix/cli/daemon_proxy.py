@@ -120,6 +120,8 @@ def _is_personal(options: Namespace) -> bool:
 
     if options.command_name == "session show":
         return options.id is None
+    if options.command_name == "member chat":
+        return True
     if options.command_name not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
         return True
     if options.command_name == "promote":

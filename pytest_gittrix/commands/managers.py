@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.team_file import AgentPart, ForgePart, MemberPart, ProjectPart, Retention, RulePart, Team
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import Advice, InvalidInput
 from pytest_gittrix.record.state.retention import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -89,9 +89,19 @@ def start_member(members: Members, team: Team, member: str, kind: str | None = N
         given: further arguments of ``Members.start``.
 
     Raises:
+        InvalidInput: the file has an interactive program for the member, for which there is no terminal.
         GittrixError: as ``Members.start``.
     """
     part = team.members.get(member, MemberPart())
+    if kind is None and part.kind == "interactive" and part.command is not None and given.get("command") is None:
+        raise InvalidInput(
+            f"The program of {member} is interactive, and here is no terminal for it.",
+            why="Its session would run nothing.",
+            fix=Advice(
+                f'Run `gittrix member chat {member}`, or give kind="interactive" for a workspace in which a person works.',
+                f"Talk to it: `gittrix member chat {member}`. Or give `--kind interactive` for a workspace in which you work yourself.",
+            ),
+        )
     return members.start(member, kind or part.kind, environment=part.environment, **given)
 
 

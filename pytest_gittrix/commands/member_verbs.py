@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KINDS: Final = ("loop", "interactive", "brain")
 EXAMPLES = {
     "member start": ["gittrix member start ada", "gittrix member start ada --work-item td-7 --task 'the parser' -- claude -p go"],
+    "member chat": ["gittrix member chat ada", "gittrix member chat ada -- claude --append-system-prompt '{persona}'"],
     "member stop": ["gittrix member stop 4f1c09aa", "gittrix member stop --member ada", "gittrix member stop --all --force"],
     "member status": ["gittrix member status"],
     "member list": ["gittrix member list", "gittrix member list --member ada --json"],
@@ -37,6 +38,7 @@ EXAMPLES = {
 }
 
 _NAMED: Final = 5
+_GOES: Final = 5.0
 _RUNS: Final = ("creating", "active", "finalizing")
 _STYLES: Final[Mapping[str, int]] = {"Active": 32, "Finalizing": 36, "Failed": 31, "Killed": 31, "Retained": 33, "Removed": 2}
 
@@ -52,6 +54,13 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     context.confine_options(starting)
     starting.add_argument("--id", dest="chosen_id", metavar="ID", help="its id; made here by default")
     _team(starting)
+    talking = add("chat", chat, "talk to a member's agent on this terminal, in a workspace of its own; its work is saved when it ends")
+    talking.add_argument("member", metavar="MEMBER", help="whose session it is")
+    talking.add_argument("command", nargs="*", metavar="COMMAND", help="what it runs, behind --; as the team file says by default")
+    talking.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is about, for the record")
+    talking.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
+    context.confine_options(talking)
+    _team(talking)
     stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
     stopping.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning")
     _member(stopping, "every session of this member")
@@ -126,6 +135,45 @@ def start(options: Namespace) -> CommandResult:
             id=options.chosen_id,
         )
         return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]), confinement_note(_confined(life)))
+
+
+def chat(options: Namespace) -> CommandResult:
+    """Run a member's agent on this terminal to its end, and save its work; the exit status is that of the program."""
+    from pytest_gittrix.commands.managers import start_member
+    from pytest_gittrix.confine.limits import check_limits
+    from pytest_gittrix.members.conversation.terminal import lent_terminal
+
+    with context.engine(options) as gittrix, lent_terminal() as terminal:
+        members = context.members(gittrix, options)
+        life = start_member(
+            members,
+            context.team(options),
+            options.member,
+            "interactive",
+            task=options.task,
+            work_item=options.work_item,
+            command=options.command or None,
+            confine=options.confine,
+            limits=check_limits(options.limit),
+            terminal=terminal.agents,
+        )
+        process = members.process(life.id)
+        assert process is not None
+        terminal.relay(lambda: process.observe().state == "alive")
+        terminal.close()
+        process.wait(_GOES)
+        process.stop()
+        ended = members.finish(life.id)
+        record, notes = _record(gittrix, life.id), _not_saved(gittrix, life.id)
+    return CommandResult(record, text_of([f"{life.id} is {ended.state}"]), notes, status=_status_of(ended))
+
+
+def _status_of(life: Life) -> int:
+    """The exit status of a session's agent, as a shell gives it."""
+    agent = life.agent
+    if agent is None or (agent.code is None and agent.signal is None):
+        return 1
+    return 128 + agent.signal if agent.code is None and agent.signal is not None else agent.code or 0
 
 
 def stop(options: Namespace) -> CommandResult:

@@ -20,6 +20,7 @@ from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits, require_limits
 from pytest_gittrix.confine.network import Network, Reachable
+from pytest_gittrix.confine.started import with_terminal
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import Level, check_command, check_level
 
@@ -111,6 +112,7 @@ def wrapped(
     cwd: str = ".",
     network_log: Path | None = None,
     limit_file: Path | None = None,
+    terminal: bool = False,
 ) -> Launch:
     """How to start a program that stays, such as an agent that is given to ``start_agent``.
 
@@ -124,6 +126,7 @@ def wrapped(
         cwd: where it starts, in the workspace.
         network_log: the file that gets a line of JSON for each decision of the gateway, for a network that is a list; None for none.
         limit_file: the file that is made with the name of a limit in it, if the program is ended because it passed that; None for none.
+        terminal: whether its standard input is a terminal that is to be its controlling one; at ``off`` its starter sees to that.
 
     Raises:
         InvalidInput: the command is none, the place has no home, something of it is not there, or a model's key is not set.
@@ -133,7 +136,9 @@ def wrapped(
     if place.home is None:
         raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
     laid = layout(place, place.home, jailed=confinement.level == "jail")
-    return launch(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file)
+    return launch(
+        argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file, terminal=terminal
+    )
 
 
 def launch(
@@ -146,6 +151,7 @@ def launch(
     bwrap_pipes: tuple[int, int] | None = None,
     network_log: Path | None = None,
     limit_file: Path | None = None,
+    terminal: bool = False,
 ) -> Launch:
     """As ``wrapped``, in a place that is laid out already.
 
@@ -157,7 +163,7 @@ def launch(
         cwd: where it starts, in the workspace.
         bwrap_pipes: inherited descriptors for bubblewrap to report its status on, and to read its filter from. With None a launcher
             puts it behind that filter.
-        network_log, limit_file: as in ``wrapped``.
+        network_log, limit_file, terminal: as in ``wrapped``.
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
@@ -171,11 +177,11 @@ def launch(
     kept_back, rest = _kept_back(wanted.environment)
     spec = wanted.spec if os.geteuid() else {**wanted.spec, "set_ids": laid.workspace}
     if confinement.by == "bwrap":
-        jail = [*_bwrap(laid, spec, kept_back), "--", *argv]
+        jail = [*_bwrap(laid, spec, kept_back), "--", *(with_terminal(argv) if terminal else argv)]
         if bwrap_pipes is None:
             return _launcher(spec, jail, rest)
         return hearing([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
-    return _launcher({**spec, "kept_back": kept_back}, argv, rest)
+    return _launcher({**spec, "kept_back": kept_back, "terminal": terminal}, argv, rest)
 
 
 def hearing(argv: Sequence[str], environment: Mapping[str, str]) -> Launch:

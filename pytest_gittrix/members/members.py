@@ -161,6 +161,7 @@ class Members:
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
         limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
+        terminal: int | None = None,
         id: str | None = None,
         progress: Progress | None = None,
         **identity: str,
@@ -174,12 +175,15 @@ class Members:
             task: the agent's task.
             command: the agent's program; the member's by default. An interactive session runs nothing unless a command is given. If it
                 begins with ``acp:``, the program speaks the Agent Client Protocol: the task is its first prompt, and unless the session is
-                a loop, each line that is sent to the process is a further one.
+                a loop, each line that is sent to the process is a further one. In its arguments, ``{persona}`` stands for the text of
+                ``members/<member>/PERSONA.md`` in the team's repository, and ``{persona_file}`` for its path from the workspace.
             repositories: the repositories of its workspace; the team's by default.
             work_item: a work item to lock for the session until its run ends.
             environment: more variables for the agent.
             confine: how the agent is confined; as all agents of this team by default.
             limits: what the agent may use; those of this team's agents hold, too, where these name no other.
+            terminal: the descriptor of a terminal that the agent gets as its standard streams; the member's program runs on it then, also
+                in an interactive session.
             id: the session's id; made here by default.
             progress: called with the progress of each repository.
             identity: more about who works in the session, and on what; see ``values.IDENTITY``.
@@ -198,11 +202,12 @@ class Members:
         """
         self._require_person("start a member's session")
         program = command
-        if program is None and kind != "interactive":
+        if program is None and (kind != "interactive" or terminal is not None):
             program = self._team.commands.get(member, self._team.commands.get(""))
         specs = self._team.repositories if repositories is None else tuple(repositories)
         most = check_limits(limits)
-        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity, confine, most)
+        variables = dict(environment or {})
+        request = StartRequest(member, kind, task, program, specs, work_item, variables, progress, identity, confine, most, terminal)
         return MemberStart(self._team).run(request, id)
 
     def get(self, id: str) -> Life:

@@ -27,10 +27,8 @@ from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.extras import needs
-from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
-from pytest_gittrix.git.tree import entry_at
+from pytest_gittrix.members.conversation.persona import BRAIN, team_file, with_persona
 from pytest_gittrix.members.finalize_record import plain
 from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, check_name
 from pytest_gittrix.os_level.command import check_command, check_level
@@ -44,13 +42,9 @@ from pytest_gittrix.workspaces.multi_repo import (
     Progress,
     RepositorySpec,
     checkout_all,
-    clone_format,
     clone_path,
     hide_credentials,
 )
-
-BRAIN: Final = "brain-prompt.md"
-"""A file of the team's repository, at its root or below ``members/<member>/``, that makes a brain of a loop."""
 
 _SECRET: Final = re.compile(r"https?://[^/@]*@|[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 _SECOND: Final = 10**9
@@ -71,6 +65,7 @@ class StartRequest:
     identity: Mapping[str, str] = field(default_factory=dict)
     confine: str | None = None
     limits: ResourceLimits | None = None
+    terminal: int | None = None
 
     def check(self) -> None:
         """Check the arguments before anything is made.
@@ -85,7 +80,7 @@ class StartRequest:
             check_level(self.confine)
         if self.kind not in KINDS:
             raise InvalidInput(f"{self.kind!r} is no kind of session.", fix=f"Use one of: {', '.join(KINDS)}.")
-        if self.command is None and self.kind != "interactive":
+        if self.command is None and (self.kind != "interactive" or self.terminal is not None):
             raise InvalidInput(
                 f"Nothing says what {self.member} runs.",
                 why=f"A session that is {self.kind} is one run of an agent's program.",
@@ -113,6 +108,12 @@ class StartRequest:
     def _check_protocol(self) -> None:
         if not self.speaks_acp:
             return
+        if self.terminal is not None:
+            raise InvalidInput(
+                f"The command of {self.member} speaks the Agent Client Protocol, and no person could read that.",
+                why="A chat is between a person and a program on one terminal.",
+                fix="Name the program's interactive form; or start it, and send it prompts.",
+            )
         with needs("acp"):
             pass
         if not self.task and self.kind == "loop":
@@ -198,7 +199,9 @@ class MemberStart:
 
     def _planned(self, record: MemberRecord, request: StartRequest) -> Callable[[tuple[CheckedOutRepository, ...]], None]:
         def planned(repositories: tuple[CheckedOutRepository, ...]) -> None:
-            kind = "brain" if request.kind == "loop" and self._has_brain(repositories, request.member) else request.kind
+            with_persona(request.command or (), repositories, self.team.clones, request.member)  # before there is anything to undo
+            brain = request.kind == "loop" and team_file(repositories, self.team.clones, request.member, BRAIN) is not None
+            kind = "brain" if brain else request.kind
             fields: dict[str, Any] = {
                 "task": request.task,
                 "kind": kind,
@@ -219,23 +222,6 @@ class MemberStart:
 
         return planned
 
-    def _has_brain(self, repositories: Sequence[CheckedOutRepository], member: str) -> bool:
-        """Whether the commit of the team's repository that will be checked out has a ``BRAIN`` file for the member."""
-        for one in repositories:
-            if not one.team or one.commit is None:
-                continue
-            clone = clone_path(self.team.clones, one.url)
-            objects = open_objects(Path(clone, "objects"), clone_format(clone, one.commit))
-            try:
-                tree = parse_commit(one.commit, objects.read(one.commit)[1]).tree
-                reading = Trees(objects)
-                return any(entry_at(reading.read, tree, path) for path in (BRAIN, f"members/{member}/{BRAIN}"))
-            except MissingObject:
-                return False
-            finally:
-                objects.close()
-        return False
-
     # The agent ---------------------------------------------------------------------------------------------------------------------
 
     def _launched(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> Life:
@@ -252,7 +238,7 @@ class MemberStart:
         return session.life
 
     def _launch(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> None:
-        command = [*(request.command or ())]
+        command = with_persona(request.command or (), record.multi_repo().repositories, self.team.clones, request.member)
         driver: list[str] = []
         if request.speaks_acp:
             store, stays = self.team.engine.store, session.life.kind != "loop"
@@ -275,6 +261,7 @@ class MemberStart:
             # Repositories of a workspace have their history in the clones.
             readable=[Path(clone_path(self.team.clones, spec.url), "objects") for spec in request.repositories],
             driver=driver,
+            terminal=request.terminal,
         )
 
     def _environment(self, record: MemberRecord, request: StartRequest) -> dict[str, str]:

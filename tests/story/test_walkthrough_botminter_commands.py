@@ -52,7 +52,7 @@ class TestCommands:
         staff.agents.wait_for("up")
         assert [row["session_type"] for row in cli.data("member", "status")] == ["Loop"]
 
-    def test_bm_chat_is_member_start_of_an_interactive_session(self, cli: Cli, staff: Staff) -> None:
+    def test_bm_meetings_is_member_start_of_an_interactive_session(self, cli: Cli, staff: Staff) -> None:
         started(cli, "ada", "--kind", "interactive")
         assert [row["session_type"] for row in cli.data("member", "status")] == ["Interactive"]
 

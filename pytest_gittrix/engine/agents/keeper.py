@@ -67,12 +67,15 @@ def _start(directory: str, requests: int, reports: int) -> tuple[int, int] | Non
     if spec is None:
         clear(directory)
         return None
+    asked = json.loads(spec)
     go, send_go = os.pipe()
     problem_read, problem_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(send_go)
-        _be_agent(json.loads(spec), directory, go, problem_write)
+        _be_agent(asked, directory, go, problem_write)
+    if asked.get("terminal") is not None:
+        os.close(asked["terminal"])
     os.close(go)
     os.close(problem_write)
     started = start_time(pid)
@@ -101,11 +104,7 @@ def _be_agent(spec: dict[str, Any], directory: str, go: int, problems: int) -> N
         os.setsid()
         if os.read(go, 1):
             os.chdir(spec["workspace"])
-            # Open for reading and writing, so that it never finds the end of its input between two writers.
-            os.dup2(os.open(os.path.join(directory, INPUT), os.O_RDWR), 0)
-            output = os.open(os.path.join(directory, OUTPUT), os.O_WRONLY | os.O_APPEND)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            _take_streams(spec, directory)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 with suppress(OSError, ValueError):
                     signal.signal(number, signal.SIG_DFL)
@@ -117,6 +116,27 @@ def _be_agent(spec: dict[str, Any], directory: str, go: int, problems: int) -> N
         os.write(problems, json.dumps({"errno": 0, "text": f"{type(problem).__name__}: {problem}", "file": None}).encode())
     finally:
         os._exit(127)
+
+
+def _take_streams(spec: dict[str, Any], directory: str) -> None:
+    """Take the terminal that the agent was given; or else its input and its output, which are files."""
+    terminal = spec.get("terminal")
+    if terminal is None:
+        # Open for reading and writing, so that it never finds the end of its input between two writers.
+        os.dup2(os.open(os.path.join(directory, INPUT), os.O_RDWR), 0)
+        output = os.open(os.path.join(directory, OUTPUT), os.O_WRONLY | os.O_APPEND)
+        streams = {1: output, 2: output}
+    else:
+        streams = dict.fromkeys((0, 1, 2), terminal)
+    for number, fd in streams.items():
+        os.dup2(fd, number)
+    if terminal is not None:
+        os.close(terminal)
+        if spec["leads"]:
+            import fcntl
+            import termios
+
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _reap(directory: str, agent: int, started: int) -> None:

@@ -105,6 +105,7 @@ class AgentSettings:
         layers: Layers | None = None,
         driver: Sequence[str] = (),
         session: Path | None = None,
+        terminal: int | None = None,
     ) -> AgentProcess:
         """Start an agent.
 
@@ -121,6 +122,7 @@ class AgentSettings:
             driver: a program of this package, with its arguments, that starts the agent itself: it gets the agent's command line, confined
                 as it is to be, behind its own. It is not confined.
             session: the directory of a session that is in use as long as there is something of the agent.
+            terminal: the descriptor of a terminal that it gets as its standard streams, and as its controlling terminal.
 
         Raises:
             InvalidInput: there is no such program or workspace, or a model's key is not set.
@@ -138,7 +140,7 @@ class AgentSettings:
             seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
             place = Place(workspace, home, seen, layers=layers)
             log, limit = directory / NETWORK_LOG, directory / LIMIT
-            launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit)
+            launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit, terminal=terminal is not None)
             argv, variables = launch.argv, launch.environment
         with ExitStack() as held:
             attendance = None if session is None else held.enter_context(Attendance(session))
@@ -150,6 +152,8 @@ class AgentSettings:
                 confirm=lambda owner: confirm(owner, confined),
                 mark=mark,
                 attendance=None if attendance is None else attendance.descriptor,
+                terminal=terminal,
+                leads=confined.level == "off",
             )
             if attendance is not None:
                 attendance.hand_over()

@@ -39,6 +39,8 @@ def start_agent(
     confirm: Callable[[Owner], object] | None = None,
     mark: str | None = None,
     attendance: int | None = None,
+    terminal: int | None = None,
+    leads: bool = True,
 ) -> AgentProcess:
     """Start an agent: a command that leads a new POSIX session and process group.
 
@@ -54,6 +56,8 @@ def start_agent(
         mark: the value of that variable, which no other agent has; a random one by default. By one of ``make_mark`` the engine knows
             the agent, and refuses it what only a person decides.
         attendance: an open file whose lock shows that the agent runs; its keeper holds that too, and touches the file at the end.
+        terminal: the descriptor of a terminal that it gets as its standard streams, in the place of that file and of ``send``.
+        leads: whether the terminal is its controlling one; a launcher gives it to the program that it confines.
 
     Raises:
         InvalidInput: there is no such program or workspace, the directory is there already, or a text has a null byte.
@@ -76,6 +80,8 @@ def start_agent(
         "executable": find_program(command[0], working_dir, environment.get("PATH", os.defpath)),
         "environment": {**environment, MARK: mark},
         "workspace": working_dir,
+        "terminal": terminal,
+        "leads": leads,
     }
     _make_files(files)
     try:
@@ -108,7 +114,7 @@ class _Starting:
                 bufsize=0,
                 env={**_keeper_environment(os.environ), MARK: self.mark},
                 cwd="/",
-                pass_fds=self.attendance,
+                pass_fds=[*self.attendance, *(() if self.spec["terminal"] is None else (self.spec["terminal"],))],
             )
         except OSError as problem:
             raise self._refused(f"its keeper could not be started: {problem.strerror}") from problem

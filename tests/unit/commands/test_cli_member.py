@@ -47,6 +47,25 @@ def test_start_prints_the_id_and_the_workspace_and_its_agent_goes_on(cli: Cli, s
     assert shown.lines[1].split() == ["ada", id_, "loop", "Active", str(record["agent_pid"]), "<1m", "off", "mend", "it"]
 
 
+def test_a_chat_needs_a_terminal_and_a_program_that_a_person_can_read(cli: Cli, staff: Staff) -> None:
+    refused = cli.error("member", "chat", "ada")
+
+    assert (refused["code"], "no terminal to talk on" in refused["message"]) == ("CAPABILITY_MISSING", True)
+    assert cli.data("member", "list") == []
+
+
+def test_a_member_whose_program_is_interactive_is_not_started_silently_without_it(cli: Cli, staff: Staff) -> None:
+    with (cli.home / "team.toml").open("a") as team:
+        team.write('[members.cleo]\nkind = "interactive"\ncommand = ["cat"]\n[members.dora]\nkind = "interactive"\n')
+    refused = cli.error("member", "start", "cleo")
+
+    assert (refused["code"], "gittrix member chat cleo" in refused["message"]) == ("INVALID_INPUT", True)
+    assert [cli.data("member", "start", *more)["agent_pid"] for more in (("cleo", "--kind", "interactive"), ("dora",))] == [None, None]
+    with_command = cli("member", "start", "cleo", "--json", "--", "sleep", "600")
+    assert with_command.envelope["data"]["agent_pid"] is not None
+    cli.ok("member", "stop", with_command.envelope["data"]["session_id"], "--force")
+
+
 @pytest.mark.parametrize(
     ("recorded", "said"),
     [("off", "not confined"), ("jail(bwrap)", "no network"), ("jail(bwrap, network all)", ""), ("", "")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.git import link
 from support.members import Crew
 
 from pytest_gittrix import points
@@ -311,3 +313,42 @@ def test_another_engine_leaves_a_start_alone_that_is_under_way(crew: Crew) -> No
 
     assert seen == ["creating"]
     assert crew.members.get(life.id).state == "active"
+
+
+@pytest.mark.parametrize(
+    ("files", "seen"),
+    [
+        ({"PERSONA.md": "all", "members/alice/PERSONA.md": "al\nice"}, ["al\nice", "team/members/alice/PERSONA.md"]),
+        ({"PERSONA.md": "all", "members/bob/PERSONA.md": "bob"}, ["all", "team/PERSONA.md"]),
+    ],
+)
+def test_a_command_gets_the_persona_of_its_member(crew: Crew, files: dict[str, str], seen: list[str]) -> None:
+    crew.team.commit(files)
+    writes = "import json, sys; json.dump([sys.argv[1][2:-1], sys.argv[2], open(sys.argv[2]).read()], open('seen', 'w'))"
+    life = crew.start(command=[sys.executable, "-c", writes, "<<{persona}>", "{persona_file}"])
+    crew.wait_gone(life.id)
+
+    assert json.loads((crew.workspace(life.id) / "seen").read_text()) == [*seen, seen[0]]
+    assert "{persona_file}" in next(event.data["command"] for event in crew.events(life.id) if event.type == "agent.launched")
+
+
+@pytest.mark.parametrize("files", [{}, {"members/bob/PERSONA.md": "bob"}])
+def test_a_command_whose_member_has_no_persona_is_refused_and_leaves_nothing(crew: Crew, files: dict[str, str]) -> None:
+    if files:
+        crew.team.commit(files)
+    with pytest.raises(InvalidInput, match="no persona of alice"):
+        crew.start(command=["cat", "{persona}"])
+    assert crew.members.list() == []
+
+
+def test_a_persona_that_is_a_link_is_none(crew: Crew) -> None:
+    crew.team.commit({"PERSONA.md": link("/etc/passwd")})
+    with pytest.raises(InvalidInput, match="no persona of alice"):
+        crew.start(command=["cat", "{persona}"])
+
+
+def test_a_program_of_the_protocol_gets_no_terminal(crew: Crew) -> None:
+    with pytest.raises(InvalidInput, match="no person could read that"):
+        crew.start(kind="interactive", command=["acp:cat"], task="go", terminal=0)
+    with pytest.raises(InvalidInput, match="Nothing says what alice runs"):
+        crew.start(kind="interactive", terminal=0)

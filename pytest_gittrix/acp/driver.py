@@ -36,8 +36,8 @@ _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); from pytest_gittrix.acp.driver import main; sys.exit(main(sys.argv[2], sys.argv[3:]))"
 )
 _LARGEST_READ: Final = 1 << 16
-_WHOLE: Final = "\x1e"
-"""What a line of a driver's input begins with that is a prompt of several lines, as JSON (RFC 7464)."""
+_LOOK: Final = 0.3
+"""Seconds between two looks at a log for prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Drive:
         workspace: its workspace.
         task: the first prompt; empty for none.
         stays: whether the agent stays after that, for further prompts.
+        after: the event of the session behind which its prompts (``prompt.queued``) are for this agent.
     """
 
     store: str
@@ -59,6 +60,7 @@ class Drive:
     workspace: str
     task: str
     stays: bool
+    after: int = -1
 
     @property
     def argv(self) -> list[str]:
@@ -101,7 +103,7 @@ async def _run(drive: Drive, argv: Sequence[str]) -> str:
     launched, log = Launch([*argv], dict(os.environ), directory=Path(drive.workspace)), MemberLog.of(drive)
     try:
         async with conversation(lambda: start_wrapped(launched), log, drive.workspace) as agent:
-            async for prompt in _prompts(drive):
+            async for prompt in _prompts(drive, log):
                 reason = CANCELLED
                 reason = await take_turn(log, agent, prompt)
     except asyncio.CancelledError:  # asked to end
@@ -141,8 +143,10 @@ async def take_turn(log: MemberLog, agent: AcpAgent, prompt: str) -> str:
     return reason
 
 
-async def _prompts(drive: Drive) -> AsyncIterator[str]:
-    """The task, and then each line of standard input, as they come."""
+async def _prompts(drive: Drive, log: MemberLog) -> AsyncIterator[str]:
+    """The task, and then each prompt that the log or standard input gets, as they come."""
+    from pytest_gittrix.aio.threads import in_thread
+
     if drive.task:
         yield drive.task
     if not drive.stays:
@@ -157,27 +161,18 @@ async def _prompts(drive: Drive) -> AsyncIterator[str]:
             begun[:] = piece
 
     loop.add_reader(0, take)
+    heard = drive.after
     try:
         while True:
-            if prompt := _prompt_of((await lines.get()).decode("utf-8", "replace")):
+            for seq, prompt in await in_thread(partial(log.queued, heard)):
+                heard = seq
                 yield prompt
+            with suppress(TimeoutError):
+                line = await asyncio.wait_for(lines.get(), _LOOK)
+                if prompt := line.decode("utf-8", "replace").strip():
+                    yield prompt
     finally:
         loop.remove_reader(0)
-
-
-def as_prompt(text: str) -> str:
-    """A prompt of any text as a line of a driver's input."""
-    return f"{_WHOLE}{json.dumps(text)}\n"
-
-
-def _prompt_of(line: str) -> str:
-    """The prompt in a line of a driver's input; empty for none."""
-    if not line.startswith(_WHOLE):
-        return line.strip()
-    try:
-        return str(json.loads(line.removeprefix(_WHOLE)))
-    except ValueError:
-        return line.strip()
 
 
 class MemberLog:
@@ -185,6 +180,7 @@ class MemberLog:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._size = -1  # of the log, when it was last read for prompts
         self._lease: Lease | None = None  # the right to run a turn, while one runs
 
     @classmethod
@@ -204,6 +200,15 @@ class MemberLog:
         plain = normalised(data)
         with self._recorder.working("record", "agent", marks=False):
             return self._recorder.append(check_recordable(type, plain), plain, actor="agent")
+
+    def queued(self, after: int) -> list[tuple[int, str]]:
+        """The prompts that were stored behind an event, in their order, each with its number; none if the log is as it was before."""
+        size = self._recorder.log.path.stat().st_size
+        if size == self._size:
+            return []
+        events = self._recorder.log.twin().read()
+        self._size = size
+        return [(event.seq, str(event.data["text"])) for event in events if event.type == "prompt.queued" and event.seq > after]
 
     def begin_turn(self) -> str:
         """Store that a turn starts; gives its name. Raises as ``UserSession.begin_turn``."""

@@ -26,6 +26,7 @@ KINDS: Final = ("loop", "interactive", "brain")
 EXAMPLES = {
     "member start": ["gittrix member start ada", "gittrix member start ada --work-item td-7 --task 'the parser' -- claude -p go"],
     "member chat": ["gittrix member chat ada", "gittrix member chat ada -- claude --append-system-prompt '{persona}'"],
+    "member send": ["gittrix member send 4f1c09aa 'the build is red'"],
     "member stop": ["gittrix member stop 4f1c09aa", "gittrix member stop --member ada", "gittrix member stop --all --force"],
     "member status": ["gittrix member status"],
     "member list": ["gittrix member list", "gittrix member list --member ada --json"],
@@ -61,6 +62,9 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     talking.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
     context.confine_options(talking)
     _team(talking)
+    sending = add("send", send, "send a text to a member's agent: a prompt, or a line of its input", of_session=True)
+    sending.add_argument("text", metavar="TEXT", help="what to tell it")
+    _team(sending)
     stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
     stopping.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning")
     _member(stopping, "every session of this member")
@@ -174,6 +178,14 @@ def _status_of(life: Life) -> int:
     if agent is None or (agent.code is None and agent.signal is None):
         return 1
     return 128 + agent.signal if agent.code is None and agent.signal is not None else agent.code or 0
+
+
+def send(options: Namespace) -> CommandResult:
+    """Send a text to a session's agent."""
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        context.members(gittrix, options).send(id_, options.text)
+    return CommandResult({"session_id": id_, "sent": True}, text_of([f"sent to {id_}"]))
 
 
 def stop(options: Namespace) -> CommandResult:

@@ -76,11 +76,12 @@ class Repository(_Part):
 
 
 class MemberPart(_Part):
-    """What a member runs: a command, the kind of its sessions unless said otherwise, and variables for it."""
+    """What a member runs: a command, the kind of its sessions unless said otherwise, and variables for it; and what a brain hears of."""
 
     command: Command | None = None
     kind: Literal["loop", "interactive", "brain"] = "loop"
     environment: Environment = Field(default_factory=dict)
+    hears: list[Literal["members", "forge", "inbox"]] = ["members", "forge", "inbox"]
 
 
 class Retention(_Part):

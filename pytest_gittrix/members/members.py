@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pytest_gittrix.backends.forge.protocol import Topics
 from pytest_gittrix.clock.clock import Timer
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import ModelEndpoint
@@ -21,10 +22,11 @@ from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
 from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
-from pytest_gittrix.engine.operations.validation import check_paths
+from pytest_gittrix.engine.operations.validation import check_paths, check_text
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
 from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials, issue_opener
+from pytest_gittrix.members.hearing import Hearing, send
 from pytest_gittrix.members.inspection import Inspection, RepositoryState
 from pytest_gittrix.members.record import RUNNING, Team, check_name
 from pytest_gittrix.members.start import MemberStart, StartRequest
@@ -127,6 +129,7 @@ class Members:
             locks,
             tuple(check_paths(allow_secrets, "allow_secrets")),
         )
+        self._hearing = Hearing(self._team, forge if isinstance(forge, Topics) else None)
         self._end = MemberEnd(self._team)
         self._cleanup = MemberCleanup(self._team)
 
@@ -248,6 +251,35 @@ class Members:
         """The process of a session's agent, dead or alive; None if none was started. Raises as ``get``."""
         record = self._team.record(id)
         return record.process(record.life())
+
+    def send(self, id: str, text: str) -> None:
+        """Send a text to a session's agent: as a prompt, if it speaks the Agent Client Protocol, or else as a line of its input.
+
+        A prompt is stored first, and the agent takes prompts in their order, each once, whatever happens to this process.
+
+        Raises:
+            InvalidInput: ``text`` is no text, the agent takes no prompts, or as ``get``.
+            AdapterUnavailable: no process of the agent reads; the text is recorded.
+            SessionNotFound, LogDamaged: as ``get``.
+            PersonRequired: an agent's process asks.
+        """
+        self._require_person("send to a session")
+        send(self._team, id, check_text(text, "text"))
+
+    def hear(self, sources: Mapping[str, Sequence[str]] | None = None) -> builtins.list[str]:
+        """Look once for events that brains hear of, and give them those as prompts, in their order and each once.
+
+        Events are the ends of other members' sessions, the issues and pull requests that are opened at the forge and what becomes of them,
+        and the files that are put into ``<home>/inbox/<member>/``. A daemon calls this all the time. Errors are announced as
+        ``engine.error``.
+
+        Args:
+            sources: which of ``members``, ``forge`` and ``inbox`` a member hears, by member; all by default.
+
+        Returns:
+            The id of a session for each prompt.
+        """
+        return self._hearing.look(sources or {})
 
     # Ends --------------------------------------------------------------------------------------------------------------------------
 

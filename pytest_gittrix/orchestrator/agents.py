@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.acp.driver import PREFIX, Drive, as_prompt
+from pytest_gittrix.acp.driver import PREFIX, Drive
 from pytest_gittrix.confine.command import Confinement, level_of
 from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
@@ -82,7 +82,8 @@ class Agents:
             with needs("acp"):
                 pass
             store = self.board.engine.store
-            driver = Drive(str(store.root), store.durability, observed.id, str(workspace), prompt or "", stays=True).argv
+            after = observed.events[-1].seq
+            driver = Drive(str(store.root), store.durability, observed.id, str(workspace), prompt or "", stays=True, after=after).argv
             command[0] = command[0].removeprefix(PREFIX)
         environment = {**self._environment(observed), **plugin.environment(workspace)}
         return self.board.agents.at(confine, limits).start(
@@ -190,9 +191,19 @@ class Agents:
         return not stopped.idle
 
     def send(self, observed: ObservedSession, text: str) -> None:
-        """Write a line, or a prompt, to a session's agent. Raises AdapterUnavailable if no process of it reads."""
-        line = as_prompt(text) if self.speaks_acp(observed) else text if text.endswith("\n") else f"{text}\n"
-        self.process(observed).send(line)
+        """Give a session's agent a text: as a prompt that its driver takes from the log, or as a line that is recorded first.
+
+        Raises:
+            AdapterUnavailable: no process of it reads.
+        """
+        if not self.speaks_acp(observed):
+            self.board.engine.get_session(observed.id).record("user_message", {"text": text})
+            self.process(observed).send(text if text.endswith("\n") else f"{text}\n")
+            return
+        if self.process(observed).observe().state != "alive":
+            raise AdapterUnavailable(f"The agent of session {observed.id} reads nothing any more.", fix="Restore the session.")
+        with self.board.locked(observed.project, observed.id):
+            self.board.append(observed.id, ("prompt.queued", {"text": text, "source": "person"}))
 
     def _last(self, id: str) -> int:
         return max(agent_directories(self.board.engine.store.directory(id)), default=0)

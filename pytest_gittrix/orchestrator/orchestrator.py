@@ -299,10 +299,7 @@ class Orchestrator:
         """
         self._require_person_or_orchestrator("send to a session")
         message = check_text(text, "text")
-        observed = self._awake(id)
-        if not self._agents.speaks_acp(observed):  # its driver records what it prompts
-            self._board.engine.get_session(id).record("user_message", {"text": message})
-        self._agents.send(observed, message)
+        self._agents.send(self._awake(id), message)
 
     def cleanup(self, *, project_id: str | None = None, dry_run: bool = False, ended: bool = False) -> Cleaned:
         """Kill and purge the sessions whose pull request is merged or closed, whose issue is completed, or whose agent has ended.

@@ -61,6 +61,12 @@ class CleanUp(Sent):
     dry_run: bool = False
 
 
+class Said(Sent):
+    """Send a text to a member's agent."""
+
+    text: str
+
+
 class Lock(Sent):
     """Ask for a work item."""
 

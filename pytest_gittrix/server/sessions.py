@@ -20,7 +20,20 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, PersonRequired, Se
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.server.responses import FAILURES, Conflict, done, failed
-from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
+from pytest_gittrix.server.schema import (
+    Acquired,
+    Answered,
+    CleanUp,
+    Failed,
+    Lock,
+    OneSession,
+    Said,
+    Sessions,
+    Start,
+    Started,
+    Stop,
+    StopMany,
+)
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.views import botminter
 
@@ -142,6 +155,13 @@ def routes(daemon: Daemon) -> APIRouter:
         reason = report.failed.get(id)
         archive = report.archived.get(id)
         return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason, archive=archive)
+
+    @api.post("/{id}/send", response_model=Answered)
+    def send(id: str, body: Said) -> Response:
+        """Send a text to a session's agent: a prompt, or a line of its input."""
+        life_of(daemon, id)
+        members.send(id, body.text)
+        return done(session_id=id, sent=True)
 
     @api.post("/{id}/locks", response_model=Acquired)
     def lock(id: str, body: Lock) -> Response:

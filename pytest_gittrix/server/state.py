@@ -174,6 +174,7 @@ class Daemon:
         while not self._stopping.wait(WATCH):
             if isinstance(clock := self.engine.clock, FileClock):
                 self._requests.do("timers", partial(self._run_timers, clock))
+            self._requests.do("hear", self._hear)
             try:
                 gone = self.members.exited()
             except Exception as problem:  # noqa: BLE001  (this thread must go on, or no ended agent would be noticed)
@@ -183,6 +184,13 @@ class Daemon:
             for id_ in gone:
                 if not self._finishing.rests(id_):
                     self._finish(id_)
+
+    def _hear(self) -> None:
+        """Give brains what happened as prompts."""
+        try:
+            self.members.hear({name: one.hears for name, one in self.team.members.items()})
+        except Exception as problem:  # noqa: BLE001  (the next look tries again)
+            self._complain(f"events cannot be heard: {_first_line(problem)}")
 
     def _run_timers(self, clock: FileClock) -> None:
         """Run the timers that have fallen due on a test's clock file; any other clock runs its own."""

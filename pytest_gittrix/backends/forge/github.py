@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 from pytest_gittrix.backends.forge.http_client import Json, Patience, RestClient
@@ -20,9 +21,11 @@ from pytest_gittrix.backends.forge.protocol import (
     ForgeUnavailable,
     Issue,
     PrFilter,
+    PrState,
     PullRequest,
     Review,
     ReviewFacts,
+    Topic,
     Verdict,
     check_pr_filter,
 )
@@ -168,6 +171,11 @@ class GitHubForge:
         request = {"title": title, "body": body, "labels": list(labels)}
         return self._change("POST", "/issues", request, lambda data: Issue(int(data["number"]), str(data["html_url"]), str(data["title"])))
 
+    def topics(self) -> list[Topic]:
+        """The hundred issues and pull requests that changed last."""
+        query = {"state": "all", "sort": "updated", "direction": "desc", "per_page": _PER_PAGE}
+        return [topic for page in islice(self._rest.pages(f"{self._path}/issues", query), 1) for topic in self._parse(_topics, page)]
+
     def comment(self, number: int, body: str) -> Comment:
         """Comment on an issue or a pull request, once; as with ``create_issue``."""
         path = f"/issues/{_number(number)}/comments"
@@ -220,6 +228,18 @@ def _pull(data: Json) -> PullRequest:
 
 def _pulls(data: Json) -> list[PullRequest]:
     return [_pull(one) for one in _list(data)]
+
+
+def _topics(data: Json) -> list[Topic]:
+    return [_topic(one) for one in _list(data)]
+
+
+def _topic(data: Json) -> Topic:
+    pull = data.get("pull_request")
+    merged = pull is not None and pull.get("merged_at") is not None
+    state = "merged" if merged else "open" if data["state"] == "open" else "closed"
+    body = str(data.get("body") or "")
+    return Topic(int(data["number"]), str(data["html_url"]), str(data["title"]), body, cast("PrState", state), pull is not None)
 
 
 def _runs(data: Json) -> list[Check]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 
@@ -155,6 +155,26 @@ class Comment:
 
     id: int
     url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """An issue or a pull request, in a list of what is new."""
+
+    number: int
+    url: str
+    title: str
+    body: str
+    state: PrState
+    is_pull: bool
+
+
+@runtime_checkable
+class Topics(Protocol):
+    """A forge that lists what is new."""
+
+    def topics(self) -> list[Topic]:
+        """The issues and pull requests that changed last, of any state, at most a hundred. Raises as the methods of ``Forge``."""
 
 
 class Forge(Protocol):

@@ -90,6 +90,12 @@ _SESSION: Mapping[str, Kind] = {
     "turn.ended": _kind(
         "A turn is over (status is done, failed, interrupted, or lost with the process it ran in).", "turn status", optional="reason"
     ),
+    "prompt.queued": _kind(
+        "A prompt waits for the agent; source says where it came from, and no other prompt of the session has its key.",
+        "text source",
+        optional="key",
+    ),
+    "hearing.began": _kind("The agent hears of what is new at source from here on: of what has a number above after.", "source after"),
     "durable.moved": _kind("A ref of durable moved and no promotion moved it.", "ref old new"),
     "log.recovered": _kind("The torn end of the log, left by a killed writer, was cut off.", "dropped_bytes"),
 }

@@ -376,6 +376,8 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(CONVERSATION, Rule(_ACTIVE, use=True)),
     "tool_call": Rule(_ACTIVE, use=True, apply=_called),
     "tool_result": Rule(_ACTIVE, use=True, apply=_answered),
+    "prompt.queued": Rule(_ACTIVE, use=True),
+    "hearing.began": Rule(_ANY),
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
     "life.moved": Rule(_ACTIVE, apply=_moved),

@@ -388,6 +388,10 @@ def _statuses(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str]
     return forge.paged(found, query, path, below="statuses")
 
 
+def _list_issues(forge: ForgeServer, _match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> HttpAnswer:
+    return forge.paged(forge.state.topics_json(forge.web), query, path)
+
+
 def _open_issue(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> HttpAnswer:
     return HttpAnswer.of(forge.state.issue_json(forge.state.open_issue(body), forge.web), 201)
 
@@ -406,6 +410,7 @@ _ROUTES: Final[tuple[tuple[str, str, Serve], ...]] = (
     ("GET", "REPO/pulls/([0-9]+)/reviews", _reviews),
     ("GET", "REPO/commits/([^/]+)/check-runs", _check_runs),
     ("GET", "REPO/commits/([^/]+)/status", _statuses),
+    ("GET", "REPO/issues", _list_issues),
     ("POST", "REPO/issues", _open_issue),
     ("POST", "REPO/issues/([0-9]+)/comments", _comment),
 )

@@ -274,6 +274,13 @@ class ForgeState:
             "html_url": f"{web}/{self.name}/issues/{issue.number}",
         }
 
+    def topics_json(self, web: str) -> list[Json]:
+        """Return all issues and pull requests as JSON, newest first, as GitHub lists them together."""
+        pulls = [self.pull_json(self.updated(pull), web, whole=False) for pull in self.pulls.values()]
+        marked = [{**pull, "pull_request": {"merged_at": pull["merged_at"]}} for pull in pulls]
+        issues = [self.issue_json(issue, web) for issue in self.issues.values()]
+        return sorted([*marked, *issues], key=lambda one: int(one["number"]), reverse=True)
+
     @staticmethod
     def run_json(number: int, name: str, state: str, web: str) -> Json:
         """Return a check run as JSON."""

@@ -74,6 +74,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "turn.started": {"turn": "t1", "runs": "process"},
     "turn.ended": {"turn": "t1", "status": "done"},
     **{type: {key: f"some {key}" for key in sorted(kind.required)} for type, kind in CONVERSATION.items()},
+    "prompt.queued": {"text": "go on", "source": "inbox", "key": "k"},
+    "hearing.began": {"source": "forge", "after": 7},
     "durable.moved": {"ref": "refs/heads/main", "old": "b" * 40, "new": "f" * 40},
     "log.recovered": {"dropped_bytes": 3},
     "runtime.observed": {"state": "alive", "pid": 7, "start_time": 1, "source": "process"},

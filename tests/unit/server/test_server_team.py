@@ -114,7 +114,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("[members.ada]\nkind = 'robot'", r"members\.ada\.kind: .*'loop', 'interactive' or 'brain'.*'robot'"),
         ("[members.ada]\ncommand = []", r"members\.ada\.command: "),
         ("[members.ada]\ncommand = 'claude'", r"members\.ada\.command: .*list.*'claude'"),
-        ("[members.ada]\nkin = 'loop'", r"members\.ada\.kin: no such key; there are: command, environment, kind"),
+        ("[members.ada]\nkin = 'loop'", r"members\.ada\.kin: no such key; there are: command, environment, hears, kind"),
         ("[members.ada]\nenvironment = { 'A=B' = 'c' }", r"members\.ada\.environment"),
         ("[retention]\nloop_brain = '2 weeks'", r"retention\.loop_brain: '2 weeks' is not an age.*48h"),
         ("[retention]\nloop_brain = 48", r"retention\.loop_brain: 48 is not an age"),

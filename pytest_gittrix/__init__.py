@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gittrix import old_addresses
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
@@ -52,8 +51,6 @@ __all__ = [
     "unfinished_work",
 ]
 
-
-old_addresses.install()
 
 __getattr__ = door(
     __name__,

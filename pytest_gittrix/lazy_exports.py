@@ -13,13 +13,12 @@ from importlib import import_module
 from typing import Any
 
 
-def door(package: str, modules: Mapping[str, Sequence[str]], *, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def door(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Make the ``__getattr__`` of a package that leads to other modules.
 
     Args:
         package: the package's own name, ``__name__``.
         modules: the names that each module gives, by the module's name.
-        renamed: the name of today, by an earlier one that still works. The first use warns.
 
     Returns:
         The function, to be assigned at the package's module level.
@@ -27,15 +26,9 @@ def door(package: str, modules: Mapping[str, Sequence[str]], *, renamed: Mapping
     homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
-        if renamed is not None and name in renamed:
-            from pytest_gittrix.old_names import warn_of
-
-            warn_of(f"{package}.{name}", renamed[name])
-            value = load(renamed[name])
-        elif name in homes:
-            value = getattr(import_module(homes[name]), name)
-        else:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

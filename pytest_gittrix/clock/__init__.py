@@ -32,5 +32,4 @@ __getattr__ = door(
         "pytest_gittrix.clock.freeze": ("process_freeze",),
         "pytest_gittrix.clock.timers": ("Timer",),
     },
-    renamed={"EPOCH": "CLOCK_START"},
 )

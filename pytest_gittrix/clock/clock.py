@@ -22,7 +22,6 @@ from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, append_move, faketi
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.monotonic import pause, real_wall_ns
 
 __all__ = ["CLOCK_START", "Clock", "FrozenClock", "SystemClock", "Timer"]
@@ -99,7 +98,6 @@ class FrozenClock:
 
     resolution = timedelta(0)
 
-    @renamed(epoch="clock_start")
     def __init__(self, clock_start: datetime = CLOCK_START, *, separate_files: bool = True) -> None:
         self._now = _since_1970(ns_of(clock_start))
         self._elapsed = 0

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.run import Progress as Progress
     from pytest_gittrix.evals.runs.run import Summary as Summary
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
-    from pytest_gittrix.evals.runs.toolbox import Desk as Desk
     from pytest_gittrix.evals.runs.toolbox import Toolbox as Toolbox
 
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.evals.runs.toolbox": ("Desk", "Toolbox"),
+        "pytest_gittrix.evals.runs.toolbox": ("Toolbox",),
         "pytest_gittrix.evals.runs.run": (
             "Options",
             "Progress",

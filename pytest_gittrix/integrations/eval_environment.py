@@ -19,7 +19,6 @@ from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code, run_while_live
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.integrations.files import SandboxFiles
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
@@ -86,7 +85,6 @@ class EvalEnvironment:
         self._record = record
 
     @classmethod
-    @renamed(epoch="clock_start")
     def open(
         cls,
         task: str = "Improve the project",

@@ -7,18 +7,16 @@ by its name, ``pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment``.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import required
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
-from pytest_gittrix.old_names import names_of_today
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The first line of output by which an agent submits its work."""
@@ -54,11 +52,6 @@ class GittrixEnvironmentConfig(BaseModel):
     env: dict[str, str] = {}
     timeout: float = 30
     directory: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_of_today(cls, given: Any) -> Any:
-        return names_of_today(given, {"epoch": "clock_start"}) if isinstance(given, Mapping) else given
 
 
 class GittrixEnvironment:

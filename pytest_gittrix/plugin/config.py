@@ -6,7 +6,6 @@ this module in every run, so it imports little.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -45,7 +44,6 @@ class Option(NamedTuple):
         choices: the values it takes, where they can be listed.
         repeatable: whether it takes several values: as several flags, in one variable, or as lines of the configuration.
         switch: whether the flag takes no value and means ``yes``.
-        old: an earlier name, which works in all three places too.
         separator: what stands between several values in a variable: as in PATH by default.
     """
 
@@ -55,7 +53,6 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     switch: bool = False
-    old: str = ""
     separator: str = os.pathsep
 
     @property
@@ -78,14 +75,9 @@ class Option(NamedTuple):
         """The name in Python."""
         return self.name.replace("-", "_")
 
-    @property
-    def names(self) -> tuple[Option, ...]:
-        """The option under each of its names, that of today first."""
-        return (self, self._replace(name=self.old, old="")) if self.old else (self,)
-
 
 OPTIONS: Final = (
-    Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone", old="epoch"),
+    Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone"),
     Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
     Option(
         "autojump", "no", "whether sleeps of a test whose process is frozen move its clock instead of waiting", ("no", "yes"), switch=True
@@ -140,15 +132,11 @@ OPTIONS: Final = (
 
 
 class Setting(NamedTuple):
-    """The value of an option as text, and where it was found. Several values are on a line each.
-
-    ``renamed`` is the earlier name that it was given under and the name of today; None if it was given under that.
-    """
+    """The value of an option as text, and where it was found. Several values are on a line each."""
 
     option: Option
     text: str
     origin: str
-    renamed: tuple[str, str] | None = None
 
     @property
     def given(self) -> bool:
@@ -227,60 +215,35 @@ def add_options(parser: pytest.Parser) -> None:
             takes = {"action": "store_const", "const": "yes"}
         group.addoption(option.flag, dest=option.ini, default=None, help=text, **takes)
         parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
-        for earlier in option.names[1:]:
-            group.addoption(earlier.flag, dest=earlier.ini, default=None, help=argparse.SUPPRESS, **takes)
-            parser.addini(earlier.ini, f"an earlier name of {option.ini}", default=None)
     group.addoption(
         "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
     )
 
 
 def settings(config: pytest.Config) -> Iterator[Setting]:
-    """Every option with its value as given, in the order of ``OPTIONS``.
-
-    Raises:
-        pytest.UsageError: an option was given under its earlier name and under that of today, in one place.
-    """
+    """Every option with its value as given, in the order of ``OPTIONS``."""
     for option in OPTIONS:
-        given = [*_given(option, config)]
-        names = {setting.origin.partition(" ")[0] for setting in given}
-        for setting in given:
-            if setting.renamed is not None and setting.renamed[1] in names:
-                from pytest_gittrix.old_names import given_twice
-
-                raise pytest.UsageError(str(given_twice(*setting.renamed)))
-        yield given[0] if given else Setting(option, option.default, "default")
+        yield next(_given(option, config), Setting(option, option.default, "default"))
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Setting]:
     """Each value that an option was given, the one that counts first."""
-    for name in option.names:
-        if (text := config.getoption(name.ini, None)) is not None:
-            found = "\n".join(text) if option.repeatable else str(text)
-            yield Setting(option, found, name.flag, None if name is option else (name.flag, option.flag))
-    for name in option.names:
-        if text := os.environ.get(name.variable):
-            found = text.replace(option.separator, "\n") if option.repeatable else text
-            yield Setting(option, found, name.variable, None if name is option else (name.variable, option.variable))
+    if (text := config.getoption(option.ini, None)) is not None:
+        yield Setting(option, "\n".join(text) if option.repeatable else str(text), option.flag)
+    if text := os.environ.get(option.variable):
+        yield Setting(option, text.replace(option.separator, "\n") if option.repeatable else text, option.variable)
     where = config.inipath.name if config.inipath else "-o"
-    for name in option.names:
-        if text := config.getini(name.ini):
-            yield Setting(option, str(text), f"{name.ini} in {where}", None if name is option else (name.ini, option.ini))
+    if text := config.getini(option.ini):
+        yield Setting(option, str(text), f"{option.ini} in {where}")
 
 
 def resolve(config: pytest.Config) -> GittrixConfig:
-    """Read and check every option. One that was given under an earlier name is warned of.
+    """Read and check every option.
 
     Raises:
         pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
     """
-    found = [*settings(config)]
-    for setting in found:
-        if setting.renamed is not None:
-            from pytest_gittrix.old_names import message
-
-            config.issue_config_time_warning(DeprecationWarning(message(*setting.renamed)), stacklevel=2)
-    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in found})
+    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
 
 
 def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
@@ -515,8 +478,6 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "task": ((str,), "a text"),
     "model": ((str,), f'"tape", the path of one that ends in .jsonl, or one of {", ".join(MODELS)}'),
 }
-_OLD_NAMES: Final = {"epoch": "clock_start"}
-_WARNED: Final = pytest.StashKey[set[str]]()
 OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump", "model"})
 """The arguments of the marker that are not those of ``World.open``."""
 SOURCES: Final = frozenset({"files", "history", "repository"})
@@ -537,30 +498,13 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
         if mark.args:
             _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
         nearer = merged.keys() | (SOURCES if merged.keys() & SOURCES else set())
-        for name, value in _under_names_of_today(item, mark.kwargs).items():
+        for name, value in mark.kwargs.items():
             _check_argument(item, name, value)
             if name not in nearer:
                 merged[name] = value
     if isinstance(merged.get("clock_start"), str | datetime):
         merged["clock_start"] = _instant(item, merged["clock_start"])
     return {name: value for name, value in merged.items() if value is not None}
-
-
-def _under_names_of_today(item: pytest.Item, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one marker. Of each earlier name a test is warned once, however many fixtures ask for its arguments."""
-    found = dict(given)
-    for old in _OLD_NAMES.keys() & given.keys():
-        from pytest_gittrix.old_names import given_twice, message
-
-        new = _OLD_NAMES[old]
-        if new in given:
-            _fail(item, f"was given both {new} and {old}", given_twice(old, new).fix)
-        warned = item.stash.setdefault(_WARNED, set())
-        if old not in warned:
-            warned.add(old)
-            item.warn(DeprecationWarning(message(old, new)))
-        found[new] = found.pop(old)
-    return found
 
 
 class Freezing(NamedTuple):

@@ -16,7 +16,6 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import InvalidInput, did_you_mean
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.plugin.config import OF_THE_TEST, SOURCES
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.templates import Templates
@@ -88,7 +87,6 @@ class Worlds:
     def __repr__(self) -> str:
         return "gittrix_worlds"  # Hypothesis shows it among the arguments of a failing example
 
-    @renamed(epoch="clock_start")
     @contextmanager
     def open(self, /, **arguments: Any) -> Iterator[World]:
         """One fresh world, closed and removed when the block ends. If the block raises, its world stays for the report.
@@ -110,7 +108,6 @@ class Worlds:
             if opened is not None and not self._keep_all:
                 self._keep_only_failed(opened)
 
-    @renamed(epoch="clock_start")
     def create(self, name: str, /, **arguments: Any) -> World:
         """Create a world in a fresh directory.
 

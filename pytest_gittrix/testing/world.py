@@ -17,7 +17,6 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.testing.local_variables import GitVariables, withheld
@@ -58,7 +57,6 @@ class World(Place):
         self.races: list[Race] = []
 
     @classmethod
-    @renamed(epoch="clock_start")
     def open(
         cls,
         path: str | os.PathLike[str] | None = None,

@@ -46,37 +46,6 @@ def test_every_argument_reaches_the_fixtures(run: Run) -> None:
     run(source).assert_outcomes(passed=1)
 
 
-def test_an_argument_is_heeded_under_its_earlier_name_with_a_warning_at_the_test(run: Run) -> None:
-    source = """
-        import pytest
-
-        @pytest.mark.gittrix(epoch="2031-02-03T04:05:06Z")
-        def test_it(gittrix_clock, gittrix_durable, gittrix_worlds):
-            assert gittrix_clock.now().year == 2031
-            with pytest.warns(DeprecationWarning, match="epoch is called clock_start today"):
-                with gittrix_worlds.open(epoch=gittrix_clock.now()) as world:
-                    assert world.clock.now().year == 2031
-    """
-    result = run(source)
-
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*test_it.py:*: DeprecationWarning: epoch is called clock_start today; *"])
-
-
-def test_an_argument_under_two_names_is_refused(run: Run) -> None:
-    source = """
-        import pytest
-
-        @pytest.mark.gittrix(epoch="2031-02-03T04:05:06Z", clock_start="2032-02-03T04:05:06Z")
-        def test_it(gittrix_clock):
-            pass
-    """
-    result = run(source)
-
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*the gittrix marker of test_it was given both clock_start and epoch.", "*Give clock_start alone."])
-
-
 def test_the_nearest_marker_wins_for_each_argument(run: Run) -> None:
     source = """
         import pytest

@@ -19,7 +19,6 @@ ALLOWED = {
     "pytest_gittrix.plugin.config",
     "pytest_gittrix.hookspecs",
     "pytest_gittrix.lazy_exports",
-    "pytest_gittrix.old_addresses",
 }
 
 

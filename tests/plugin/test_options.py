@@ -138,47 +138,6 @@ def test_the_clock_starts_where_the_option_says(run: Run) -> None:
     run(source, "--gittrix-clock-start=2040-05-06T07:00:00+01:00", "--gittrix-freeze=none").assert_outcomes(passed=1)
 
 
-def test_an_option_is_heeded_under_its_earlier_name_with_a_warning(
-    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def started(*arguments: str) -> str:
-        return shown(run(NOTHING, "--gittrix-show-config", *arguments))["clock-start"]
-
-    pytester.makeini("[pytest]\ngittrix_epoch = 2041-01-01T00:00:00Z\n")
-    assert started() == "2041-01-01T00:00:00Z (gittrix_epoch in tox.ini)"
-    monkeypatch.setenv("PYTEST_GITTRIX_EPOCH", "2042-01-01T00:00:00Z")
-    assert started() == "2042-01-01T00:00:00Z (PYTEST_GITTRIX_EPOCH)"
-    assert started("--gittrix-epoch=2044-01-01T00:00:00Z") == "2044-01-01T00:00:00Z (--gittrix-epoch)"
-
-    result = run(NOTHING, "--gittrix-epoch=2044-01-01T00:00:00Z")
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*DeprecationWarning: --gittrix-epoch is called --gittrix-clock-start today; *"])
-
-
-@pytest.mark.parametrize(
-    ("today", "earlier"),
-    [
-        ("--gittrix-clock-start", "--gittrix-epoch"),
-        ("PYTEST_GITTRIX_CLOCK_START", "PYTEST_GITTRIX_EPOCH"),
-        ("gittrix_clock_start", "gittrix_epoch"),
-    ],
-)
-def test_an_option_under_two_names_in_one_place_is_refused(
-    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, today: str, earlier: str
-) -> None:
-    values = {today: "2041-01-01T00:00:00Z", earlier: "2042-01-01T00:00:00Z"}
-    flags = [f"{name}={value}" for name, value in values.items() if name.startswith("-")]
-    for name, value in values.items():
-        if name.isupper():
-            monkeypatch.setenv(name, value)
-    pytester.makeini("\n".join(["[pytest]", *(f"{name} = {value}" for name, value in values.items() if name.startswith("gittrix"))]))
-
-    result = run(NOTHING, *flags)
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*Both {today} and {earlier} were given.", f"Give {today} alone."])
-
-
 @pytest.mark.parametrize("kind", ["clone", "worktree", "copy", "lazy", "overlay"])
 def test_the_workspace_option_is_the_kind_of_every_session(kind: str, run: Run) -> None:
     source = f"""

@@ -28,8 +28,6 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "extras",
         "visible",
         "lazy_exports",
-        "old_addresses",
-        "old_names",
         "os_level",
         "clock",
     ),

@@ -59,11 +59,7 @@ def import_breaches(house: House) -> list[str]:
 def _wrong(house: House, module: Module, found: Import) -> str | None:
     library = found.target.partition(".")[0]
     if module.name == PACKAGE:
-        loads = (
-            found.at_load
-            and library not in sys.stdlib_module_names
-            and found.target not in (f"{PACKAGE}.lazy_exports", f"{PACKAGE}.old_addresses")
-        )
+        loads = found.at_load and library not in sys.stdlib_module_names and found.target != f"{PACKAGE}.lazy_exports"
         return "the package itself loads its rooms lazily" if loads else None
     cheap = library in sys.stdlib_module_names | {"pytest"} or found.target == f"{PACKAGE}.lazy_exports"
     if module.name in LIGHT and found.at_load and not cheap:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_gittrix.old_addresses import MOVED
 from tests.quality.house import PACKAGE, SOURCE, module_names, only_leads_on
 
 ROOT = SOURCE.parent
@@ -127,181 +124,4 @@ def test_doors_load_nothing_until_they_are_used() -> None:
     assert done.returncode == 0, done.stderr
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == PACKAGE}
     parents = {door.rpartition(".")[0] for door in LAZY} - {""}
-    assert ours <= {*LAZY, *parents, f"{PACKAGE}.lazy_exports", f"{PACKAGE}.old_addresses"}
-
-
-TAUGHT = {
-    "adapters.forge_github": ("GitHubForge",),
-    "adapters.local": (
-        "LocalDurable",
-        "LocalEphemeral",
-    ),
-    "adapters.remote": ("RemoteDurable",),
-    "conformance.capabilities": ("CapabilityClauses",),
-    "conformance.conflict": ("ConflictClauses",),
-    "evals.desk": ("Desk",),
-    "evals.releases": (
-        "expected_of",
-        "surprises",
-    ),
-    "evals.run": (
-        "Options",
-        "run",
-    ),
-    "evals.store": ("RunStore",),
-    "evals.suite": ("Suite",),
-    "evals_pytest.outcome": ("EvalSample",),
-    "fixtures": (
-        "Ephemeral",
-        "Worlds",
-    ),
-    "freeze": ("process_freeze",),
-    "git.hydrate": ("RepositorySpec",),
-    "harness.agent_kit": ("AgentKit",),
-    "harness.blackbox": (
-        "Command",
-        "calls_of",
-        "explore_processes",
-        "interleave",
-        "intrude",
-    ),
-    "harness.chain_kit": (
-        "ChainKit",
-        "Link",
-        "check_line",
-    ),
-    "harness.crash": ("Crash",),
-    "harness.driver": ("Stage",),
-    "harness.forge_server": ("ForgeServer",),
-    "harness.history": (
-        "Executable",
-        "Step",
-        "Symlink",
-    ),
-    "harness.line_machine": ("LineMachine",),
-    "harness.linearize": (
-        "Call",
-        "linearise",
-    ),
-    "harness.log_kit": ("LogKit",),
-    "harness.log_machine": ("LogMachine",),
-    "harness.machine": (
-        "machine_for",
-        "replay",
-    ),
-    "harness.own_system": ("GitTrixSystem",),
-    "harness.place": ("Place",),
-    "harness.powercut": ("PowerCuts",),
-    "harness.race": ("Race",),
-    "harness.remote_kit": ("Remotes",),
-    "harness.schedule": (
-        "explore",
-        "replay",
-        "schedules",
-    ),
-    "harness.session_in": ("SessionsIn",),
-    "harness.small_disk": ("SmallDisks",),
-    "harness.timeline": ("Timeline",),
-    "harness.turn_kit": ("TurnKit",),
-    "harness.turn_machine": ("TurnMachine",),
-    "harness.world_machine": ("machine_of",),
-    "integrations.inspect_junit": (
-        "junit",
-        "main",
-    ),
-    "record.retention": (
-        "RetentionPolicy",
-        "expired",
-    ),
-    "session.agent_start": ("start_agent",),
-    "session.confine": (
-        "Place",
-        "confinement",
-        "run",
-        "toolchain",
-        "wrapped",
-    ),
-    "session.manager": ("GitTrix",),
-    "session.members": ("Members",),
-    "session.orchestrator": (
-        "CommandAgent",
-        "Orchestrator",
-        "Project",
-        "SpawnConfig",
-    ),
-    "session.stream": ("follow",),
-    "views.gastown_files": (
-        "export",
-        "read_index",
-        "read_town_events",
-    ),
-}
-"""The names that the documentation once taught at an old address."""
-
-LOOK = """
-import importlib, json, warnings
-from pytest_gittrix.errors import ExtraMissing
-found = {}
-moved, taught = %r, %r
-for old, (new, _) in moved.items():
-    try:
-        today = importlib.import_module("pytest_gittrix." + new)
-    except ExtraMissing:
-        continue
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        module = importlib.import_module("pytest_gittrix." + old)
-        twice = importlib.import_module("pytest_gittrix." + old)
-    same = module is twice is today
-    messages = [str(one.message) for one in caught if one.category is DeprecationWarning]
-    gone = [name for name in taught.get(old, ()) if not hasattr(module, name)]
-    found[old] = [same, module.__name__, module.__spec__.name, messages, gone]
-print(json.dumps(found))
-"""
-
-
-def test_every_name_that_was_taught_has_an_address() -> None:
-    assert TAUGHT.keys() <= MOVED.keys()
-
-
-@pytest.fixture(scope="module")
-def old_addresses() -> dict[str, list[Any]]:
-    """What an import of each old address gives, in a process that has imported nothing else."""
-    done = subprocess.run([sys.executable, "-c", LOOK % (dict(MOVED), TAUGHT)], capture_output=True, text=True, timeout=60, check=True)
-    found: dict[str, list[Any]] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_an_old_address_is_the_module_of_today_and_names_its_door(old: str, old_addresses: dict[str, list[Any]]) -> None:
-    new, door = MOVED[old]
-    if old not in old_addresses:
-        pytest.skip(f"{new} needs an extra; tests/tools tests its old address")
-    same, name, spec_name, messages, gone = old_addresses[old]
-
-    assert same
-    assert name == spec_name == f"{PACKAGE}.{new}"
-    assert gone == []
-    (message,) = messages
-    assert f"{PACKAGE}.{old} has moved." in message
-    assert f"from {PACKAGE}.{door};" in message
-    assert is_door(f"{PACKAGE}.{door}")
-
-
-def test_the_warning_points_at_who_imports(tmp_path: Path) -> None:
-    (tmp_path / "theirs.py").write_text("import json\nfrom pytest_gittrix.session.manager import GitTrix\n")
-
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "theirs.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"theirs\.py:2: DeprecationWarning: pytest_gittrix\.session\.manager has moved\.", done.stderr)
-
-
-def test_a_module_can_be_run_by_its_old_address() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_gittrix.harness.profiles"], capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
+    assert ours <= {*LAZY, *parents, f"{PACKAGE}.lazy_exports"}

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -197,9 +196,8 @@ def test_a_configuration_can_be_a_repository_or_a_file(project: Path, tmp_path: 
 
     assert settled(str(project)) == GittrixSandboxConfig(repository=str(project))
     assert settled(str(tmp_path / "sandbox.toml")) == GittrixSandboxConfig(confine="jail", history=3)
-    (tmp_path / "sandbox.toml").write_text("epoch = 2040-05-06T00:00:00Z\n")
-    with pytest.warns(DeprecationWarning, match="epoch is called clock_start today"):
-        assert settled(str(tmp_path / "sandbox.toml")).clock_start == datetime(2040, 5, 6, tzinfo=UTC)
+    (tmp_path / "sandbox.toml").write_text("clock_start = 2040-05-06T00:00:00Z\n")
+    assert settled(str(tmp_path / "sandbox.toml")).clock_start == datetime(2040, 5, 6, tzinfo=UTC)
 
 
 def test_another_user_is_refused_and_the_same_one_is_not() -> None:
@@ -240,11 +238,3 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     assert [*sweep(tmp_path).removed] == left
     assert mine.is_dir()
     assert sweep(tmp_path).removed == ()
-
-
-@pytest.mark.parametrize("module", ["junit", "provider", "registry", "scorer"])
-def test_each_module_is_found_at_its_old_address_too(module: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"Import what you use of it from pytest_gittrix\.integrations\.inspect\.{module};"):
-        old = import_module(f"pytest_gittrix.integrations.inspect_{module}")
-
-    assert old is import_module(f"pytest_gittrix.integrations.inspect.{module}")

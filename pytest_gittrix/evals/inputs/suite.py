@@ -21,7 +21,6 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.old_names import warn_of
 from pytest_gittrix.os_level.command import LEVELS
 from pytest_gittrix.workspaces.seed import History, check_history
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
@@ -38,7 +37,7 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS: Final = get_args(CheckKind)
 _DEFAULT_TIMEOUT_MS: Final = 120_000
 _DEFAULT_OUTPUT: Final = 10_000_000
-_SUITE_KEYS: Final = ("schema", "name", "clock_start", "epoch", "defaults")
+_SUITE_KEYS: Final = ("schema", "name", "clock_start", "defaults")
 _DEFAULT_KEYS: Final = ("timeout", "output", "confine", "workspace", "history", "on_overlap")
 _CASE_KEYS: Final = ("id", "task", "durable", "drift", "check", "gold", "limits", "review", "workspace", "history", "on_overlap")
 
@@ -161,12 +160,6 @@ class Suite:
     clock_start: datetime
     confine: str
     cases: tuple[Case, ...]
-
-    @property
-    def epoch(self) -> datetime:
-        """An earlier name of ``clock_start``; elsewhere, an epoch is a repetition of a case. Reading it warns."""
-        warn_of("Suite.epoch", "clock_start")
-        return self.clock_start
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Suite:
@@ -340,9 +333,7 @@ def _hidden_tests(table: TomlTable) -> Check:
 
 
 def _clock_start(top: TomlTable) -> datetime:
-    key = "clock_start" if "clock_start" in top or "epoch" not in top else "epoch"
-    if key == "epoch":
-        warn_of(f"epoch in {_SUITE_FILE}", "clock_start")
+    key = "clock_start"
     value = top.raw(key)
     if value is None:
         return CLOCK_START

@@ -202,10 +202,6 @@ class Toolbox:
         return value
 
 
-Desk = Toolbox
-"""The earlier name of ``Toolbox``."""
-
-
 def _without_result(act: Callable[[], None]) -> Callable[[], tuple[None, Step]]:
     def acted() -> tuple[None, Step]:
         act()

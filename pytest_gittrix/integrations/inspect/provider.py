@@ -10,13 +10,12 @@ import os
 import pwd
 import shlex
 import tomllib
-from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.engine.agents.programs import exit_code
@@ -25,7 +24,6 @@ from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
-from pytest_gittrix.old_names import names_of_today
 
 with needs("inspect"):
     import anyio.to_thread
@@ -68,11 +66,6 @@ class GittrixSandboxConfig(BaseModel):
     history: int | Literal["none", "full"] = "none"
     clock_start: datetime = CLOCK_START
     directory: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_of_today(cls, given: Any) -> Any:
-        return names_of_today(given, {"epoch": "clock_start"}) if isinstance(given, Mapping) else given
 
 
 class GittrixSandbox(SandboxEnvironment):

@@ -21,7 +21,6 @@ from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.objects import SHA1, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
-from pytest_gittrix.old_names import renamed
 
 AUTHOR: Final = ("Durable Author", "durable@example.com")
 """Name and address of the default author of a step."""
@@ -173,7 +172,6 @@ class History:
             hasher.update(repr((step.message, step.author, sorted(step.changes.items(), key=_by_path))).encode(errors="surrogatepass"))
         return hasher.hexdigest()
 
-    @renamed(epoch="clock_start")
     def write(self, format_: ObjectFormat = SHA1, *, clock_start: datetime = CLOCK_START) -> Written:
         """Build every commit of the history, in memory.
 

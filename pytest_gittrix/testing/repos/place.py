@@ -19,7 +19,6 @@ from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.testing.repos.cloned import clone_into
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
@@ -58,7 +57,6 @@ class Place:
         self._closing = closing
 
     @classmethod
-    @renamed(epoch="clock_start")
     def open(
         cls,
         path: str | os.PathLike[str] | None = None,

@@ -18,7 +18,6 @@ from typing import Final, Literal, Self
 
 from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.errors import Deadlock, InvalidInput
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
@@ -48,7 +47,6 @@ class BareRemote:
         self.url = self.path.as_uri()
 
     @classmethod
-    @renamed(epoch="clock_start")
     def make(
         cls,
         path: str | os.PathLike[str],

@@ -24,7 +24,6 @@ from pytest_gittrix.git.objects import object_format as format_named
 from pytest_gittrix.git.pack import Pack, build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
-from pytest_gittrix.old_names import renamed
 from pytest_gittrix.os_level.files import PUBLIC, write_all, write_new
 from pytest_gittrix.testing.repos.history import History, Written
 
@@ -156,7 +155,6 @@ class Templates:
         self.directory = os.path.abspath(directory)
         self._known: OrderedDict[tuple[str, str, datetime], Template] = OrderedDict()
 
-    @renamed(epoch="clock_start")
     def of(self, history: History, *, clock_start: datetime = CLOCK_START, object_format: str = "sha1") -> Template:
         """Return the template of a history; the 64 used last are cached.
 

@@ -57,7 +57,7 @@ _EXAMPLES = {
     "list-files": ["gittrix session list-files sess_V1St", "gittrix session list-files sess_V1St src"],
     "touched": ["gittrix session touched sess_V1St"],
     "diff": ["gittrix session diff sess_V1St | git apply --check", "gittrix session diff sess_V1St app.py --hunks"],
-    "log": ["gittrix session log sess_V1St"],
+    "log": ["gittrix session log sess_V1St", "gittrix session log sess_V1St --timeline"],
     "commit": ['gittrix session commit sess_V1St -m "First half"'],
     "discard": ["gittrix session discard sess_V1St", "gittrix session discard sess_V1St --outcome crash"],
     "extend": ["gittrix session extend sess_V1St 2h"],
@@ -306,7 +306,11 @@ def _session_verbs(verbs: Any) -> None:
     )
     one("touched", session_verbs.touched, "list the paths that differ from the baseline")
     _diff(one("diff", session_verbs.diff, "print what was changed, as git apply takes it"))
-    one("log", session_verbs.log, "list the agent's own commits, newest first")
+    one("log", session_verbs.log, "list the agent's own commits, newest first").add_argument(
+        "--timeline",
+        action="store_true",
+        help="tell all that happened instead, in order: files, commits, exchanges with the model; ended ones too",
+    )
     one("commit", session_verbs.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )

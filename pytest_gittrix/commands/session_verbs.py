@@ -132,6 +132,8 @@ def log(options: Namespace) -> CommandResult:
     """The agent's own commits, newest first."""
     from pytest_gittrix.durations import format_instant
 
+    if options.timeline:
+        return _timeline(options)
     with context.session(options) as session:
         commits = session.log()
     data = [
@@ -147,6 +149,20 @@ def log(options: Namespace) -> CommandResult:
     return CommandResult(
         data, text_of(f"{one['sha'][:12]}  {one['timestamp']}  {one['authorName']}  {visible(first_line(one['message']))}" for one in data)
     )
+
+
+def _timeline(options: Namespace) -> CommandResult:
+    """What happened in a session, in order; of a live one, also the commits that its agent made with git."""
+    from pytest_gittrix.durations import format_instant, instant_at, ns_of
+    from pytest_gittrix.views.timeline import timeline
+
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        state, events = gittrix.store.load(id_), gittrix.store.log(id_).read()
+        commits = [] if state.ended or state.life is not None else gittrix.get_session(id_).log()
+    moments = timeline(events, [(ns_of(one.timestamp), one.sha, one.message) for one in commits])
+    data = [{"at": format_instant(instant_at(one.at_ns)), "what": one.what, "text": one.text, "seq": one.seq} for one in moments]
+    return CommandResult(data, text_of(f"{one['at']}  {one['what']:<9}  {visible(str(one['text']))}" for one in data))
 
 
 def commit(options: Namespace) -> CommandResult:

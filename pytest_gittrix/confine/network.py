@@ -217,6 +217,22 @@ def check_network(network: object) -> Network:
     return Reachable(tuple(models), tuple(addresses)) if entries else "none"
 
 
+def for_session(network: object, id_: str) -> object:
+    """A network as the programs of one session get it: a model that tells sessions apart has an endpoint for each.
+
+    Args:
+        network: as for ``check_network``.
+        id_: the session.
+    """
+    if isinstance(network, (str, ModelEndpoint, Reachable)):
+        return network
+    if hasattr(network, "endpoint_for"):
+        return network.endpoint_for(id_)
+    if not isinstance(network, Iterable):
+        return network
+    return [one.endpoint_for(id_) if hasattr(one, "endpoint_for") else one for one in network]
+
+
 def _is_entry(entry: str) -> bool:
     pattern_of_private = entry.startswith(PRIVATE) and "*" in entry  # whoever owns a name below it would choose among our machines
     return bool(_ENTRY.fullmatch(entry)) and 0 < int(entry.rpartition(":")[2]) < 1 << 16 and not pattern_of_private

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ MODEL: Final = "test-model"
 LONGEST_STALL: Final = 10.0
 """The most seconds for which nothing is sent, whatever a script asks for."""
 
+_OF_SESSION: Final = re.compile(r"/session/(?P<id>[A-Za-z0-9_-]{1,128})(?=/|\?|\Z)")
 _CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "proxy-authorization"})
 _LONGEST_BODY: Final = 64 << 20
 
@@ -65,8 +67,8 @@ class Host(Interface):
     def conversation_before(self, id_: str) -> Sequence[Message]:
         """The messages up to an earlier answer, with it. Raises InvalidInput: there is none of this id."""
 
-    def decide(self, request: Request) -> tuple[Exchange, Reply]:
-        """What a request gets, noted as an exchange."""
+    def decide(self, request: Request, session: str | None) -> tuple[Exchange, Reply]:
+        """What a request gets, noted as an exchange of a session, if its address is one's."""
 
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:
         """Note what becomes of an answer."""
@@ -84,6 +86,17 @@ class ModelHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Host  # type: ignore[assignment]
     _on_its_way: Callable[..., None]
+    _session: str | None = None
+
+    def parse_request(self) -> bool:
+        """Read the head of a request, and take the session out of its address."""
+        if not super().parse_request():
+            return False
+        found = _OF_SESSION.match(self.path)
+        self._session = None if found is None else found["id"]
+        if found is not None:
+            self.path = self.path[found.end() :] or "/"
+        return True
 
     def do_HEAD(self) -> None:
         """Answer clients that look whether anybody is there."""
@@ -119,7 +132,7 @@ class ModelHandler(BaseHTTPRequestHandler):
             return self._send(400, codec.error(Failure("invalid", message=problem.fact)))
         if found.counts:
             return self._send(200, codec.counted(estimated(request, Answer()).input))
-        exchange, reply = self.server.decide(request)
+        exchange, reply = self.server.decide(request, self._session)
         self._on_its_way = lambda *, delivered: self.server.finished(exchange, began, delivered=delivered)
         try:
             self._deliver(codec, exchange, reply)

@@ -128,15 +128,30 @@ class ModelServer:
             )
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def env(self) -> dict[str, str]:
-        """The variables by which programs find the model: those of the protocols' own clients, with a key of no value."""
-        url = self.url
+    def env(self, session: str | None = None) -> dict[str, str]:
+        """The variables by which programs find the model: those of the protocols' own clients, with a key of no value.
+
+        Args:
+            session: the id of the session that the programs belong to, whose log gets their exchanges.
+        """
+        url = self._url_of(session)
         return {name: value.format(url=url) for name, value in _VARIABLES}
 
     @property
     def endpoint(self) -> ModelEndpoint:
         """The model as the only thing that a confined program reaches: an entry of ``network``."""
-        return ModelEndpoint("model", self.url, ("GET /*", "POST /*", "HEAD /*"), variables=_VARIABLES)
+        return self.endpoint_for(None)
+
+    def endpoint_for(self, session: str | None) -> ModelEndpoint:
+        """The model as confined programs of a session reach it. ``network=[gittrix_model]`` of a session takes that.
+
+        Args:
+            session: the session's id.
+        """
+        return ModelEndpoint("model", self._url_of(session), ("GET /*", "POST /*", "HEAD /*"), variables=_VARIABLES)
+
+    def _url_of(self, session: str | None) -> str:
+        return self.url if session is None else f"{self.url}/session/{session}"
 
     # Who answers
 
@@ -319,15 +334,15 @@ class ModelServer:
                 return (*one.request.messages, Message("assistant", one.content.parts))
         raise InvalidInput(f"There is no earlier answer {id_!r}.", why="The request goes on from it.", fix="Send the conversation whole.")
 
-    def decide(self, request: Request) -> tuple[Exchange, Reply]:
-        """What a request gets, noted as an exchange."""
+    def decide(self, request: Request, session: str | None) -> tuple[Exchange, Reply]:
+        """What a request gets, noted as an exchange of a session, if its address is one's."""
         with self._lock:
             side = side_request(request)
             delivery = None if side else self._answerers.for_request(request)
             reply = Reply(side_answer(side, request)) if side else self._reply(delivery, request)
             content = reply.content
             usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()
-            exchange = Exchange(len(self._state.exchanges) + 1, request, content, usage, side.name if side else None)
+            exchange = Exchange(len(self._state.exchanges) + 1, request, content, usage, side.name if side else None, session=session)
             if delivery is not None:
                 exchange.fault = None if delivery.spoiled is None else str(delivery.spoiled)
                 self._deliveries[exchange.number] = delivery

@@ -185,7 +185,9 @@ class World(Place):
         """A model that answers by a script, on this machine's loopback; its time is the world's. It serves from now on."""
         from pytest_gittrix.testing.faults.model_sweep import WorldModel  # slow to import, and most tests need none
 
-        model = WorldModel(self.start, lambda: self.durable, now=lambda: self.clock.now_ns() / 1e9, places=self._places)
+        model = WorldModel(
+            self.start, lambda: self.durable, lambda: self.gittrix, now=lambda: self.clock.now_ns() / 1e9, places=self._places
+        )
         return self._closing.enter_context(model)
 
     @property

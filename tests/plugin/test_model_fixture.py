@@ -147,3 +147,47 @@ def test_a_sweep_runs_in_sessions_of_the_tests_engine(run: Run) -> None:
             assert {{one.id for one in gittrix.list_sessions()}} == set(seen)
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_exchanges_are_events_of_the_session_whose_program_asked(run: Run) -> None:
+    levels = ["off"] if strongest().level == "off" else ["off", "auto"]
+    source = f"""
+        import pytest
+        from pytest_gittrix.model import call_any
+        {ASK}
+        @pytest.mark.parametrize("level", {levels})
+        def test_it(gittrix, gittrix_session, gittrix_model, level):
+            other = gittrix.start_session("another one")
+            gittrix_model.script("one")
+            agent = gittrix_session.for_agent()
+            how = {{"confine": level, "timeout": 60}}
+            how |= {{"network": [gittrix_model]}} if level == "auto" else {{"environment": gittrix_model.env(gittrix_session.id)}}
+            done = agent.run([sys.executable, "-c", CLIENT, "Hello"], **how)
+            assert done.stdout == b"one key-of-a-test\\n", done.stderr
+
+            (told,) = gittrix_session.history(["model.exchange"])
+            assert (told.data["number"], told.data["calls"], told.data["delivered"]) == (1, [], True)
+            assert "content" not in told.data
+            assert len(told.data["digest"]) == 64
+            assert other.history(["model.exchange"]) == []
+            assert gittrix_session.id not in gittrix_model.sent
+    """
+    run(source).assert_outcomes(passed=len(levels))
+
+
+def test_a_client_of_the_test_is_the_only_session_s_and_what_is_said_is_kept_if_that_is_asked_for(run: Run) -> None:
+    source = f"""
+        {ASK}
+        def test_it(gittrix, gittrix_session, gittrix_model):
+            gittrix_model.script("one", "two", "three")
+            ask(gittrix_model.url, "Hello")
+            gittrix_model.keep_content = True
+            ask(gittrix_model.url, "Again")
+            gittrix.start_session("another one")
+            ask(gittrix_model.url, "Whose?")
+
+            first, second = gittrix_session.history(["model.exchange"])
+            assert "content" not in first.data
+            assert b"Again" in gittrix_session.attached(second.data["content"])
+    """
+    run(source).assert_outcomes(passed=1)

@@ -23,6 +23,7 @@ from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinemen
 from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.execute import SIZE, run, start
 from pytest_gittrix.confine.filesystem_layout import directory_beside
+from pytest_gittrix.confine.network import for_session
 from pytest_gittrix.confine.running import Finished, Keep, Running
 from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
 from pytest_gittrix.engine.operations.in_use import GRACE, Attendance, Program
@@ -123,7 +124,7 @@ class Programs:
             )
         self.session = session
         workspace, layers = Path(os.path.abspath(made.path)), layers_of(made)
-        self.confinement: Confinement = confinement(confine, network, limits, layers=layers is not None)
+        self.confinement: Confinement = confinement(confine, for_session(network, session.id), limits, layers=layers is not None)
         jailed = self.confinement.level == "jail"
         self.workspace = (at or str(workspace)) if jailed else os.path.realpath(workspace)
         self._clock = clock

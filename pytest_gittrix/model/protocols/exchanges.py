@@ -20,6 +20,7 @@ class Exchange:
         fault: what went wrong with it on purpose; None for nothing.
         seconds: from the request's arrival to the end of the answer.
         delivered: whether all of the answer was sent.
+        session: the id of the session whose program asked, if its address says so; None for a client that was given no session's.
     """
 
     number: int
@@ -30,3 +31,4 @@ class Exchange:
     fault: str | None = None
     seconds: float = 0.0
     delivered: bool = False
+    session: str | None = None

@@ -129,6 +129,12 @@ OBSERVED: Mapping[str, Kind] = {
         "state source",
         optional="observed_ns detail",
     ),
+    "model.exchange": _kind(
+        "The agent's model was asked, for the number-th time, and answered: digest is of the request, calls are the tools that it called, "
+        "input and output are tokens, and content is the attachment that has what was said, if it was kept.",
+        "number protocol digest duration_ns",
+        optional="model input output calls failure fault side delivered content",
+    ),
     "pr.observed": _kind(
         "The forge told of the session's pull request (state is none, open, merged or closed).",
         "state",

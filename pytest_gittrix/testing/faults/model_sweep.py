@@ -6,12 +6,16 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
+from pytest_gittrix.engine.agents.exchanges import record_exchange
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.faults import FAULTS, Fault
 from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.server import ModelServer
 from pytest_gittrix.os_level.proc import running_in
@@ -47,16 +51,33 @@ class _Run:
 class WorldModel(ModelServer):
     """The model of a world, which can be made to fail in all ways, one after the other.
 
+    Its exchanges are events of the session whose program asked, or of the world's only one.
+
     Args:
         start: starts a session for one run of the agent.
         durable: the repository that it must leave alone.
+        engine: whose sessions ask it.
         options: as for ``ModelServer``.
+
+    Attributes:
+        keep_content: whether what is said is stored beside the log, too; not unless a test says so, since it may have secrets.
     """
 
-    def __init__(self, start: Callable[[], UserSession], durable: Callable[[], DurableRepo], **options: Any) -> None:
-        super().__init__(**options)
+    keep_content = False
+
+    def __init__(
+        self, start: Callable[[], UserSession], durable: Callable[[], DurableRepo], engine: Callable[[], GitTrix], **options: Any
+    ) -> None:
+        super().__init__(on_exchange=self._record, **options)
         self._start = start
         self._durable = durable
+        self._engine = engine
+
+    def _record(self, exchange: Exchange) -> None:
+        services = self._engine().services
+        ids = [exchange.session] if exchange.session is not None else [*islice(services.store.ids(), 2)]
+        if len(ids) == 1:
+            record_exchange(services.recorder(ids[0]), exchange, keep_content=self.keep_content)
 
     def sweep(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.cli import Cli, Terminal
+from support.git import GitRepo
 
 from pytest_gittrix.gastown.files import read_index, read_town_events
 
@@ -185,3 +186,25 @@ class TestExport:
         assert cli.error("session", "export", str(cli.root / "file"))["code"] == "ADAPTER_UNAVAILABLE"
         assert cli.error("session", "export", str(cli.root / "town"))["code"] == "INVALID_INPUT"
         assert (cli.root / "town" / ".events.jsonl").read_text() == '{"type": "mail"}\n'
+
+
+class TestTimeline:
+    def test_tells_what_happened_with_the_agents_own_commits_also_of_an_ended_session(self, cli: Cli, id_: str) -> None:
+        workspace = Path(cli.data("session", "info", id_)["workspacePath"])
+        say(cli, id_, "hello")
+        cli.ok("session", "write", id_, "app.py", stdin="v2\n")
+        GitRepo(workspace).text("commit", "-qam", "By git itself")
+        live = cli.data("session", "log", id_, "--timeline")
+        cli.ok("session", "discard", id_)
+        ended = cli.ok("session", "log", id_, "--timeline").text.splitlines()
+
+        told = [(one["what"], one["text"]) for one in live]
+        assert ("said", "user: hello") in told
+        assert ("file", "wrote app.py") in told
+        assert [text.partition(" ")[2] for what, text in told if what == "commit"] == ["By git itself"]
+        assert [one["seq"] for one in live if one["what"] == "commit"] == [None]
+        assert "began at" in ended[0]
+        assert any("ended: discarded" in line for line in ended)
+
+    def test_without_the_flag_is_the_list_of_commits(self, cli: Cli, id_: str) -> None:
+        assert cli.data("session", "log", id_) == []

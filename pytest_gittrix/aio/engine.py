@@ -46,6 +46,7 @@ class AsyncUserSession(AsyncAgentSession):
     promote = mirrored(UserSession.promote)
     discard = mirrored(UserSession.discard)
     extend = mirrored(UserSession.extend)
+    relocate = mirrored(UserSession.relocate)
     view = mirrored(UserSession.view)
     interrupt = mirrored(UserSession.interrupt)
     archive = mirrored(UserSession.archive)

@@ -285,7 +285,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _models() -> Mapping[str, Any]:
-    """The list of models, in the form of Anthropic and of OpenAI at once."""
+    """The list of models, in the forms of Anthropic, OpenAI and Gemini at once, which share an address."""
     one = {
         "id": MODEL,
         "object": "model",
@@ -293,9 +293,10 @@ def _models() -> Mapping[str, Any]:
         "created": 0,
         "created_at": "1970-01-01T00:00:00Z",
         "display_name": MODEL,
+        "lifecycle": "active",
         "owned_by": "test",
     }
-    return {"object": "list", "data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL}
+    return {"object": "list", "data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL, **_gemini_models()}
 
 
 def _gemini_models() -> Mapping[str, Any]:

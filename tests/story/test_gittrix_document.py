@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine import DurableGit, Site, open_site, shell
@@ -18,7 +18,7 @@ from pytest_gittrix import AgentSession, BaselineConflict, EvictionPolicy, GitTr
 from pytest_gittrix.backends import RemoteEphemeral
 from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, SessionExpired
-from pytest_gittrix.record.store.store import default_home, default_store
+from pytest_gittrix.record.store.store import default_home
 
 
 @pytest.fixture
@@ -36,6 +36,27 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
         del opened.site.options["durable"]  # the engine's own is a repository of this machine
         opened.site.options |= {"credentials": lambda _address: ("git", TOKEN), "forge": lambda _durable: client}
         yield opened
+
+
+class TestWhatASessionIs:
+    def test_it_is_the_container_of_one_unit_of_agent_work_from_its_start_to_its_end(self, site: Site) -> None:
+        session = site.start(task="greet")
+        agent = session.for_agent()
+        agent.write_and_commit({"hello.txt": "hello\n"}, "greet")
+        assert (session.info().task, session.info().state, session.touched_files()) == ("greet", "active", ["hello.txt"])
+        session.promote()
+        assert site.engine.info(session.id).state == "promoted"
+        with pytest.raises(SessionExpired):
+            agent.write("more.txt", "another unit is another session\n")
+
+    def test_its_workspace_is_isolated(self, site: Site) -> None:
+        session, neighbour = site.start(), site.start()
+        before = site.durable.fingerprint()
+        shell(session, "echo mine > app.py; echo new > new.txt; git add --all; git -c user.name=a -c user.email=a@b commit -qm mine")
+        assert site.durable.fingerprint() == before
+        assert neighbour.read("app.py") == b"print('v1')\n"
+        assert neighbour.touched_files() == []
+        assert session.touched_files() == ["app.py", "new.txt"]
 
 
 class TestTheTwelveSteps:
@@ -131,14 +152,16 @@ class TestTheTwelveSteps:
 
     def test_10_overlap_fails_with_baseline_conflict(self, site: Site) -> None:
         session, baseline = site.start(), site.durable.head()
-        session.write("app.py", "v2\n")
+        session.write_and_commit({"app.py": "v2\n", "later.txt": "later\n"}, "both")
         rival = site.durable.commit({"app.py": "rival\n"})
         with pytest.raises(BaselineConflict) as caught:
-            session.promote()
+            session.promote(files=["app.py"])
+        assert site.durable.head() == rival, "drift is checked before the commit"
         conflict = caught.value
         assert conflict.code == "BASELINE_CONFLICT"
         assert (conflict.conflicting_files, conflict.durable_sha, conflict.baseline_sha) == (["app.py"], rival, baseline)
         assert session.info().state == "active"
+        assert [*site.durable.changed(session.promote(files=["later.txt"]).sha)] == ["later.txt"], "what is not selected is no overlap"
 
     def test_11_success_is_one_synthetic_commit_and_state_promoted(self, site: Site) -> None:
         session, head = site.start(), site.durable.head()
@@ -162,20 +185,28 @@ def session_touched(site: Site, id_: str) -> list[str]:
     return sorted(site.engine.info(id_).touched_files)
 
 
+def recorded(site: Site, id_: str) -> dict[str, Any]:
+    """The record of a session, as its file has it."""
+    record: dict[str, Any] = json.loads((site.store / id_ / "metadata.json").read_text())
+    return record
+
+
 class TestTheStore:
-    def test_is_in_the_home_directory_by_default(self) -> None:
-        assert default_store({}) == Path("~/.gittrix/sessions").expanduser()
-        assert default_store({"GITTRIX_HOME": "/elsewhere"}) == Path("/elsewhere/sessions")
+    def test_of_an_engine_that_nobody_tells_one_is_in_the_person_s_home(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(site.root / "person"))
+        monkeypatch.delenv("GITTRIX_HOME", raising=False)
+        with GitTrix(site.durable.path, clock=site.clock, durability="fast") as engine:
+            session = engine.start_session("x")
+            files = site.root / "person/.gittrix/sessions" / session.id
+            assert json.loads((files / "metadata.json").read_text())["id"] == session.id
+            assert (files / ".lock").is_file()
+            assert (files / "workspace/app.py").is_file()
 
     def test_of_an_engine_is_there_too(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITTRIX_HOME", str(site.root / "home"))
         engine = GitTrix(site.durable.path, clock=site.clock)
         assert engine.home == default_home() == site.root / "home"
         assert engine.store.root == site.root / "home/sessions"
-
-    def test_holds_a_record_a_lock_and_a_workspace_per_session(self, site: Site) -> None:
-        session = site.start()
-        assert {"metadata.json", ".lock", "workspace"} <= set(os.listdir(site.store / session.id))
 
 
 class TestTheRecord:
@@ -225,6 +256,11 @@ class TestTheRecord:
             None,
             "remote",
         )
+
+    def test_names_a_policy_of_numbers_or_null_and_two_switches(self, site: Site) -> None:
+        policy = EvictionPolicy(ttl_idle=None, ttl_absolute="1h", until_promote=False, manual=True)
+        record = json.loads((site.store / site.start(eviction=policy).id / "metadata.json").read_text())
+        assert record["evictionPolicy"] == {"ttlIdleMs": None, "ttlAbsoluteMs": 3_600_000, "untilPromote": False, "manual": True}
 
     @pytest.mark.parametrize("kind", ["worktree", "clone", "copy"])
     def test_workspace_kind_is_that_of_its_adapter(self, site: Site, kind: str) -> None:
@@ -277,9 +313,9 @@ class TestStates:
         ends = {"promoted": promote, "discarded": UserSession.discard, "expired": lambda session: site.engine.evict(session.id)}
         for state, end in ends.items():
             session = site.start()
-            assert session.info().state == "active"
+            assert recorded(site, session.id)["state"] == session.info().state == "active"
             end(session)
-            assert site.engine.info(session.id).state == state
+            assert recorded(site, session.id)["state"] == site.engine.info(session.id).state == state
             for again in (session.discard, session.promote, session.touched_files):
                 with pytest.raises(SessionExpired):
                     again()
@@ -318,8 +354,22 @@ class TestDefaults:
 
 class TestTheTwoHandles:
     def test_the_user_can_review_promote_discard_and_extend(self, site: Site) -> None:
-        session = site.start()
-        assert all(callable(getattr(session, verb)) for verb in ("review", "promote", "discard", "extend", "for_agent"))
+        """Each by a new engine on the store."""
+        ids = [site.start(eviction=EvictionPolicy(ttl_idle="1h")).id for _ in range(3)]
+        for id_ in ids:
+            site.engine.get_session(id_).write("app.py", f"{id_}\n")
+        site.engine.close()
+        promoted, discarded, evicted = ids
+        user = site.another().get_session(promoted)
+        assert isinstance(user, UserSession)
+        assert [*user.review().changes] == ["app.py"]
+        assert f"+{promoted}" in user.diff()
+        user.extend("2h")
+        assert user.info().deadline == site.clock.now() + timedelta(hours=2)
+        assert site.durable.read("app.py", user.promote().sha) == f"{promoted}\n".encode()
+        site.another().get_session(discarded).discard()
+        site.another().evict(evicted)
+        assert [recorded(site, id_)["state"] for id_ in ids] == ["promoted", "discarded", "expired"]
 
     def test_the_agent_cannot_promote(self, site: Site) -> None:
         agent = site.start().for_agent()

@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from support.engine import Site, kill_at, open_site
+from support.engine import Site, kill_at, open_site, shell
+from support.gastown import born
 from support.walkthrough import FILES, NUX, TOAST, in_town
 
 from pytest_gittrix import UserSession
@@ -20,6 +21,8 @@ from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown import files
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.record.store.index_tables import FILE
 from pytest_gittrix.views import gastown, state_in
 
@@ -50,10 +53,17 @@ class TestRequirements:
         assert (record["agent"], record["rig"], record["work_unit"]) == (TOAST["agent"], "gastown", "gt-xyz")
         assert record["started_at"] == "2030-01-01T00:00:00Z"
 
-    def test_boundaries_are_events_a_start_and_an_end(self, site: Site) -> None:
-        id_ = ended_as(site, "done")
-        assert site.types(id_)[:2] == ["session.created", "workspace.ready"]
-        assert [event.data["outcome"] for event in site.events(id_) if event.type == "session.ended"] == ["done"]
+    @pytest.mark.parametrize("end", ["handoff", "done", "crash"])
+    @pytest.mark.parametrize("start", ["spawn", "handoff"])
+    def test_boundaries_are_events_a_start_and_an_end(self, site: Site, start: str, end: str) -> None:
+        session = site.start(**TOAST) if start == "spawn" else site.start(**TOAST).handoff()
+        if end == "handoff":
+            session.handoff()
+        else:
+            session.discard(end)
+        types = site.types(session.id)
+        assert (types[0], types.count("session.created"), types.count("workspace.ready")) == ("session.created", 1, 1)
+        assert [event.data["outcome"] for event in site.events(session.id) if event.type == "session.ended"] == [end]
 
     def test_persistence_survives_a_restart_and_leaves_everything_to_replay(self, site: Site) -> None:
         session = site.start(**TOAST)
@@ -69,7 +79,10 @@ class TestRequirements:
         site.start(**NUX, work_unit="gt-xyz")
         site.clock.advance(hours=1)
         wanted = ended_as(site, "done", work_unit="gt-xyz")
-        found = site.engine.query(agent=TOAST["agent"], since=CLOCK_START + timedelta(minutes=30), outcome="done", work_unit="gt-xyz")
+        site.clock.advance(hours=1)
+        ended_as(site, "done", work_unit="gt-xyz")
+        since, until = (CLOCK_START + timedelta(minutes=minutes) for minutes in (30, 90))
+        found = site.engine.query(agent=TOAST["agent"], since=since, until=until, outcome="done", work_unit="gt-xyz")
         assert [one.id for one in found] == [wanted]
 
     def test_linking_is_kept_on_both_sides_of_a_handoff(self, site: Site) -> None:
@@ -145,7 +158,9 @@ class TestTheSessionObject:
     def test_commits_are_those_made_in_the_session(self, site: Site) -> None:
         agent = site.start().for_agent()
         shas = [agent.write_and_commit({"app.py": f"v{number}\n"}, "step") for number in (2, 3)]
+        shell(agent, "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m 'in a shell'")
         assert in_town(site, agent.id)["commits"] == shas
+        assert [one.message.strip() for one in agent.log()][:3] == ["in a shell", "step", "step"]
 
     def test_what_is_not_known_is_left_out(self, site: Site) -> None:
         """A session that nobody names still has the five fields of an identity, empty as Go writes them."""
@@ -216,13 +231,34 @@ class TestStorage:
         assert all(later.startswith(earlier) and later != earlier for earlier, later in pairwise(seen))
 
     def test_events_are_the_truth_and_the_index_is_derived(self, site: Site) -> None:
-        ids = [ended_as(site, "done"), site.start(**TOAST).id]
+        ids = [ended_as(site, "done"), site.start(**TOAST).id, *(born(site.engine.store, f"s{number}") for number in range(SMALL))]
         before = site.engine.query(agent=TOAST["agent"])
+        assert {one.id for one in before} == {*ids}
         site.engine.close()
-        for derived in [site.store / FILE, *(site.directory(id_) / "metadata.json" for id_ in ids)]:
-            derived.unlink(missing_ok=True)
+        (site.store / FILE).unlink()
+        for id_ in ids[:2]:
+            (site.directory(id_) / "metadata.json").unlink()
         with site.another() as engine:
             assert engine.query(agent=TOAST["agent"]) == before
+        assert (site.store / FILE).exists()
+
+    def test_a_lookup_is_the_index_s_and_reads_no_log(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(SMALL):
+            born(site.engine.store, f"s{number}")
+        wanted = ended_as(site, "crash", work_unit="gt-xyz")
+        site.engine.query()
+        read: list[str] = []
+        reading = EventLog.read
+
+        def note(log: EventLog, *options: Any) -> Any:
+            read.append(str(log.path))
+            return reading(log, *options)
+
+        monkeypatch.setattr(EventLog, "read", note)
+        monkeypatch.setattr(type(site.engine.store), "load", lambda _store, id_: read.append(id_))
+        assert len(site.engine.list_sessions()) == SMALL + 1
+        assert [one.id for one in site.engine.query(work_unit="gt-xyz", outcome="crash")] == [wanted]
+        assert read == []
 
     def test_the_index_file_has_the_documented_lines(self, site: Site, tmp_path: Path) -> None:
         first = site.start(**TOAST, work_unit="gt-xyz", id="abc-123")

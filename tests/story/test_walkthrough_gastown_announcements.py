@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +28,17 @@ from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.record.store.index_tables import FILE as INDEX
 from pytest_gittrix.views import gastown
 from pytest_gittrix.views.gastown_names import address_of, name_of
+
+WITNESS = """
+import sys
+from pytest_gittrix import GitTrix
+from pytest_gittrix.engine.event_stream import follow
+socket, durable, store = sys.argv[1:]
+lines = follow(socket, types=["workspace.removed"])
+print("listening", flush=True)
+with GitTrix(durable, store=store, sweep_interval=None) as engine:
+    print(engine.start_session("again", parent=next(lines)["session"]).id)
+"""
 
 
 @pytest.fixture
@@ -61,9 +71,14 @@ class TestCurrentState:
 
     @pytest.mark.parametrize(("minutes", "colour"), [(0, "green"), (5, "yellow"), (10, "red")])
     def test_4_activity_is_how_long_ago_an_agent_was_seen(self, site: Site, minutes: int, colour: str) -> None:
+        def seen() -> str:
+            return gastown.activity(site.state(session.id).last_access_ns, site.clock.now_ns())
+
         session = site.start()
         site.clock.advance(minutes=minutes)
-        assert gastown.activity(site.state(session.id).last_access_ns, site.clock.now_ns()) == colour
+        assert seen() == colour
+        session.for_agent().write("app.py", "v2\n")
+        assert seen() == "green"
 
 
 class TestIntegrationPoints:
@@ -249,19 +264,16 @@ class TestMigrationPath:
         assert [line["type"] for line in lines] == ["status", "session.ended"]
 
     def test_phase_3_a_witness_reacts_without_polling(self, site: Site) -> None:
+        """A program of its own, which waits for one line of the socket."""
         crashed = site.start(**TOAST)
-        respawned: list[str] = []
         with site.engine.stream(site.root / "town.sock"):
-            lines = follow(site.root / "town.sock", types=["workspace.removed"])
-
-            def witness() -> None:
-                respawned.append(site.start(parent=next(lines)["session"]).id)
-
-            thread = threading.Thread(target=witness)
-            thread.start()
-            crashed.discard("crash")
-            thread.join(LONG)
-        assert in_town(site, crashed.id)["child_id"] == respawned[0]
+            told = [str(site.root / "town.sock"), str(site.durable.path), str(site.store)]
+            with subprocess.Popen([sys.executable, "-c", WITNESS, *told], stdout=subprocess.PIPE, text=True) as witness:
+                assert witness.stdout is not None
+                assert witness.stdout.readline() == "listening\n"
+                crashed.discard("crash")
+                respawned, _ = witness.communicate(timeout=LONG)
+        assert in_town(site, crashed.id)["child_id"] == respawned.strip()
 
 
 class TestFileStructure:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.daemon import wait_until
 from support.engine import Site, open_site
+from support.orchestrator import on_linux
 from support.walkthrough import CALL, FILES, LONG
 
 from pytest_gittrix import GitTrix, UserSession
@@ -19,10 +25,21 @@ from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.engine.operations.conversation import ANNOUNCED
 from pytest_gittrix.engine.operations.ids import seeded_ids, sortable_id
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, SessionExpired, SessionNotFound, TurnBusy
+from pytest_gittrix.os_level.lock_owner import owner_of
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE
 from pytest_gittrix.views import pixir, state_in
 
+WRITER = """
+import os, sys
+from pytest_gittrix import GitTrix
+with GitTrix(None, store=sys.argv[1], sweep_interval=None) as engine:
+    session = engine.get_session(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.read()
+    for _ in range(10):
+        session.record("user_message", {"text": str(os.getpid())})
+"""
 everywhere = pytest.mark.parametrize("runs", RUNS)
 HELLO = {"text": "hello"}
 
@@ -82,6 +99,20 @@ class TestTheUnitOfAgency:
         for thread in threads:
             thread.join(LONG)
         assert [event.seq for event in session.history()] == list(range(2 + 30))
+
+    def test_there_is_one_writer_at_a_time_of_several_processes(self, site: Site, session: UserSession) -> None:
+        told = [sys.executable, "-c", WRITER, str(site.store), session.id]
+        writers = [subprocess.Popen(told, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        assert [writer.stdout.readline() for writer in writers if writer.stdout] == ["ready\n"] * 3
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.close()
+        assert [writer.wait(LONG) for writer in writers] == [0] * 3
+        for writer in writers:
+            assert writer.stdout is not None
+            writer.stdout.close()
+        assert [event.seq for event in session.history()] == list(range(len(session.history())))
+        assert sorted(Counter(event.data["text"] for event in session.history("user_message")).values()) == [10] * 3
 
     def test_a_session_never_ends_as_pixir_sees_it(self, session: UserSession) -> None:
         """Here it does end, when its workspace is promoted or discarded. Its history stays, and can be forked."""
@@ -165,6 +196,28 @@ class TestTurnsAsSupervisedTasks:
         session.interrupt()
         assert turn.status == "interrupted"
         assert session.info().state == "active"
+        assert session.record("user_message", HELLO)
+        again = session.start_turn(lambda _context: "well", runs=runs)
+        assert again.wait(LONG)
+        assert again.value == "well"
+
+    @on_linux
+    def test_an_interrupt_kills_the_process_of_the_turn_and_what_it_started(self, site: Site, session: UserSession) -> None:
+        def body(context: TurnContext) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            child = subprocess.Popen(["sleep", "600"])
+            context.record("tool_call", {**CALL, "args": {"pids": [os.getpid(), child.pid]}})
+            threading.Event().wait()
+
+        called: list[Event] = []
+        recorded = threading.Event()
+        site.engine.on("tool_call", lambda event: (called.append(event), recorded.set()))
+        session.start_turn(body)
+        assert recorded.wait(LONG)
+        processes = [owner_of(pid) for pid in called[0].data["args"]["pids"]]
+        assert [process.alive() for process in processes] == [True, True]
+        session.interrupt()
+        wait_until(lambda: not any(process.alive() for process in processes), "the end of both")
 
     @everywhere
     def test_the_body_takes_one_context(self, session: UserSession, runs: str) -> None:
@@ -225,8 +278,11 @@ class TestEmit:
 
     def test_emit_gives_nothing_and_stores_nothing(self, site: Site, session: UserSession) -> None:
         before = (site.directory(session) / "events.jsonl").read_bytes()
+        seen: list[Event] = []
+        session.subscribe(seen.append)
         for type_ in sorted(ANNOUNCED):
-            session.emit(type_, dict.fromkeys(LIVE[type_].required, "x"))
+            assert session.emit(type_, dict.fromkeys(LIVE[type_].required, "x")) is None  # type: ignore[func-returns-value]
+        assert [event.type for event in seen] == sorted(ANNOUNCED)
         assert (site.directory(session) / "events.jsonl").read_bytes() == before
 
     def test_emit_takes_stored_kinds_too_and_puts_in_the_session_s_id(self, session: UserSession) -> None:
@@ -411,9 +467,10 @@ class TestTypes:
 
     def test_ctx_has_the_four_keys(self, session: UserSession) -> None:
         names = ("session_id", "workspace", "role", "fork_root_session_id")
-        turn = session.fork().start_turn(lambda context: [str(getattr(context, name)) for name in names], runs="thread")
+        fork = session.fork()
+        turn = fork.start_turn(lambda context: [str(getattr(context, name)) for name in names], runs="thread")
         assert turn.wait(LONG)
-        assert (turn.value[2], turn.value[3]) == ("build", session.id)
+        assert turn.value == [fork.id, str(fork.workspace_path), "build", session.id]
 
     def test_role_is_a_name(self, session: UserSession) -> None:
         """An atom in Elixir, a text here. A turn's role is told at its start, the session's own is a fact of its identity."""

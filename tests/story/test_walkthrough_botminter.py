@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,9 +14,16 @@ from support.acp_program import MEMBER, SAVES
 from support.members import Crew
 
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.multi_repo import clone_path
 
+WORKS = (
+    "cd projects/app && git checkout -q -b feature && echo code > committed.py && git add committed.py"
+    " && git -c user.name=a -c user.email=a@b commit -q -m work && echo more > left.py"
+)
+"""What an agent does that commits a part of its work, and ends."""
 HOURS_48 = RetentionPolicy(loop_brain_ns=age_ns("48h"), interactive_failure_ns=age_ns("48h"))
 
 
@@ -78,6 +86,15 @@ class TestWhatIsASession:
         assert not crew.members.get(second.id).degraded
         assert crew.app.git("branch", "--list", "recovery/*") == b""
 
+    def test_it_is_one_run_of_a_member_s_agent(self, crew: Crew) -> None:
+        lives = [crew.ended(crew.script().facts("projects/app/facts.json").exits(0)) for _ in range(2)]
+        facts = [json.loads((crew.repo(life.id) / "facts.json").read_text()) for life in lives]
+        crew.members.observe()
+
+        assert [one["environment"]["BM_SESSION_ID"] for one in facts] == [life.id for life in lives]
+        assert [one["pid"] for one in facts] == [process.pid for process in crew.agents.processes()]
+        assert [crew.types(life.id).count("agent.exited") for life in lives] == [1, 1]
+
     def test_it_has_a_unique_id(self, crew: Crew) -> None:
         ids = [crew.chat().id for _ in range(3)]
 
@@ -90,6 +107,18 @@ class TestWhatIsASession:
 
         assert crew.git(other.id, "for-each-ref", "refs/heads") == ""
         assert not (crew.repo(other.id) / "mine.txt").exists()
+
+    def test_it_goes_from_creation_through_finalization_to_cleanup(self, crew: Crew) -> None:
+        seen: list[str] = []
+        crew.engine.on("workspace.ready", lambda event: seen.append(record(crew, event.stream)["current_state"]))
+        crew.engine.on("life.moved", lambda event: seen.append(record(crew, event.stream)["current_state"]))
+        life = crew.ended(crew.script().run("sh", "-c", WORKS))
+        crew.members.observe()
+        crew.clock.advance(hours=48)
+
+        assert crew.members.scan().removed == (life.id,)
+        assert seen == ["Creating", "Active", "Finalizing", "Completed", "Retained", "Removed"]
+        assert not crew.workspace(life.id).exists()
 
     def test_its_exit_outcome_is_completed_failed_or_killed(self, crew: Crew) -> None:
         completed, failed, killed = crew.chat(), crew.chat(), crew.chat()
@@ -117,6 +146,15 @@ class TestSessionTypes:
 
         assert process is not None
         assert (process.observe().state, record(crew, life.id)["agent_pid"]) == ("alive", life.agent.pid if life.agent else None)
+
+    def test_a_loop_may_run_its_agent_again_and_again_until_it_is_done(self, crew: Crew) -> None:
+        agent = 'echo "iteration $n" >> work.txt; [ "$n" -lt 3 ] || touch done'
+        loop = f"cd projects/app; git checkout -q -b loop; n=0; until [ -e done ]; do n=$((n + 1)); export n; sh -c '{agent}'; done"
+        life = crew.ended(crew.script().run("sh", "-c", loop))
+        crew.members.observe()
+
+        assert crew.app.text("show", "loop:work.txt") == "iteration 1\niteration 2\niteration 3"
+        assert (crew.types(life.id).count("agent.exited"), crew.members.get(life.id).ended) == (1, "completed")
 
     def test_an_interactive_one_is_talked_to_by_a_person(self, crew: Crew) -> None:
         life = crew.start(kind="interactive")
@@ -186,6 +224,14 @@ class TestLifecycle:
 
         assert crew.states(life.id) == ["active", "finalizing", "completed", "retained"]
 
+    def test_completed_is_a_clean_exit_too_with_nothing_to_save(self, crew: Crew) -> None:
+        before = crew.branches()
+        life = crew.ended(crew.script().exits(0))
+        [ended] = crew.members.observe()
+
+        assert (ended.id, ended.ended, ended.state, ended.degraded) == (life.id, "completed", "retained", False)
+        assert crew.branches() == before
+
     def test_failed_is_remote_preservation_that_was_impossible(self, crew: Crew) -> None:
         life = crew.chat()
         crew.commit(life.id, "new.txt", branch="feature")
@@ -249,11 +295,14 @@ class TestDaemon:
             assert [life.id for life in members.list()] == ids
 
     def test_finalization_is_observed_after_the_agent_exits(self, crew: Crew) -> None:
-        life = crew.ended(crew.script().run("git", "checkout", "-q", "-b", "feature").exits(0), task="work")
+        life = crew.ended(crew.script().run("sh", "-c", WORKS), task="work")
 
         assert crew.members.exited() == [life.id]
+        assert "feature" not in crew.branches()
         assert [one.state for one in crew.members.observe()] == ["retained"]
         assert crew.members.exited() == []
+        assert crew.app.text("show", "feature:committed.py") == "code"
+        assert crew.app.text("show", "feature:left.py") == "more"
 
     def test_the_retention_engine_runs_in_the_background(self, crew: Crew) -> None:
         crew.members.watch()
@@ -279,8 +328,10 @@ class TestRetentionPolicy:
         crew.members.stop(life.id)
         crew.clock.advance(hours=48, microseconds=-1)
         assert crew.members.scan().removed == ()
+        assert crew.workspace(life.id).is_dir()
         crew.clock.advance(microseconds=1)
         assert crew.members.scan().removed == (life.id,)
+        assert not crew.workspace(life.id).exists()
 
     def test_interactive_that_succeeded_is_not_kept(self, crew: Crew) -> None:
         life = crew.chat()
@@ -358,22 +409,18 @@ class TestFinalization:
         assert (crew.repo(life.id) / path).exists()
         assert (ended.result.exit_status if ended.result else None) == "Skipped"
 
-    def test_what_cannot_be_pushed_gets_a_recovery_branch_and_an_issue(self, crew: Crew) -> None:
-        issues: list[tuple[str, str]] = []
-
-        def forge(title: str, body: str) -> str:
-            issues.append((title, body))
-            return "https://forge/issues/1"
-
-        members = crew.manager(forge=forge)
-        life = crew.chat()
-        commit = crew.commit(life.id, "new.txt", branch="feature")
-        reject(crew, only="feature")
-        members.finish(life.id)
+    def test_what_cannot_be_pushed_gets_a_recovery_branch_and_an_issue(self, crew: Crew, tmp_path: Path) -> None:
+        with BareRemote.make(tmp_path / "forge.git") as remote, ForgeServer(remote) as server, server.forge() as forge:
+            members = crew.manager(forge=forge)
+            life = crew.chat()
+            commit = crew.commit(life.id, "new.txt", branch="feature")
+            reject(crew, only="feature")
+            members.finish(life.id)
+            (issue,) = server.state.issues.values()
+            assert f"recovery/{life.id}/feature" in str(issue)
+            assert record(crew, life.id)["finalization_result"]["github_issue_urls"] == [one.url for one in forge.topics()]
 
         assert crew.branches()[f"recovery/{life.id}/feature"] == commit
-        assert f"recovery/{life.id}/feature" in issues[0][1]
-        assert record(crew, life.id)["finalization_result"]["github_issue_urls"] == ["https://forge/issues/1"]
 
     def test_then_it_is_completed_degraded_and_not_failed(self, crew: Crew) -> None:
         life = crew.chat()

@@ -61,6 +61,8 @@ class Promise(BaseModel):
     def _has_one_verdict(self) -> Self:
         if self.differs and self.not_ours:
             raise ValueError(f"{self.says!r} has two verdicts")
+        if len({*self.tests}) < len(self.tests):
+            raise ValueError(f"{self.says!r} names a test twice")
         if not self.tests and not self.not_ours:
             raise ValueError(f"{self.says!r} is shown by no test")
         return self

@@ -53,6 +53,7 @@ def test_every_difference_is_a_row_under_where_we_differ(document: Document) -> 
     ("data", "complaint"),
     [
         ({"tests": ()}, "no test"),
+        ({"tests": ("test_a::test_b", "test_a::test_b")}, "twice"),
         ({"tests": ("test_a::test_b",), "differs": "a", "not_ours": "b"}, "two verdicts"),
         ({"tests": ("test_a::test_b",), "why": "b"}, "why"),
     ],

@@ -12,6 +12,7 @@ from support.engine import shell
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import GittrixError, SessionNotRestorable
+from pytest_gittrix.orchestrator.end import REASONS
 from pytest_gittrix.orchestrator.flat_files import read
 from pytest_gittrix.orchestrator.orchestrator import (
     NON_RESTORABLE_STATUSES,
@@ -23,6 +24,7 @@ from pytest_gittrix.orchestrator.orchestrator import (
     is_restorable,
     is_terminal_session,
 )
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.observations import ACTIVITIES
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
@@ -97,6 +99,17 @@ class TestProperties:
             "session/app-3",
         ]
 
+    def test_branch_is_named_before_the_workspace_is_there(self, led: Led) -> None:
+        seen: list[tuple[str, str | None, str | None]] = []
+
+        def look(event: Event) -> None:
+            found = led.now(event.stream)
+            seen.append((found.status, found.branch, found.workspace_path))
+
+        led.site.engine.on("session.created", look)
+        led.spawn(branch="mine")
+        assert seen == [("spawning", "mine", None)]
+
     def test_branch_is_that_of_the_workspace_and_of_the_promotion(self, forged: Led) -> None:
         session = forged.spawn(issue_id="#42")
         held = forged.site.engine.get_session(session.id)
@@ -134,6 +147,13 @@ class TestProperties:
         assert silent.agent_info is None
         assert prompted.agent_info is not None
         assert (prompted.agent_info.summary, prompted.agent_info.summary_is_fallback) == ("Fix the authentication bug", True)
+        held = led.site.engine.get_session(silent.id)
+        held.identify(agent_session="6f1c")
+        for _ in range(2):
+            held.record("provider_usage", {"input_tokens": 10, "output_tokens": 20, "cost_usd": 0.5})
+        told = led.now(silent.id).agent_info
+        assert told is not None
+        assert (told.agent_session_id, told.cost) == ("6f1c", {"inputTokens": 20, "outputTokens": 40, "estimatedCostUsd": 1.0})
 
     def test_created_at_is_the_clock_s(self, led: Led) -> None:
         assert led.spawn().created_at == led.site.clock.now()
@@ -169,6 +189,9 @@ class TestStatus:
     """status, one of"""
 
     def test_there_are_sixteen(self) -> None:
+        documented = """spawning working pr_open ci_failed review_pending changes_requested approved mergeable merged cleanup needs_input
+            stuck errored killed done terminated"""
+        assert sorted(STATUSES) == sorted(documented.split())
         assert len(STATUSES) == 16
 
     def test_spawning_is_being_created(self, led: Led) -> None:
@@ -223,8 +246,14 @@ class TestStatus:
         forged.lead.poll()
         forge.state.merge(number)
         forged.lead.poll()
+        workspace = Path(forged.now(id).workspace_path or "")
+        assert workspace.is_dir()
+        assert len(forged.kit.alive()) == 1
         assert forged.lead.cleanup().killed == [id]
         assert forged.now(id).status == "cleanup"
+        assert is_terminal_session(forged.now(id))
+        assert forged.kit.gone()
+        assert not workspace.exists()
 
     def test_needs_input_waits_for_a_person(self, led: Led) -> None:
         session = led.spawn()
@@ -288,6 +317,21 @@ class TestStatus:
         with recorder.leased():
             recorder.append("status.decided", {"session": "terminated", "reason": "agent_process_exited"})
         assert led.now(session.id).status == "terminated"
+        assert is_terminal_session(led.now(session.id))
+
+    def test_an_end_of_ours_has_a_name_that_says_more_than_terminated(self, led: Led) -> None:
+        said = {}
+        for reason in REASONS:
+            session = led.spawn()
+            led.lead.kill(session.id, reason=reason)
+            said[reason] = led.now(session.id).status
+        assert said == {
+            "manually_killed": "killed",
+            "pr_merged": "cleanup",
+            "auto_cleanup": "cleanup",
+            "runtime_lost": "errored",
+            "error_in_process": "errored",
+        }
 
 
 class TestActivity:
@@ -324,11 +368,15 @@ class TestUsage:
     """SessionSpawnConfig, and the usage examples"""
 
     def test_spawn_takes_project_issue_branch_prompt_and_agent(self, led: Led) -> None:
-        other = led.agent(name="other")
+        other = led.agent(led.kit.script("other").polite().at("up").hang(), name="other")
         lead = led.another(led.project(agents=(led.agent(), other)))
         config = SpawnConfig(project_id="app", issue_id="#42", branch="mine", prompt="Fix the authentication bug", agent="other")
         session = lead.spawn(config)
-        assert (session.issue_id, session.branch, session.metadata["agent"]) == ("#42", "mine", "other")
+        assert (session.project_id, session.issue_id, session.branch, session.metadata["agent"]) == ("app", "#42", "mine", "other")
+        assert session.agent_info is not None
+        assert session.agent_info.summary == "Fix the authentication bug"
+        led.kit.wait_for("up")
+        assert [len(led.kit.processes(name)) for name in ("agent", "other")] == [0, 1], "the program of the other agent runs"
 
     def test_a_created_session_says_its_id_and_branch(self, led: Led) -> None:
         session = led.spawn(issue_id="#42", prompt="Fix the authentication bug")

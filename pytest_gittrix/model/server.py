@@ -244,6 +244,12 @@ class ModelServer:
             return tuple(self._state.exchanges)
 
     @property
+    def problems(self) -> tuple[GittrixError, ...]:
+        """What of the requests no script and no tape could answer, until ``check`` raises the first."""
+        with self._lock:
+            return tuple(self._state.problems)
+
+    @property
     def requests(self) -> tuple[Request, ...]:
         """The requests of the work."""
         return tuple(one.request for one in self.exchanges if one.side is None)

@@ -98,6 +98,7 @@ class Scene:
         swept = {one.id: one.by for one in gittrix.services.swept}
         model = vars(world).get("model")  # made when it is first asked for
         said = model.conversation(last=_EXCHANGES_SHOWN).splitlines() if model is not None else []
+        said += [problem.fix for problem in model.problems[:1]] if model is not None else []
         return cls(durable.path, durable.branch, gittrix.store.root, clock, races, swept, said)
 
 

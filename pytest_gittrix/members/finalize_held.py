@@ -18,10 +18,10 @@ from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import sync_directory, write_file
-from pytest_gittrix.workspaces.secrets import Suspect
+from pytest_gittrix.workspaces.secrets import Suspect, masked
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_./@%+=:,-]+")
-"""A path that any shell reads as it is written. The agent chose it, and a person is to paste it."""
+"""A path that any shell reads as it is written. The agent chose it, and a person is to paste it; so it is no secret either."""
 _SHOWN: Final = 10
 
 
@@ -70,4 +70,4 @@ class HeldBack:
 
 
 def _is_plain(one: Suspect) -> bool:
-    return one.has_telling_path and _WORD.fullmatch(one.path) is not None
+    return one.has_telling_path and _WORD.fullmatch(one.path) is not None and masked(one.path) == one.path

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.os_level.files import read_text, write_file
 from pytest_gittrix.record.state.lifecycle import FinalizationResult, Pushed
+from pytest_gittrix.workspaces.secrets import masked
 
 Kind = Literal["committed", "pushed", "recovered", "left", "skipped", "failed"]
 Status = Literal["Completed", "CompletedDegraded", "Failed", "Skipped"]
@@ -53,10 +54,10 @@ class Action:
     def about(
         cls, name: str, action: Kind, files: Iterable[str], reason: str = "", *, branch: str | None = None, commit: str | None = None
     ) -> Action:
-        """An action about files; the first are named, and all are counted."""
+        """An action about files; the first are named, without secrets that are in their names, and all are counted."""
         named = sorted(files)
         more = f" ({len(named)} files)" if len(named) > MAX_FILES else ""
-        return cls(name, action, branch, commit, tuple(named[:MAX_FILES]), f"{reason}{more}".strip() or None)
+        return cls(name, action, branch, commit, tuple(map(masked, named[:MAX_FILES])), f"{reason}{more}".strip() or None)
 
     def data(self) -> dict[str, Any]:
         """The data of its ``finalize.repository`` event."""

@@ -26,7 +26,7 @@ from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepo
 from pytest_gittrix.workspaces.repositories.agent_repository import LFS_OBJECTS, AgentRepository, read_repository
 from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository, Touched
 from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted, find_uncommitted
-from pytest_gittrix.workspaces.secrets import Suspect, is_credential_file, suspect
+from pytest_gittrix.workspaces.secrets import Suspect, is_credential_file, masked, suspect
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""
@@ -37,6 +37,7 @@ GONE: Final = "there is no repository any more"
 _SHORT: Final = 12
 _NEVER: Final = "credentials are not pushed"
 _SECRET: Final = "it seems to hold a secret"
+_BRANCH: Final = "name of the branch"
 _FILES: Final = (FILE, EXECUTABLE)
 _RUNTIME: Final = "state of what ran here"
 
@@ -398,12 +399,15 @@ class Saving:
         return id_
 
     def _holds_credentials(self, what: str, tip: str, missing: Mapping[str, object]) -> bool:
-        """Whether a missing commit has a credential; then nothing of ``tip`` is pushed, and an action says so."""
+        """Whether a missing commit has a credential, or its branch's name; then nothing of ``tip`` is pushed, and an action says so."""
         secret = [one for one in map(self._suspect_in_commit, self.scratch.touched(missing)) if one is not None]
+        texts = {_BRANCH: os.fsencode(what), **{f"commit {id_[:_SHORT]}": self.scratch.objects.read(id_)[1] for id_ in missing}}
+        told = (self._unless_allowed(suspect(place, text, by_name=False)) for place, text in texts.items())
+        secret += [one for one in told if one is not None]
         if secret:
-            reason = f"commits hold credentials, so they are not pushed ({secret[0].path}, {secret[0].found[0]})"
+            reason = f"commits hold credentials, so they are not pushed ({masked(secret[0].path)}, {secret[0].found[0]})"
             way = self.held.way_through(secret, by_path=True)
-            self.done.append(Action.about(self._name, "failed", {one.path for one in secret}, f"{reason}; {way}", branch=what))
+            self.done.append(Action.about(self._name, "failed", {one.path for one in secret}, f"{reason}; {way}", branch=masked(what)))
             self._given_up.append(tip)
         return bool(secret)
 

@@ -9,6 +9,7 @@ import pytest
 from support.finalize import AgentWorkspace
 from support.life import Lived, at
 from support.secret_corpus import FILES, LINES, TYPICAL
+from support.secret_forms import FORMS, github
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action
@@ -465,6 +466,77 @@ def test_a_commit_whose_lines_hold_a_secret_is_not_pushed(workspace: AgentWorksp
     (failed,) = [one for one in ended.actions if one.action == "failed"]
     assert failed.files == ("settings.py",)
     assert "settings.py, line 1: AWS access key" in (failed.reason or "")
+
+
+def test_of_the_forms_that_tools_document_none_reaches_the_remote(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    for path, content in FORMS.items():
+        workspace.put(f"forms/{path}", "")
+        (workspace.root / "forms" / path).write_bytes(content)
+    workspace.put("real.txt", "work\n")
+
+    workspace.finalize()
+
+    assert git(workspace.bare, "diff-tree", "-r", "--name-only", "--format=", "main", "work") == "real.txt"
+
+
+@pytest.mark.parametrize("options", [["-m", "use {}"], ["-m", "plain", "--author", "{} <a@example.org>"]])
+def test_a_commit_whose_words_hold_a_secret_is_not_pushed(workspace: AgentWorkspace, options: list[str]) -> None:
+    hidden = github()
+    workspace.git("checkout", "-q", "-b", "leaky")
+    workspace.git("commit", "-q", "--allow-empty", *(option.format(hidden) for option in options))
+
+    (failed,) = (ended := workspace.finalize()).actions
+
+    assert (ended.status, failed.action, failed.branch) == ("Failed", "failed", "leaky")
+    assert failed.files == (f"commit {workspace.git('rev-parse', 'HEAD')[:12]}",)
+    assert "GitHub token" in (failed.reason or "")
+    assert hidden not in str(ended)
+    assert workspace.remote_refs().keys() == {"refs/heads/main", "refs/heads/shared"}
+    assert workspace.finalize(allow_secrets=way_through(failed)).status == "Completed"
+
+
+def test_a_branch_whose_name_is_a_secret_is_not_pushed_and_not_repeated(workspace: AgentWorkspace) -> None:
+    hidden = github()
+    workspace.git("checkout", "-q", "-b", f"try/{hidden}")
+    tip = workspace.commit("real.txt")
+
+    (failed,) = (ended := workspace.finalize()).actions
+
+    assert (failed.action, failed.branch, failed.files) == ("failed", "try/…", ("name of the branch",))
+    assert hidden not in str(ended)
+    assert workspace.remote_refs().keys() == {"refs/heads/main", "refs/heads/shared"}
+    workspace.finalize(allow_secrets=way_through(failed))
+    assert workspace.remote_refs()[f"refs/heads/try/{hidden}"] == tip
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_file_whose_name_is_a_secret_is_not_pushed_and_not_repeated(workspace: AgentWorkspace, committed: bool) -> None:
+    hidden = github()
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put(f"notes/{hidden}", "ordinary\n")
+    if committed:
+        workspace.git("add", "notes")
+        workspace.git("commit", "-q", "-m", "plain")
+
+    (held,) = (ended := workspace.finalize()).actions
+
+    assert (held.action, held.files) == ("failed" if committed else "left", ("notes/…",))
+    assert hidden not in str(ended)
+    assert "refs/heads/work" not in workspace.remote_refs()
+    workspace.finalize(allow_secrets=way_through(held))
+    assert workspace.at_remote("work", f"notes/{hidden}") == "ordinary\n"
+
+
+def test_a_tag_whose_name_is_a_secret_stays_here_and_its_commit_is_saved(workspace: AgentWorkspace) -> None:
+    hidden = github()
+    tip = workspace.commit("real.txt")
+    workspace.git("tag", "-a", hidden, "-m", hidden)
+
+    workspace.finalize()
+
+    assert tip in workspace.remote_refs().values()
+    assert hidden not in git(workspace.bare, "for-each-ref")
 
 
 def test_a_secret_that_the_remote_has_already_holds_nothing_up(workspace: AgentWorkspace) -> None:

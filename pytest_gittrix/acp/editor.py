@@ -365,7 +365,8 @@ class _Conversation:
             agreed = await self._agreed(review)
         if not agreed:
             return await self._say("Nothing was promoted.")
-        result = await in_thread(partial(self._session.promote, review, message=message, keep=True))
+        # The user saw what looks like credentials, and agreed.
+        result = await in_thread(partial(self._session.promote, review, message=message, keep=True, refuse_secrets=False))
         lines = [f"Promoted {_files(len(review.changes))} to {result.branch} as {result.sha}.", *result.warnings]
         return await self._say("\n".join(lines))
 

@@ -388,7 +388,11 @@ def _promote(verb: Parser) -> None:
         action=argparse.BooleanOptionalAction,
         help="go on with the session, or end it; by default as it was started",
     )
-    verb.add_argument("--refuse-secrets", action="store_true", help="promote nothing if a file or a new line looks like credentials")
+    verb.add_argument(
+        "--refuse-secrets",
+        action=argparse.BooleanOptionalAction,
+        help="promote nothing if a file or a new line looks like credentials; by default where the commit leaves this machine",
+    )
     verb.add_argument(
         "--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.operations.review import Review
     from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.git.hunks import Hunk
+    from pytest_gittrix.record.eventlog.events import Event
     from pytest_gittrix.record.state.records import EvictionPolicy
 
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
@@ -217,6 +218,7 @@ def promote(options: Namespace) -> CommandResult:
         hunks.setdefault(path, set()).update(numbers)
     with context.session(options) as session, ExitStack() as told:
         told.callback(session.subscribe(lambda event: put_note(f"Waiting: {event.data['holder']}."), ["promote.waiting"]))
+        told.callback(session.subscribe(_tell_secrets, ["promote.secrets"]))
         result = session.promote(
             files=files or None,
             hunks=hunks or None,
@@ -293,6 +295,11 @@ def _review_of(session: UserSession, paths: Collection[str]) -> Review:
         changes={path: review.changes[path] for path in paths if path in review.changes},
         filtered={path: name for path, name in review.filtered.items() if path in paths},
     )
+
+
+def _tell_secrets(event: Event) -> None:
+    """Say what looks like credentials before it lands; the result says it once more."""
+    put_note("\n".join(["About to land what looks like credentials:", *event.data["found"]]))
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

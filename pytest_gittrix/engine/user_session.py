@@ -88,7 +88,7 @@ class UserSession(AgentSession):
         title: str | None = None,
         body: str | None = None,
         draft: bool = False,
-        refuse_secrets: bool = False,
+        refuse_secrets: bool | None = None,
         allow_secrets: Iterable[str] = (),
         keep: bool | None = None,
         allow_filtered: bool = False,
@@ -111,8 +111,9 @@ class UserSession(AgentSession):
             title: likewise; the first line of the message by default.
             body: likewise; the rest of it, and which session it is of, by default.
             draft: likewise; not to be merged yet.
-            refuse_secrets: promote nothing if a selected file looks like credentials, or gained lines that do. Without it the result tells
-                of them, in ``.secrets``.
+            refuse_secrets: promote nothing if a selected file looks like credentials, or gained lines that do. By default that is so where
+                the commit leaves this machine: durable is elsewhere, or a pull request is opened. Otherwise listeners of
+                ``promote.secrets`` hear of them before anything lands, and the result tells of them, in ``.secrets``.
             allow_secrets: paths of files that may look so.
             keep: go on with the session: the commit is its baseline then, and what was not promoted stays touched. With ``branch`` and
                 ``pr`` the new branch is the session's too, so that the next promotion adds to it. By default a promotion ends the session,

@@ -605,11 +605,19 @@ def _a_name_in_two_forms(bench: Bench) -> object:
     return session.promote()
 
 
-@provokes("SECRETS_FOUND", "a promotion with `refuse_secrets=True` has files", "look like credentials")
+@provokes("SECRETS_FOUND", "or one with `refuse_secrets=True`, has files", "look like credentials")
 def _a_file_of_credentials(bench: Bench) -> object:
     session = bench.site.start()
     session.write("id_rsa", "anything\n")
     return session.promote(refuse_secrets=True)
+
+
+@provokes("SECRETS_FOUND", "a promotion whose commit leaves this machine,")
+def _a_file_of_credentials_for_a_remote(bench: Bench) -> object:
+    with open_far(bench.path, "file") as far:
+        session = far.site.start()
+        session.write("id_rsa", "anything\n")
+        return session.promote()
 
 
 @provokes("SECRETS_FOUND", "lines", "`secrets` gives for each path what was found, such as `line 2: GitHub token`")

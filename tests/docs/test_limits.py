@@ -6,6 +6,9 @@ A sentence that nothing shows fails, unless it is advice or says what is not tes
 from __future__ import annotations
 
 import ast
+import base64
+import bz2
+import gzip
 import json
 import os
 import re
@@ -21,12 +24,14 @@ from typing import Any, Final
 
 import pytest
 from support.engine import EXECUTABLE, SUBMODULE, edited, open_site, shell
+from support.secret_forms import zipped
 
 from pytest_gittrix import LocalEphemeral
 from pytest_gittrix.clock import FrozenClock, process_freeze
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, FilteredContent, GittrixError, TurnBusy, WriteRejected
+from pytest_gittrix.workspaces.credentials.wrappings import UNPACKED
 from pytest_gittrix.workspaces.snapshot import Limits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -144,6 +149,11 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "They are polled": (
         "unit/confine/test_limits.py::test_a_program_that_passes_a_limit_is_ended_and_the_limit_is_named",
         "unit/confine/test_limits.py::test_the_kernel_itself_keeps_a_jail_to_300_processes_more_than_its_limit",
+    ),
+    "What a commit says and the names": (
+        "unit/members/test_finalize.py::test_a_commit_whose_words_hold_a_secret_is_not_pushed",
+        "unit/members/test_finalize.py::test_a_branch_whose_name_is_a_secret_is_not_pushed_and_not_repeated",
+        "unit/engine/test_session_side_work.py::test_a_local_promotion_tells_of_secrets_before_it_lands",
     ),
     "Finalization keeps back files": (
         "unit/members/test_finalize.py::test_of_typical_secrets_none_reaches_the_remote_and_each_is_in_the_report",
@@ -376,7 +386,12 @@ def _a_snapshot_has_limits(path: Path) -> None:
                 session.touched_files()
 
 
-@shows("A secret without a shape is not found.", "A password that is made of words", "The same rules are behind `Review.secrets`.")
+@shows(
+    "A secret without a shape is not found.",
+    "A password has 12 characters or more there",
+    "A password that is made of words",
+    "The same rules are behind `Review.secrets`.",
+)
 def _secrets_are_known_by_their_shape(path: Path) -> None:
     found = {
         "id_rsa": "anything\n",
@@ -384,13 +399,47 @@ def _secrets_are_known_by_their_shape(path: Path) -> None:
         "private.txt": "-----BEGIN RSA PRIVATE KEY-----\n",
         "address.txt": "postgres://user:gB7kq2Zx9w@db.example.com/app\n",
         "named.py": "token = 'q8Zt4Vn1xK7bR2mW9cLp'\n",
+        "bearer.sh": "curl -H 'Authorization: Bearer q8Zt4Vn1xK7bR2mW9cLp'\n",
+        "flag.sh": "tool --token q8Zt4Vn1xK7bR2mW9cLp\n",
+        "mysql.sh": "mysql -pq8Zt4Vn1xK7b app\n",
+        "key.jwk": '{"d": "q8Zt4Vn1xK7bR2mW9cLpq8Zt4Vn1xK7bR2mW9cLp"}\n',
+        "short.py": "password = 'q8Zt4Vn1xK7b'\n",
     }
-    passed = {"words.py": "password = 'correct horse battery staple'\n"}
+    passed = {
+        "words.py": "password = 'correct horse battery staple'\n",
+        "shorter.py": "password = 'q8Zt4Vn1xK7'\n",
+        "short.sh": "tool --token q8Zt4Vn1xK7bR2m\n",
+    }
     with _site(path) as site:
         session = site.start()
         for name, text in (found | passed).items():
             session.write(name, text)
         assert sorted(session.review().secrets) == sorted(found)
+
+
+@shows("Secrets are looked for one level deep.", "Text in UTF-16, a zip", "Nothing is found in a zip", "In bytes that are no text")
+def _secrets_are_looked_for_one_level_deep(path: Path) -> None:
+    line = f"x = 'ghp_{'0aB1cD2eF3' * 3}123456'\n"
+    inner = zipped("a.txt", line)
+    once = {
+        "utf16.txt": line.encode("utf-16"),
+        "a.jar": inner,
+        "log.gz": gzip.compress(line.encode()),
+        "word.txt": base64.b64encode(line.encode()),
+        "program": b"\x7fELF\0\1\2" + line.encode(),
+    }
+    deeper = {
+        "outer.zip": zipped("inner.zip", inner.decode("latin-1")),
+        "log.bz2": bz2.compress(line.encode()),
+        "lines.txt": b"\n".join(base64.b64encode(line.encode())[at : at + 20] for at in range(0, 68, 20)),
+        "large.gz": gzip.compress(b"x\n" * UNPACKED + line.encode()),
+        "password": b"\x7fELF\0\1\2password = 'q8Zt4Vn1xK7b'\n",
+    }
+    with _site(path) as site:
+        session = site.start()
+        for name, data in (once | deeper).items():
+            (_root(session) / name).write_bytes(data)
+        assert sorted(session.review().secrets) == sorted(once)
 
 
 @shows("`worktree` isolates nothing.")

@@ -158,7 +158,7 @@ _TEXTS: Final[dict[str, str]] = {
     "encoded.sh": f"echo {base64_of('export GITHUB_TOKEN=' + github())} | base64 -d > env.sh\n",
     "data_url.html": f'<a href="data:text/plain;base64,{base64_of("[default] aws_access_key_id=AKIA" + text(16, UPPER))}">a</a>\n',
     "crlf.ini": f"[a]\r\ntoken = {github()}\r\n",
-    "comment.py": f"# TODO remove: password={password(14)}\nrun()\n",
+    "comment.py": f"# remove this: password={password(14)}\nrun()\n",
 }
 """Text files by path."""
 

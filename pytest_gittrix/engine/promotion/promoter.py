@@ -14,7 +14,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.engine.operations.resources import Resources
+from pytest_gittrix.engine.operations.resources import LOCAL, Resources
 from pytest_gittrix.engine.operations.review import (
     Review,
     catch_up,
@@ -34,6 +34,7 @@ from pytest_gittrix.engine.promotion.selection import Selection, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
 from pytest_gittrix.errors import Advice, FilteredContent, GittrixError, HazardousPath, InvalidInput, SecretsFound
 from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.record.eventlog.events import live_event
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot, sized
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -55,7 +56,7 @@ class PromoteRequest:
     message: str | None
     on_overlap: str
     pull_request: PrRequest
-    refuse_secrets: bool
+    refuse_secrets: bool | None
     allow_secrets: frozenset[str]
     keep: bool | None = None
     allow_filtered: bool = False
@@ -81,20 +82,30 @@ class PromoteRequest:
             )
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
 
-    def secrets(self, snapshot: Snapshot, selection: Selection) -> dict[str, tuple[str, ...]]:
-        """What of a selection looks like credentials, by path, without what is allowed. Raises SecretsFound if that is to be refused."""
+    def secrets(self, snapshot: Snapshot, selection: Selection, *, leaves: bool) -> dict[str, tuple[str, ...]]:
+        """What of a selection looks like credentials, by path, without what is allowed.
+
+        Args:
+            snapshot: the workspace.
+            selection: what is promoted of it.
+            leaves: whether the commit leaves this machine; then secrets are refused unless the caller says otherwise.
+
+        Raises:
+            SecretsFound: they are to be refused.
+        """
         found = suspects(snapshot.seed, selection.changes, selection.blobs)
         held = {one.path: one.found for one in found if not one.is_among(self.allow_secrets)}
-        if not held or not self.refuse_secrets:
+        if not held or not (leaves if self.refuse_secrets is None else self.refuse_secrets):
             return held
         raise SecretsFound(
             f"{_counted(held, 'selected file looks', 'selected files look')} like credentials.",
             secrets=held,
             stage="staging",
-            why=_listed(f"{path}: {'; '.join(of_path)}" for path, of_path in held.items()),
+            why=_listed(secret_lines(held)),
             fix="Remove them from the workspace, or select the other files. Nothing was promoted.",
             opt_out=Advice(
-                "Let a file through by its path, with allow_secrets=[...].", "Let a file through by its path, with --allow-secret PATH."
+                "Let a file through by its path, with allow_secrets=[...], or all with refuse_secrets=False.",
+                "Let a file through by its path, with --allow-secret PATH, or all with --no-refuse-secrets.",
             ),
         )
 
@@ -227,7 +238,10 @@ class Promoter:
             )
             selection = select(snapshot, files, hunks, beside)
             request.require_filtered(state, snapshot, selection)
-            found = request.secrets(snapshot, selection)
+            found = request.secrets(snapshot, selection, leaves=_leaves(state, durable, branch, strategy))
+            if found:
+                data = {"found": [*map(visible, secret_lines(found))]}
+                recorder.emit(live_event("promote.secrets", data, ts=recorder.clock.now_ns(), stream=recorder.id, actor="human"))
             promotion.warnings.extend(request.hazards(snapshot, selection))
             promotion.warnings.extend(gone)
             promotion.warnings.extend(_taken_back(workspace, selection))
@@ -270,6 +284,19 @@ class Promoter:
         archived = (f"not promoted, but archived: {line}" for line in removed.beside)
         lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
         return _with_warnings(result, (*archived, *lost))
+
+
+def _leaves(state: SessionState, durable: Durable, branch: str, strategy: str) -> bool:
+    """Whether a promotion's commit leaves this machine: it is pushed, or others see it in a pull request."""
+    of_request = state.kept is not None and state.kept.branch == branch and state.kept.pr_url is not None
+    return strategy != "patch" and (strategy == "pr" or not durable.uri.startswith(LOCAL) or (of_request and strategy == "commit"))
+
+
+def secret_lines(found: Mapping[str, Collection[str]]) -> list[str]:
+    """A line for people about each file that looks like credentials; what of its name is a secret is not repeated."""
+    from pytest_gittrix.workspaces.secrets import masked  # as in operations.review: most promotions have none
+
+    return [f"{masked(path)}: {'; '.join(of_path)}" for path, of_path in found.items()]
 
 
 def _located(

@@ -198,5 +198,6 @@ LIVE: Mapping[str, Kind] = {
     "plan": _kind("What the agent means to do.", "entries"),
     "context_pressure": _kind("The model's context fills up.", open=True),
     "promote.waiting": _kind("A promotion waits for its turn in a repository; holder says who has it, since when and for what.", "holder"),
+    "promote.secrets": _kind("What is about to land looks like credentials; found has a line for each file.", "found"),
     "engine.error": _kind("Background work failed; there was no caller to raise to.", "code message"),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -250,7 +250,7 @@ def matches(text: bytes) -> Iterator[tuple[int, int, str]]:
 
 def fixed_matches(data: bytes) -> Iterator[tuple[int, int, str]]:
     """As ``matches``, of bytes that are no text: keys with their issuer's prefix, and private keys as a whole."""
-    yield from _shaped(data, _ONE_OF_FIXED)
+    yield from _shaped(data, _ONE_OF_FIXED, _is_drawn)  # what stands before may be a length, and look like a letter
     for match in _WHOLE_KEY.finditer(data):
         yield *match.span(), "private key"
 
@@ -265,12 +265,15 @@ def _long_lines(text: bytes) -> Iterator[tuple[int, int]]:
         yield start, at
 
 
-def _shaped(text: bytes, shapes: tuple[tuple[str, bytes, re.Pattern[bytes], bool], ...]) -> Iterator[tuple[int, int, str]]:
+def _shaped(
+    text: bytes, shapes: tuple[tuple[str, bytes, re.Pattern[bytes], bool], ...], anywhere: Callable[[bytes], bool] = lambda _: False
+) -> Iterator[tuple[int, int, str]]:
+    """The matches of some shapes; ``anywhere`` says whether one counts although a letter stands before it."""
     for rule, literal, pattern, bordered in shapes:
         if literal not in text:
             continue
         for match in pattern.finditer(text):
-            if not bordered or not _before(text, match.start()).isalnum():
+            if not bordered or not _before(text, match.start()).isalnum() or anywhere(match[0]):
                 yield *match.span(), rule
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine import FILES, at_point, edited, kill_at
 from support.git import git
 from support.remote import Far, open_far
+from support.secret_forms import github
 
 from pytest_gittrix.engine.operations.ids import seeded_ids
-from pytest_gittrix.errors import BaselineConflict
+from pytest_gittrix.errors import BaselineConflict, SecretsFound
 from pytest_gittrix.git.consolidation import MOST_PACKS
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import build_pack, install_pack
@@ -198,6 +200,29 @@ def test_a_branch_of_its_own_is_pushed_and_the_base_stays(far: Far) -> None:
     assert result.branch == "gittrix/fix-the-bug"
     assert far.git.head("gittrix/fix-the-bug") == result.sha
     assert far.git.head() == before
+
+
+@pytest.mark.parametrize("strategy", ["commit", "branch"])
+def test_what_looks_like_a_secret_is_not_pushed_unless_a_person_says_so(near: Far, strategy: str) -> None:
+    session, before = near.site.start("fix the bug"), near.git.branches()
+    session.write("app.py", f"token = '{github()}'\n")
+    session.write("deploy.pem", "x\n")
+
+    for refused, options in (("2 selected", {}), ("1 selected", {"allow_secrets": ["app.py"]})):
+        with pytest.raises(SecretsFound, match=refused):
+            session.promote(strategy=strategy, **options)
+    assert near.git.branches() == before
+    assert session.promote(strategy="patch").secrets.keys() == {"app.py", "deploy.pem"}
+
+
+@pytest.mark.parametrize("options", [{"refuse_secrets": False}, {"allow_secrets": ["app.py"]}])
+def test_what_looks_like_a_secret_is_pushed_if_a_person_lets_it_through(near: Far, options: dict[str, Any]) -> None:
+    session = near.site.start("fix the bug")
+    session.write("app.py", f"token = '{github()}'\n")
+
+    result = session.promote(**options)
+
+    assert near.git.head() == result.sha
 
 
 def test_a_branch_name_that_somebody_took_meanwhile_is_not_taken_over(near: Far) -> None:

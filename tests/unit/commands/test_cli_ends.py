@@ -92,9 +92,21 @@ def test_secrets_are_told_of_or_refused(cli: Cli) -> None:
     assert (refused["code"], refused["secrets"]) == ("SECRETS_FOUND", {"app.py": ["line 2: GitHub token"]})
     assert "app.py: line 2: GitHub token" in cli.refused("promote", id_, "--refuse-secrets")
     assert cli.git("rev-parse", "HEAD") == head
-    done = cli("promote", id_)
+    done = cli("promote", id_, "--no-refuse-secrets")
     assert (done.status, "app.py: line 2: GitHub token" in done.err) == (0, True)
     assert cli.git("rev-parse", "HEAD") != head
+
+
+def test_secrets_are_told_of_before_anything_lands(cli: Cli) -> None:
+    """Here nothing lands after all, since durable changed the same file."""
+    id_ = cli.start()
+    cli.ok("session", "write", id_, "app.py", stdin="token = 'ghp_" + "a1B2" * 9 + "'\n")
+    cli.commit({"app.py": "theirs\n"})
+
+    refused = cli("promote", id_)
+
+    told, _, conflict = refused.err.partition("app.py: line 1: GitHub token")
+    assert (refused.status, "About to land what looks like credentials:" in told, "'app.py'" in conflict) == (1, True, True)
 
 
 def test_a_file_that_may_look_like_a_secret_is_promoted_in_silence(cli: Cli) -> None:

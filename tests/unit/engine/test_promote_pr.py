@@ -17,7 +17,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.promotion.strategy import branch_names
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import InvalidInput, SessionExpired
+from pytest_gittrix.errors import InvalidInput, SecretsFound, SessionExpired
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.forge_state import Pull
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
@@ -114,6 +114,22 @@ def test_a_session_whose_branch_was_deleted_with_its_merge_opens_another_pull_re
     session.write("app.py", "print('v4')\n")
     third = session.promote()
     assert (durable.parents(third.sha), third.branch, len(everywhere.pulls())) == ([second.sha], second.branch, 2)
+
+
+def test_what_looks_like_a_secret_opens_no_pull_request_unless_a_person_lets_it_through(shop: Shop) -> None:
+    session, before = shop.session(keep_after_promote=True), shop.site.durable.branches()
+    session.write("deploy.pem", "x\n")
+
+    with pytest.raises(SecretsFound, match=r"deploy\.pem: holds credentials by its name"):
+        session.promote(strategy="pr")
+    assert (shop.pulls(), shop.site.durable.branches()) == ([], before)
+
+    first = session.promote(["app.py"], strategy="pr")
+    with pytest.raises(SecretsFound):
+        session.promote(strategy="commit")
+    assert shop.site.durable.head(first.branch) == first.sha
+    added = session.promote(strategy="commit", allow_secrets=["deploy.pem"])
+    assert shop.site.durable.head(first.branch) == added.sha
 
 
 def test_the_record_says_what_was_asked_and_what_came_of_it(shop: Shop) -> None:

@@ -492,6 +492,25 @@ def test_a_review_names_files_and_lines_that_look_like_secrets(site: Site) -> No
     assert promoted.secrets == {"app.py": ("line 2: GitHub token",)}
 
 
+def test_a_local_promotion_tells_of_secrets_before_it_lands(site: Site) -> None:
+    token, before = "ghp_" + "a1B2" * 9, site.durable.head()
+    told: list[tuple[list[str], str]] = []
+    session = site.start()
+    session.subscribe(lambda event: told.append((event.data["found"], site.durable.head())), ["promote.secrets"])
+    session.write("app.py", f"token = '{token}'\n")
+    session.write(f"notes-{token}", "x\n")
+
+    result = session.promote()
+
+    assert told == [(["app.py: line 1: GitHub token", "notes-…: its path: GitHub token"], before)]
+    assert site.durable.head() == result.sha
+    harmless = site.start()
+    harmless.subscribe(lambda event: told.append(([], "")), ["promote.secrets"])
+    harmless.write("plain.txt", "password\n")
+    harmless.promote()
+    assert len(told) == 1
+
+
 def test_a_promotion_tells_of_secrets_in_the_hunks_that_it_takes(site: Site) -> None:
     session = site.start()
     lines = [f"line {number}" for number in range(30)]

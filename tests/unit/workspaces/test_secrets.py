@@ -184,7 +184,9 @@ def test_bytes_that_are_no_text_have_keys_with_a_prefix_and_whole_private_keys()
 
     assert find_secrets(program + b"\0-----BEGIN RSA PRIVATE KEY-----\0-----END RSA PRIVATE KEY-----\0") == []
     assert find_secrets(program + b"\0https://user:%s@example.org/\0") == []
-    assert find_secrets(program + github().encode()) == [Secret(0, "GitHub token", "among its bytes")]
+    assert find_secrets(program + b"a" + b"task-of-the-program-that-comes-after-the-other-one") == []
+    for before in (b"\0", b"(", b"a"):
+        assert find_secrets(program + before + github().encode()) == [Secret(0, "GitHub token", "among its bytes")]
     assert find_secrets(program + FORMS["keys.zip"] + FORMS["core.bin"]) == [Secret(0, "private key", "among its bytes")]
 
 
@@ -247,9 +249,9 @@ def test_the_projects_own_source_has_none() -> None:
 
 
 def test_the_projects_tests_have_hardly_any() -> None:
-    """21 lines, in files that test this or how passwords in addresses are treated."""
+    """28 lines, in files that test this or how passwords in addresses are treated."""
     tests = Path(__file__).resolve().parents[2]
-    assert sum(len(find_secrets(file.read_bytes())) for file in tests.rglob("*.py")) <= 24
+    assert sum(len(find_secrets(file.read_bytes())) for file in tests.rglob("*.py")) <= 32
 
 
 def test_the_standard_librarys_modules_have_none() -> None:

@@ -103,6 +103,24 @@ def test_where_nothing_confines_no_agent_is_started(launcher: str, tmp_path: Pat
     assert "GITTRIX_CONFINE=off" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("eval", "run", "fixtures/evals/puzzles", "--agent", "gold", "--out", "{out}"),
+        ("acp", "--store", "{out}", "--", sys.executable, "-c", "raise AssertionError('it runs')"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_nor_is_an_eval_run_or_an_editors_agent_started(command: tuple[str, ...], tmp_path: Path) -> None:
+    words = [word.format(out=tmp_path / "out") for word in command]
+    argv = on_a_machine_without(tmp_path / "bin", sys.executable, "-m", "pytest_gittrix.cli", *words)
+
+    done = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Nothing confines programs here" in done.stderr
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_where_nothing_confines_a_person_asks_for_off_by_name(launcher: str, tmp_path: Path) -> None:
     argv = on_a_machine_without(tmp_path / "bin", sys.executable, "-m", "support.gate", launcher, str(tmp_path / "gate"))

@@ -118,9 +118,9 @@ def _is_personal(options: Namespace) -> bool:
     """Whether a command needs what only this process has: a person to ask, a token, its own session, or its own team file."""
     from pytest_gittrix.commands.engine_context import has_person
 
-    if options.command_name == "session show":
-        return options.id is None
     if options.command_name == "member chat":
+        return True
+    if options.command_name in ("session show", "session handoff", "session discard") and options.id is None:
         return True
     if options.command_name not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
         return True

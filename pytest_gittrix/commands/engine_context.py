@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
 from pytest_gittrix.os_level.command import LEVELS
@@ -202,13 +202,15 @@ def session(options: Namespace) -> Iterator[UserSession]:
         yield gittrix.get_session(full_id(gittrix, options.id))
 
 
-def full_id(gittrix: GitTrix, beginning: str) -> str:
-    """The full id of the one session whose id is, or begins with, ``beginning``.
+def full_id(gittrix: GitTrix, beginning: str | None) -> str:
+    """The full id of the one session whose id is, or begins with, ``beginning``; without one, that of this process's environment.
 
     Raises:
         SessionNotFound: no id begins so.
         InvalidInput: several ids begin so (the first are named), or no id can.
     """
+    if beginning is None:
+        return own_id(gittrix)
     store = gittrix.store
     if store.directory(beginning).is_dir():
         return beginning
@@ -217,6 +219,36 @@ def full_id(gittrix: GitTrix, beginning: str) -> str:
     except SessionNotFound as problem:
         meant = _meant_session(beginning, store.ids())
         raise SessionNotFound(f"There is no session {beginning!r} in {store.root}.", fix=f"{meant}{problem.fix}") from None
+
+
+def own_id(gittrix: GitTrix, *, by_hook: bool = False) -> str:
+    """The id of the session that this process belongs to, from its environment.
+
+    Args:
+        gittrix: the engine whose session it is.
+        by_hook: whether standard input and a file in the working directory are searched, too.
+
+    Raises:
+        SessionNotFound: nothing names one, or there is none of that id.
+    """
+    from pytest_gittrix.engine.agents.runtime_id import FILE, VARIABLES, resolve
+
+    def nobody() -> NoReturn:
+        searched = [*VARIABLES, *(("standard input", FILE) if by_hook else ())]
+        raise SessionNotFound(
+            "No session was named, and this process does not know which one it belongs to.",
+            why=f"The command searched {', '.join(searched[:-1])} and {searched[-1]}.",
+            fix="Give its id; `gittrix session list` shows all sessions.",
+        )
+
+    found = resolve(os.environ, stdin=sys.stdin if by_hook else None, directory=os.curdir if by_hook else None, generate=nobody)
+    if not gittrix.store.directory(found.id).is_dir():
+        raise SessionNotFound(
+            f"There is no session {found.id!r} in {gittrix.store.root}.",
+            why=f"This process belongs to it, according to {found.source}.",
+            fix="Give the id of another, or name the store it is in with --store.",
+        )
+    return found.id
 
 
 def _meant_session(beginning: str, ids: Iterable[str]) -> str:

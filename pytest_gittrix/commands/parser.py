@@ -9,7 +9,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Literal, NoReturn, Self
 
 from pytest_gittrix import __version__
 from pytest_gittrix.commands import find_verbs, forge_options, lineage_verbs, log_verbs, member_verbs, orchestrator_verbs, session_verbs
@@ -59,7 +59,11 @@ _EXAMPLES = {
     "diff": ["gittrix session diff sess_V1St | git apply --check", "gittrix session diff sess_V1St app.py --hunks"],
     "log": ["gittrix session log sess_V1St", "gittrix session log sess_V1St --timeline"],
     "commit": ['gittrix session commit sess_V1St -m "First half"'],
-    "discard": ["gittrix session discard sess_V1St", "gittrix session discard sess_V1St --outcome crash"],
+    "discard": [
+        "gittrix session discard --outcome done",
+        "gittrix session discard sess_V1St",
+        "gittrix session discard sess_V1St --outcome crash",
+    ],
     "extend": ["gittrix session extend sess_V1St 2h"],
     "relocate": ["gittrix session relocate sess_V1St ~/projects/app"],
     "evict": ["gittrix session evict sess_V1St", "gittrix session evict sess_V1St --state discarded"],
@@ -314,7 +318,14 @@ def _session_verbs(verbs: Any) -> None:
     one("commit", session_verbs.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )
-    _end(one("discard", session_verbs.discard, "end a session without a promotion, and remove its workspace; its work is archived"))
+    _end(
+        any_verb(
+            "discard",
+            session_verbs.discard,
+            "end a session without a promotion, and remove its workspace; its work is archived",
+            of_session="own",
+        )
+    )
     one("extend", session_verbs.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )
@@ -434,7 +445,13 @@ def add_group(areas: Any, name: str, what: str, *aliases: str, groups: Mapping[s
 
 
 def add_command(
-    verbs: Any, name: str, run: Run | None, what: str, *aliases: str, examples: Sequence[str] | None = None, of_session: bool = False
+    verbs: Any,
+    name: str,
+    run: Run | None,
+    what: str,
+    *aliases: str,
+    examples: Sequence[str] | None = None,
+    of_session: bool | Literal["own"] = False,
 ) -> Parser:
     """Add a command.
 
@@ -445,7 +462,7 @@ def add_command(
         what: what it does, for the help.
         aliases: further words for it.
         examples: command lines for the help.
-        of_session: whether its first argument is the id of a session.
+        of_session: whether its first argument is the id of a session; with ``own`` it may be left out in a process of a session.
 
     Returns:
         Its parser, to add arguments to.
@@ -458,7 +475,10 @@ def add_command(
         description=_sentence(what),
         epilog=_epilog(_EXAMPLES[name] if examples is None else examples),
     )
-    if of_session:
+    if of_session == "own":
+        which = "the session's id, or enough of its beginning; by default the one that the environment names"
+        verb.add_argument("id", nargs="?", metavar="ID", help=which)
+    elif of_session:
         verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")
     verb.set_defaults(run=run, command_name=verb.prog.partition(" ")[2])
     return verb

@@ -115,13 +115,12 @@ def info_facts(wire: Mapping[str, Any], now: datetime) -> list[tuple[str, object
     from pytest_gittrix.durations import parse_instant
 
     id_, known = wire["sessionId"], wire.get
-    identity = {"branch": "its branch"}  # the branch of the identity; "branch" is the durable branch
     return [
         ("id", id_),
         ("task", wire["task"]),
         ("state", wire["state"]),
         ("outcome", known("outcome")),
-        *((identity.get(name, name.replace("_", " ")), value) for name, value in wire["identity"].items()),
+        *((name.replace("_", " "), value) for name, value in wire["identity"].items()),
         ("parent", ("parent" in wire and f"{wire['parent']} ({known('relation')})") or None),
         ("successor", known("successor")),
         ("chain", wire["chain"] if wire["chain"] != id_ or "successor" in wire else None),
@@ -139,8 +138,13 @@ def info_facts(wire: Mapping[str, Any], now: datetime) -> list[tuple[str, object
 
 
 def session_table(records: Sequence[Mapping[str, Any]], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
-    """Sessions by their version-1 records, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id."""
-    return Table(_HEADINGS, [_row(one, now, lives or {}) for one in records], elastic="task", styles=_STYLES)
+    """Sessions by their version-1 records, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id.
+
+    The columns of agent and rig are there if a session has one.
+    """
+    town = [name for name in ("agent", "rig") if any(name in (one.get("identity") or {}) for one in records)]
+    rows = [(*_row(one, now, lives or {}), *((one.get("identity") or {}).get(name, "") for name in town)) for one in records]
+    return Table((*_HEADINGS, *town), rows, elastic="task", styles=_STYLES)
 
 
 def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.agents.runtime_id import RuntimeId as RuntimeId
+    from pytest_gittrix.engine.agents.runtime_id import persist as persist
+    from pytest_gittrix.engine.agents.runtime_id import resolve as resolve
     from pytest_gittrix.gastown.files import export as export
     from pytest_gittrix.gastown.files import read_index as read_index
     from pytest_gittrix.gastown.files import read_town_events as read_town_events
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
+        "pytest_gittrix.engine.agents.runtime_id": (
+            "RuntimeId",
+            "persist",
+            "resolve",
+        ),
         "pytest_gittrix.gastown.files": (
             "export",
             "read_index",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ ARCHIVE: Final = "archive"
 MARK: Final = ".gittrix-export"
 """The file that is beside the others in a directory that an export made, so that no town's own are taken for an export's."""
 
-_MARK_TEXT: Final = "An export of gittrix made .events.jsonl and .sessions here, and the next one replaces them.\n"
+_MARK_TEXT: Final = "An export of gittrix made .events.jsonl and .sessions here; the next one adds to the first and replaces the second.\n"
 
 _LONGEST: Final = 1 << 20
 """Bytes of the longest line. A reader of Gas Town gives up at a longer one; ours passes over it."""
@@ -57,8 +58,8 @@ class Exported:
 def export(store: Store, directory: str | os.PathLike[str], *, archive_before: datetime | None = None) -> Exported:
     """Write the sessions of a store as the document lays them out.
 
-    ``.events.jsonl`` has the events of all of them, ``.sessions/index.jsonl`` a line for each, oldest first, ``.sessions/<id>.json`` its
-    record with its steps. Each file is written whole or not at all, the index last. The same store gives the same bytes.
+    ``.events.jsonl`` has the events of all of them, and is only ever appended to; ``.sessions/index.jsonl`` has a line for each, oldest
+    first, and ``.sessions/<id>.json`` its record with its steps. These are written whole or not at all, the index last.
 
     Args:
         store: the sessions; it is only read.
@@ -92,7 +93,7 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
         town_lines += lines
     # By time, session and sequence number, not by text: two lines of one event keep their order.
     town_lines.sort(key=lambda line: line[:3])
-    write_whole(root / EVENTS, "".join(text for *_, text in town_lines))
+    _append(root / EVENTS, [text.encode() for *_, text in town_lines])
     write_whole(root / SESSIONS / INDEX, "".join(text for *_, text in sorted(index)))
     return Exported(len(index), archived, len(town_lines), tuple(problems))
 
@@ -162,6 +163,24 @@ def _line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"
 
 
+def _append(path: Path, lines: Sequence[bytes]) -> None:
+    """Add to a file the lines that it does not have. A line that a killed export left torn stays, and is passed over by readers."""
+    with typed_file(path):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with open(file, "rb+", buffering=0) as log:
+            known = Counter(log.read().splitlines(keepends=True))
+            torn = next((line for line in known if not line.endswith(b"\n")), b"")
+            new = []
+            for line in lines:
+                if known[line]:
+                    known[line] -= 1
+                else:
+                    new.append(line)
+            if new:
+                log.write((b"\n" if torn else b"") + b"".join(new))
+                os.fsync(file)
+
+
 def _require_mark(root: Path) -> None:
     """Refuse a directory with files of the same names that no export made there."""
     if os.path.lexists(root / MARK):
@@ -170,18 +189,18 @@ def _require_mark(root: Path) -> None:
     if taken is not None:
         raise InvalidInput(
             f"{taken} is there, and no {MARK} beside it: no export made it.",
-            why="It can be a town's own, an export would replace what is in it, and there is no other copy.",
+            why="It can be a town's own, an export would mix with what is in it, and there is no other copy.",
             fix="Export to a directory of its own. What an earlier version exported can be removed first.",
         )
 
 
 def _refuse_a_town(path: Path) -> None:
-    """Refuse to replace a log to which a town has written since the last export."""
+    """Refuse to write to a log to which a town has written since the last export."""
     foreign = next((line for line in read_town_events(path) if _is_foreign(line)), None)
     if foreign is not None:
         raise InvalidInput(
             f"{path} holds an event {foreign['type']!r} that no export wrote.",
-            why="It is the log of a town, an export would replace it, and there is no other copy.",
+            why="It is the log of a town, and an export would mix with it.",
             fix="Export to a directory of its own.",
         )
 

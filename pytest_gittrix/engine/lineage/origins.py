@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.lineage.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of
@@ -23,6 +23,9 @@ from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.workspace import Workspace
 
 Made = tuple[Recorder, Workspace]
+
+_OF_AN_AGENT: Final = ("tmux_session", "cwd")
+"""What of an identity is where its agent works, and not what it works on."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,7 @@ class Origins:
             if state.kept is not None:
                 catch_up(self.resources.open_workspace(state), state)
             changes["policy"] = (policy or state.policy).to_data()
-            changes["identity"] = with_values(
-                {**state.identity, "step_ref": None, **new_identity}
-            )  # a step belongs to the session that began it
+            changes["identity"] = with_values({**_handed_on(state.identity, new_identity), **new_identity})
             return Handoff(self.recorder_of).run(recorder, state, lambda: self._claim(id_), changes)
 
     def fork(
@@ -147,3 +148,9 @@ class Origins:
             ),
             id_,
         )
+
+
+def _handed_on(identity: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The facts that a handoff keeps: a step belongs to the session that began it, terminal and directory to the agent."""
+    other = changes.get("agent") not in (None, identity.get("agent"))
+    return {name: value for name, value in identity.items() if name != "step_ref" and not (other and name in _OF_AN_AGENT)}

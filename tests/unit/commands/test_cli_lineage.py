@@ -149,6 +149,40 @@ class TestShow:
 
         assert cli.error("session", "show")["code"] == "INVALID_INPUT"
 
+    @pytest.mark.parametrize("variable", ["GT_SESSION_UUID", "GITTRIX_SESSION_ID", "CLAUDE_SESSION_ID"])
+    def test_without_an_id_the_session_of_the_environment_is_handed_on_and_discarded(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        parent, other = cli.start(), cli.start()
+        monkeypatch.setenv(variable, parent)
+        child = cli.ok("session", "handoff").lines[0]
+        assert cli.data("session", "info", parent)["successor"] == child
+        assert cli.refused("session", "discard")  # the environment still names the one that ended
+        monkeypatch.setenv(variable, child)
+        cli.ok("session", "discard", "--outcome", "done")
+        assert (cli.data("session", "info", child)["state"], cli.data("session", "info", child)["outcome"]) == ("discarded", "done")
+        assert cli.data("session", "info", other)["state"] == "active"
+
+    @pytest.mark.parametrize("verb", ["handoff", "discard"])
+    def test_without_an_id_and_a_session_in_the_environment_nothing_ends(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        id_ = cli.start()
+        persist(cli.project, id_, NOON)  # where an agent works says enough to show a session, and not to end it
+        refusal = cli.refused("session", verb)
+        assert "GT_SESSION_UUID" in refusal
+        assert "standard input" not in refusal
+        monkeypatch.setenv("GT_SESSION_UUID", "nobody")
+        assert "'nobody'" in cli.refused("session", verb)
+        assert cli.data("session", "info", id_)["state"] == "active"
+
+    @pytest.mark.parametrize("verb", ["handoff", "discard"])
+    def test_an_id_that_is_given_counts_before_the_environment(self, cli: Cli, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+        mine, given = cli.start(), cli.start()
+        monkeypatch.setenv("GT_SESSION_UUID", mine)
+        cli.ok("session", verb, given)
+        assert (cli.data("session", "info", mine)["state"], cli.data("session", "info", given)["state"]) == ("active", "discarded")
+
     @pytest.mark.parametrize("view", ["gittrix", "gastown", "pixir", "orchestrator", "botminter"])
     def test_a_session_of_nobody_is_named_in_any_terms(self, cli: Cli, view: str) -> None:
         assert cli.error("session", "show", "sess_nobody", "--as", view)["code"] == "SESSION_NOT_FOUND"

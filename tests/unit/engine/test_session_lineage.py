@@ -53,6 +53,22 @@ class TestAHandoff:
         assert child.touched_files() == ["app.py", "kept.log"]
         assert child.diff() != ""
 
+    @pytest.mark.parametrize(
+        ("changes", "left"),
+        [
+            ({"agent": "Nux"}, {"agent": "Nux", "rig": "gastown"}),
+            ({"agent": "Nux", "tmux_session": "gt-Nux"}, {"agent": "Nux", "rig": "gastown", "tmux_session": "gt-Nux"}),
+            ({"agent": "Toast"}, {"agent": "Toast", "rig": "gastown", "tmux_session": "gt-Toast", "cwd": "toast"}),
+            ({}, {"agent": "Toast", "rig": "gastown", "tmux_session": "gt-Toast", "cwd": "toast"}),
+            ({"agent": None}, {"rig": "gastown", "tmux_session": "gt-Toast", "cwd": "toast"}),
+        ],
+    )
+    def test_to_another_agent_leaves_terminal_and_directory_behind(self, site: Site, changes: dict[str, str], left: dict[str, str]) -> None:
+        session = site.start(agent="Toast", rig="gastown", tmux_session="gt-Toast", cwd="toast")
+        child = session.handoff(**changes)
+        assert child.info().identity == left
+        assert site.state(session.id).identity["tmux_session"] == "gt-Toast"
+
     def test_links_the_two_in_one_line(self, site: Site, session: UserSession) -> None:
         child = session.handoff("go on", agent="gastown/polecats/Fig")
         grandchild = child.handoff()

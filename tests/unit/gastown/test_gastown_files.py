@@ -273,9 +273,59 @@ def test_what_was_damaged_is_made_again(store: Store, town: Path) -> None:
     first = contents(town)
     for name in first:
         (town / name).write_bytes(first[name][: len(first[name]) // 2] + b"\xff{[")
+    told = read_town_events(town / ".events.jsonl")
     export(store, town)
 
-    assert contents(town) == first
+    found = contents(town)
+    log = found.pop(".events.jsonl").splitlines()
+    assert found == {name: data for name, data in first.items() if name != ".events.jsonl"}
+    whole = first[".events.jsonl"].splitlines()
+    assert log[: len(told)] == whole[: len(told)]
+    assert sorted(line for line in log if not line.endswith(b"\xff{[")) == sorted(whole)
+
+
+def test_the_event_log_is_appended_to(store: Store, town: Path) -> None:
+    export(store, town)
+    log = town / ".events.jsonl"
+    before, number = log.read_bytes(), log.stat().st_ino
+    export(store, town)
+    assert log.read_bytes() == before
+
+    add(store, "max", 40, "session.ended", state="discarded", outcome="done")
+    export(store, town)
+
+    assert log.read_bytes().startswith(before)
+    assert log.stat().st_ino == number
+    (line,) = log.read_bytes().removeprefix(before).splitlines()
+    assert (json.loads(line)["type"], json.loads(line)["payload"]["session_id"]) == ("session_end", "max")
+
+
+def test_what_the_event_log_has_of_a_session_stays_when_its_record_is_gone(store: Store, town: Path) -> None:
+    export(store, town)
+    before = (town / ".events.jsonl").read_bytes()
+    shutil.rmtree(store.directory("max"))
+    export(store, town)
+
+    assert (town / ".events.jsonl").read_bytes() == before
+
+
+def test_a_line_that_is_there_twice_is_not_lost(store: Store, town: Path) -> None:
+    for _ in range(2):
+        add(store, "max", 40, "step.completed", step="review", outcome="done")
+    export(store, town)
+    (log,) = [data for name, data in contents(town).items() if name == ".events.jsonl"]
+    assert max(log.splitlines().count(line) for line in log.splitlines()) == 2
+    export(store, town)
+    assert (town / ".events.jsonl").read_bytes() == log
+
+
+def test_the_event_log_is_not_written_through_a_link(store: Store, town: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    marked(town)
+    (town / ".events.jsonl").symlink_to(tmp_path / "precious")
+    with pytest.raises(AdapterUnavailable, match=r"events\.jsonl"):
+        export(store, town)
+    assert (tmp_path / "precious").read_text() == ""
 
 
 def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(store: Store, town: Path) -> None:

@@ -103,7 +103,7 @@ class UserSession(AgentSession):
             what: a review, whose bytes are promoted; or paths, as ``files``; everything touched by default.
             files: touched paths to promote.
             hunks: for a path, numbers (from 1) of the hunks to promote; the rest of that file stays as durable has it.
-            strategy: ``commit`` on the branch, ``branch`` (``gittrix/<task>``), ``pr`` (such a branch, by the session's fact ``branch``
+            strategy: ``commit`` on the branch, ``branch`` (``gittrix/<task>``), ``pr`` (such a branch, by the session's ``topic_branch``
                 if that name is free, and a pull request), ``patch``, or ``auto``.
             message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: ``refuse`` if durable drifted over the selection, ``allow-identical`` bytes, or ``merge`` as text.
@@ -187,7 +187,8 @@ class UserSession(AgentSession):
             task: of the new session; this one's by default.
             eviction: its policy; this one's by default.
             id: its id, if another program chose it; see ``GitTrix.start_session``.
-            identity: who works in it, and on what, as for ``start_session``; other facts are as in this session.
+            identity: who works in it, and on what, as for ``start_session``; other facts are as in this session. Another agent has
+                neither its terminal nor its working directory.
 
         Raises:
             TurnBusy: a turn is running.
@@ -282,7 +283,7 @@ class UserSession(AgentSession):
         """
         return view(self.history(), name)
 
-    def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str | None = None) -> Turn:
+    def start_turn(self, fn: TurnFunction, *, runs: str | None = None, role: str | None = None) -> Turn:
         """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
 
         Tool calls without an answer of an earlier turn are answered first, so that the history can be shown to a model.
@@ -290,7 +291,8 @@ class UserSession(AgentSession):
         Args:
             fn: a function or coroutine function of a ``TurnContext``. A process is a fork of this one: it has a copy of this memory, and
                 only the result comes back, which must be picklable.
-            runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end).
+            runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end). By default it is a process, with a
+                ``RuntimeWarning`` if the function is a closure that changes variables around it, as this program would not see that.
             role: the role of the agent, for the context; by default that of the session's identity, or ``build``.
 
         Raises:
@@ -298,7 +300,11 @@ class UserSession(AgentSession):
             SessionExpired: the session has ended.
             InvalidInput: ``runs`` is neither.
         """
-        return self._services.turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
+        if runs is None:
+            from pytest_gittrix.engine.agents.closures import warn_of_copies
+
+            warn_of_copies(fn, stacklevel=2)
+        return self._services.turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs or "process", role=role)
 
     @contextmanager
     def turn(self, *, role: str | None = None) -> Iterator[TurnContext]:

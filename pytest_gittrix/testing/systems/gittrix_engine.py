@@ -118,7 +118,7 @@ class GitTrixEngine:
 
     def start_turn(self, id: str, fn: Callable[[Any], object]) -> Turn:
         """``UserSession.start_turn``, in a process."""
-        return self._session(id).start_turn(fn)
+        return self._session(id).start_turn(fn, runs="process")
 
     def interrupt(self, id: str) -> bool:
         """``UserSession.interrupt``."""

@@ -210,6 +210,29 @@ class Ephemeral(Protocol):
         """Open an existing workspace; ``seeds`` is where seeds are now, if they may have moved."""
 
 
+def check_durable(adapter: Durable) -> Durable:
+    """Check that an object has everything that the engine uses of a ``Durable``. No member is called.
+
+    Raises:
+        InvalidInput: something is missing; the message lists it.
+    """
+    wanted = {name: member for name, member in vars(Durable).items() if not name.startswith("_")}
+
+    def is_missing(name: str) -> bool:
+        # What a subclass inherits from the protocol does nothing.
+        of_class = getattr(type(adapter), name, None)
+        return of_class is wanted[name] or (of_class is None and not hasattr(adapter, name))
+
+    missing = sorted(filter(is_missing, wanted))
+    if missing:
+        raise InvalidInput(
+            f"{type(adapter).__name__} is no adapter of a durable repository: it has no {', '.join(missing)}.",
+            why="The engine starts sessions from the repository and promotes to it through these members alone.",
+            fix="Give it each of them, as pytest_gittrix.backends.Durable declares them.",
+        )
+    return adapter
+
+
 def check_ephemeral(adapter: Ephemeral) -> Ephemeral:
     """Check that an object has everything that the engine uses of an ``Ephemeral``.
 

@@ -25,7 +25,7 @@ _SESSION: Final = ("session", "s", "sessions")
 _LIST: Final = ("list", "ls")
 _CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
 _RECORDS: Final = "SELECT id, size, mtime_ns, inode, metadata FROM session ORDER BY created_us, id"
-_RECORD: Final = "SELECT size, mtime_ns, inode, metadata, state, seq, chain, turn FROM session WHERE id = ?"
+_RECORD: Final = "SELECT size, mtime_ns, inode, metadata, state, seq, chain, turn, said FROM session WHERE id = ?"
 
 _ENDED_CAPABILITIES: Final = {
     "filesystem": False,
@@ -134,6 +134,8 @@ def _info(index: Connection, root: str, id: str, now: datetime) -> CommandResult
     row = index.execute(_RECORD, (id,)).fetchone()
     if row is None or signatures(root, names=[id]).get(id) != row[:3]:
         return None
+    if row[4] == "promoted" and not json.loads(row[3])["evictionPolicy"]["untilPromote"]:
+        return None  # its workspace may be kept
     wire = _live(root, id) if row[4] == "active" else _ended(json.loads(row[3]), *row[5:])
     if wire is None:
         return None
@@ -160,18 +162,20 @@ def _live(root: str, id: str) -> dict[str, Any] | None:
     return look_at(AgentSession(recorder, workspace, Limits())).to_wire()
 
 
-def _ended(record: Mapping[str, Any], seq: int, chain: str, turn: str | None) -> dict[str, Any]:
+def _ended(record: Mapping[str, Any], seq: int, chain: str, turn: str | None, said: int) -> dict[str, Any]:
     """What ``SessionInfo.to_wire`` gives for a session that has ended."""
-    lineage = record.get("lineage") or {}
+    from pytest_gittrix.record.eventlog.vocabulary import ROLE
+
+    lineage, identity = record.get("lineage") or {}, record.get("identity") or {}
     copied = ("task", "state", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "workspaceKind", "baselineSha")
     wire = {
         "sessionId": record["id"],
         **{key: record.get(key) for key in copied},
         **{key: record[key] for key in ("touchedFiles", "createdAt", "updatedAt", "lastAccessAt")},
         "capabilities": _ENDED_CAPABILITIES,
-        "nextSeq": seq + 1,
+        "nextSeq": said,
         "turn": turn,
-        "identity": record.get("identity") or {},
+        "identity": identity,
         "chain": chain,
         "parent": lineage.get("parent"),
         "relation": lineage.get("relation"),
@@ -179,5 +183,7 @@ def _ended(record: Mapping[str, Any], seq: int, chain: str, turn: str | None) ->
         "successor": record.get("successor"),
         "outcome": record.get("outcome"),
         "beside": [],
+        "role": identity.get("role", ROLE),
+        "nextEvent": seq + 1,
     }
     return {key: value for key, value in wire.items() if value is not None}

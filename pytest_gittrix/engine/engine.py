@@ -36,6 +36,7 @@ from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.user_session import UserSession, fork_session, moved_refs, open_session
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
@@ -199,6 +200,7 @@ class GitTrix:
         task: str,
         *,
         durable_branch: str | None = None,
+        branch: str | None = None,
         durable_path: str | os.PathLike[str] | None = None,
         durable_ref: str | None = None,
         eviction: Eviction | None = None,
@@ -214,7 +216,8 @@ class GitTrix:
 
         Args:
             task: what the agent is to do; free text, used in the commit message.
-            durable_branch: the branch; the durable adapter's by default.
+            durable_branch: the branch that it begins at and is promoted to; the durable adapter's by default.
+            branch: the same, in short. The name of the agent's own branch is a fact of its identity, ``topic_branch``.
             durable_path: another repository on this machine than the engine's.
             durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``, such as ``github://owner/repo#main``.
             eviction: this session's policy: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
@@ -237,7 +240,14 @@ class GitTrix:
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
             CapabilityMissing: the engine's ``ephemeral`` makes no such workspaces.
         """
-        durable, branch = self.services.resources.resolve(durable_path, durable_ref, durable_branch)
+        if branch is not None and durable_branch not in (None, branch):
+            raise InvalidInput(
+                f"Two branches were given: durable_branch={durable_branch!r} and branch={branch!r}.",
+                why="Both name the branch that the session begins at and is promoted to.",
+                fix="Give one of them; topic_branch= names the agent's own branch.",
+            )
+        named = branch if durable_branch is None else durable_branch
+        durable, branch = self.services.resources.resolve(durable_path, durable_ref, named)
         ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
         recorder, made = self.services.origins.begin(
             task,
@@ -287,7 +297,7 @@ class GitTrix:
         """
         state = self.services.recorder(id_).read()
         if state.ended or state.life is not None:
-            return info_of(state, None, state.api_touched)
+            return info_of(state, None, state.touched)
         return look_at(self.get_session(id_))
 
     def history(self, id_: str, types: Iterable[str] | None = None) -> list[Event]:

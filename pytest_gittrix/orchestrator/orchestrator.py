@@ -176,7 +176,7 @@ class Orchestrator:
     def spawn(self, config: SpawnConfig) -> Session:
         """Spawn a session: an id, a workspace, an agent at work in it.
 
-        Its branch (``branch`` of its identity) is the configured one, the tracker's, ``feat/<issue>``, or ``session/<id>``. The agent gets
+        Its branch (its ``topic_branch``) is the configured one, the tracker's, ``feat/<issue>``, or ``session/<id>``. The agent gets
         its prompt by its command, or by its input once it runs, with three retries; if that fails, the session stays. It is confined as
         ``SpawnConfig(confine=...)`` says, and else as all agents of this orchestrator are.
 

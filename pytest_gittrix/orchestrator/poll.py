@@ -207,7 +207,7 @@ class Poller:
             return None
 
     def _detected(self, observed: ObservedSession, forge: Forge, every: Iterable[ObservedSession] | None) -> dict[str, Any] | None:
-        branch = observed.state.identity.get("branch")
+        branch = observed.state.identity.get("topic_branch")
         if branch is None or observed.observations.session.kind == "orchestrator":
             return None
         found = forge.find_prs(head=branch)
@@ -249,8 +249,8 @@ class Poller:
             observed = self.board.find(id)
             _require_worker(observed)
             events: list[NewEvent] = [("pr.observed", facts(pr[0], pr[1]))]
-            if not observed.state.ended and observed.state.identity.get("branch") != pr[1].head:
-                events.append(("session.identified", {"identity": {"branch": pr[1].head}}))
+            if not observed.state.ended and observed.state.identity.get("topic_branch") != pr[1].head:
+                events.append(("session.identified", {"identity": {"topic_branch": pr[1].head}}))
             self.board.append(id, *events)
             self.board.publish(id)
         for other in self.board.every(observed.project):

@@ -58,7 +58,7 @@ class Spawner:
         tracked = issue_of(project, config)
         with self._reserved(project) as id:
             points.reached("spawn:reserved")
-            facts = {"issue": config.issue_id, "branch": branch_for(config, tracked, id), "role": "worker"}
+            facts = {"issue": config.issue_id, "topic_branch": branch_for(config, tracked, id), "role": "worker"}
             self._start(project, agent, id, config.prompt or _task(config, id), config, facts)
             observed = self.board.publish(id)
         self._send_prompt(observed, agent, config.prompt)
@@ -151,8 +151,8 @@ class Spawner:
             **identity,
         )
         try:
-            if "branch" in identity:
-                parts_of(session).workspace.name_branch(identity["branch"])
+            if "topic_branch" in identity:
+                parts_of(session).workspace.name_branch(identity["topic_branch"])
             points.reached("spawn:started")
             self._launch(session, agent, config)
         except BaseException:

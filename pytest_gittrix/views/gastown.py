@@ -103,7 +103,7 @@ def record_of(state: SessionState) -> dict[str, Any]:
         "child_id": state.successor,
         "chain_id": state.chain,
         "cwd": state.identity.get("cwd", state.workspace),
-        "branch": state.identity.get("branch", state.durable_branch),
+        "branch": state.identity.get("topic_branch", state.durable_branch),
         "commits": list(state.commits) or None,
     }
     return {

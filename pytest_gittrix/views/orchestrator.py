@@ -51,7 +51,7 @@ __all__ = [
 POLL: Final = "poll"
 """The ``op`` of ``session.accessed`` where a poll found that the agent runs."""
 # Identity that the record has a field for; the rest is its metadata.
-_FIELDS: Final = frozenset({"project", "issue", "branch", "runtime", "agent_session"})
+_FIELDS: Final = frozenset({"project", "issue", "topic_branch", "runtime", "agent_session"})
 _COST: Final[Mapping[str, tuple[str, ...]]] = {
     "inputTokens": ("input_tokens", "inputTokens", "prompt_tokens"),
     "outputTokens": ("output_tokens", "outputTokens", "completion_tokens"),
@@ -107,7 +107,7 @@ def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Diale
         "projectId": facts.get("project", ""),
         "status": status(observations, dialect=dialect),
         "activity": activity_at(observations.activity, now_ns),
-        "branch": facts.get("branch", observations.pr.branch),
+        "branch": facts.get("topic_branch", observations.pr.branch),
         "issueId": facts.get("issue", facts.get("work_unit")),
         "pr": pr_info(observations.pr),
         "workspacePath": state.workspace if state.workspace_present and not state.ended else None,

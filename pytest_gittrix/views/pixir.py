@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_gittrix.durations import instant_text
 from pytest_gittrix.record.eventlog.events import Event, path_of
-from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, ROLE
 from pytest_gittrix.record.state.fold import SessionState, fold
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
@@ -19,8 +19,6 @@ LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "turn running": frozenset({"idle"}),
 }
 """Which state may follow which: the only state of a session is whether a turn runs, and no state is the last one."""
-
-ROLE: Final = "build"
 
 
 def state_of(state: SessionState) -> str:
@@ -72,7 +70,7 @@ def record(events: Sequence[Event]) -> dict[str, Any]:
         "id": state.id,
         "workspace": state.workspace,
         "role": state.identity.get("role", ROLE),
-        "seq": len(history(events)),
+        "seq": state.said,
         "fork_root_session_id": state.root,
         "turn_running?": state.turn is not None,
     }

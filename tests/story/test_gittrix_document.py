@@ -227,6 +227,16 @@ class TestTheRecord:
         assert record["promote"].keys() == {"strategy", "result"}
         assert record["promote"]["result"].keys() >= {"sha", "branch"}
 
+    def test_touched_files_are_those_that_the_agent_s_programs_changed(self, site: Site) -> None:
+        promoted, discarded = site.start(), site.start()
+        shell(promoted, "echo v2 > app.py; echo new > new.txt")
+        shell(discarded, "rm app.py")
+        promoted.promote(files=["app.py"])
+        discarded.discard()
+        for session, touched in ((promoted, ["app.py", "new.txt"]), (discarded, ["app.py"])):
+            assert json.loads((site.store / session.id / "metadata.json").read_text())["touchedFiles"] == touched
+            assert [*site.engine.info(session.id).touched_files] == touched
+
     def test_of_the_documented_example_is_read(self, site: Site) -> None:
         example = {
             "metadataVersion": 1,
@@ -236,17 +246,13 @@ class TestTheRecord:
             "durableBranch": "main",
             "ephemeralRef": "cloudflare://default/gittrix-eph-sess_abc123",
             "ephemeralPath": "/Users/jack/.gittrix/cf-artifacts-ephemeral/sess_abc123",
-            "baselineSha": "0" * 40,
+            "baselineSha": "<durable-head-sha>",
             "workspaceKind": "remote",
             "isGitBacked": True,
             "state": "active",
-            "createdAt": "2030-01-01T00:00:00.000Z",
-            "updatedAt": "2030-01-01T00:00:00.000Z",
-            "lastAccessAt": "2030-01-01T00:00:00.000Z",
-            "evictionPolicy": {"ttlIdleMs": 14400000, "ttlAbsoluteMs": None, "untilPromote": True, "manual": False},
             "touchedFiles": [],
             "promote": {"strategy": "auto", "result": None},
-        }
+        }  # word for word: it has no times, and no policy
         (site.store / "sess_abc123").mkdir(parents=True)
         (site.store / "sess_abc123/metadata.json").write_text(json.dumps(example))
         (listed,) = site.engine.list_sessions()
@@ -256,6 +262,7 @@ class TestTheRecord:
             None,
             "remote",
         )
+        assert (listed.state, listed.eviction_policy.ttl_idle_ms, site.engine.problems()) == ("active", 4 * 60 * 60 * 1000, [])
 
     def test_names_a_policy_of_numbers_or_null_and_two_switches(self, site: Site) -> None:
         policy = EvictionPolicy(ttl_idle=None, ttl_absolute="1h", until_promote=False, manual=True)
@@ -287,6 +294,21 @@ class TestTheRecord:
         session.promote(strategy=strategy)
         written = json.loads((site.store / session.id / "metadata.json").read_text())
         assert (written["state"], written["promote"]["strategy"]) == ("promoted", "commit" if strategy == "auto" else strategy)
+
+    def test_a_session_of_a_typescript_store_begins_with_its_touched_files(self, site: Site) -> None:
+        started = site.start(workspace="copy")
+        record = {key: value for key, value in started.metadata().items() if key != "log"}
+        directory = site.store / "sess_V1StGXR8_Z5j"
+        shutil.copytree(site.store / started.id / "workspace", directory / "workspace", symlinks=True)
+        changed = {"id": directory.name, "ephemeralPath": str(directory / "workspace"), "touchedFiles": ["app.py"]}
+        (directory / "metadata.json").write_text(json.dumps(record | changed))
+        (directory / "workspace/app.py").write_text("v2\n")
+        session = site.engine.get_session(directory.name)
+        assert session.metadata()["touchedFiles"] == session.touched_files() == ["app.py"]
+        assert "touched.seen" not in site.types(session.id)
+        shell(session, "echo new > new.txt")
+        session.touched_files()
+        assert session.metadata()["touchedFiles"] == ["app.py", "new.txt"]
 
     @pytest.mark.parametrize("kind", ["worktree", "clone", "copy", "remote"])
     def test_live_sessions_of_a_typescript_store_open_or_say_why_not(self, site: Site, kind: str) -> None:

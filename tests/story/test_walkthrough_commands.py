@@ -167,6 +167,13 @@ class TestTriggers:
         child = cli.ok("session", "handoff", parent).lines[0]
         assert cli.data("session", "show", parent, "--as", "gastown").items() >= {"outcome": "handoff", "child_id": child}.items()
 
+    def test_gt_handoff_of_an_agent_that_only_knows_its_environment(self, cli: Cli) -> None:
+        parent = cli.start(*OF_TOAST)
+        command = [sys.executable, "-m", "pytest_gittrix.cli", "session", "handoff", "--agent", "gastown/polecats/Nux", "--json"]
+        done = subprocess.run(command, env={**os.environ, "GT_SESSION_UUID": parent}, capture_output=True, timeout=LONG, check=True)
+        child = json.loads(done.stdout)["data"]["id"]
+        assert cli.data("session", "show", child, "--as", "gastown")["parent_id"] == parent
+
     def test_gt_done_is_a_promotion(self, cli: Cli) -> None:
         id_ = cli.start(*OF_TOAST)
         cli.ok("session", "write", id_, "app.py", stdin="v2\n")
@@ -175,7 +182,7 @@ class TestTriggers:
 
     def test_gt_done_of_an_agent_that_only_knows_its_environment(self, cli: Cli) -> None:
         id_ = cli.start(*OF_TOAST)
-        script = '"$0" -m pytest_gittrix.cli session discard "$GT_SESSION_UUID" --outcome done'
+        script = '"$0" -m pytest_gittrix.cli session discard --outcome done'
         environment = {**os.environ, "GT_SESSION_UUID": id_}
         subprocess.run(["/bin/sh", "-c", script, sys.executable], env=environment, capture_output=True, timeout=LONG, check=True)
         assert cli.data("session", "show", id_, "--as", "gastown")["outcome"] == "done"

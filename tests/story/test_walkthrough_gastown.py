@@ -105,7 +105,7 @@ class TestTheSessionObject:
         assert site.start().id.startswith("sess_")
         assert UUID(site.start(id=resolve({}).id).id).version == 4
 
-    @pytest.mark.parametrize("name", ["tmux_session", "agent", "rig", "role", "work_unit", "molecule_id", "step_ref", "cwd", "branch"])
+    @pytest.mark.parametrize("name", ["tmux_session", "agent", "rig", "role", "work_unit", "molecule_id", "step_ref", "cwd"])
     def test_what_is_told_at_the_start_is_a_field(self, site: Site, name: str) -> None:
         assert site.start(**{name: "told"}).view("gastown")[name] == "told"
 
@@ -154,6 +154,8 @@ class TestTheSessionObject:
         session = site.start()
         record = session.view("gastown")
         assert (record["cwd"], record["branch"]) == (str(session.workspace_path), "main")
+        record = site.start(cwd="toast", topic_branch="fix/it").view("gastown")
+        assert (record["cwd"], record["branch"]) == ("toast", "fix/it")
 
     def test_commits_are_those_made_in_the_session(self, site: Site) -> None:
         agent = site.start().for_agent()
@@ -229,6 +231,17 @@ class TestStorage:
         session.handoff()
         seen.append(log.read_bytes())
         assert all(later.startswith(earlier) and later != earlier for earlier, later in pairwise(seen))
+
+    def test_the_town_s_events_log_is_only_appended_to(self, site: Site) -> None:
+        log = site.root / "town/.events.jsonl"
+        session = site.start(**TOAST)
+        files.export(site.engine.store, site.root / "town")
+        before, file = log.read_bytes(), log.stat().st_ino
+        session.discard("done")
+        files.export(site.engine.store, site.root / "town")
+        added = log.read_bytes().removeprefix(before)
+        assert (log.stat().st_ino, log.read_bytes()) == (file, before + added)
+        assert [json.loads(line)["type"] for line in added.splitlines()] == ["session_end"]
 
     def test_events_are_the_truth_and_the_index_is_derived(self, site: Site) -> None:
         ids = [ended_as(site, "done"), site.start(**TOAST).id, *(born(site.engine.store, f"s{number}") for number in range(SMALL))]

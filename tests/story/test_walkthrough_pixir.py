@@ -345,7 +345,12 @@ class TestInfo:
         session.record("user_message", HELLO)
         info = session.info()
         assert (info.session_id, info.workspace_path) == (session.id, str(session.workspace_path))
-        assert (info.next_seq, info.turn, info.fork_root) == (3, None, session.id)
+        assert (info.role, info.next_seq, info.turn, info.fork_root) == ("build", 1, None, session.id)
+        session.write("app.py", "beside the conversation\n")
+        assert session.info().next_seq == 1
+        session.record("assistant_message", HELLO)
+        assert session.info().next_seq == len(pixir.history(session.history())) == session.view("pixir")["seq"] == 2
+        assert site.start(role="reviewer").info().role == "reviewer"
         turn = hanging(site, session, "thread")
         assert session.info().turn == turn.ref
 

@@ -197,7 +197,7 @@ class TestRule05:
 
     def test_rule_05_the_next_number_is_the_last_and_one(self, session: UserSession) -> None:
         assert session.record("user_message", HELLO).seq == session.history()[-1].seq
-        assert session.info().next_seq == session.history()[-1].seq + 1
+        assert session.info().next_event == session.history()[-1].seq + 1
 
 
 class TestRule06:

@@ -78,8 +78,10 @@ class AgentSession(SessionObject):
 
     def _info(self, *, marks: bool) -> SessionInfo:
         with self._working("info", marks=marks, looks=True) as state:
+            snapshot = snapshot_of(state, self._workspace, self._limits)
+            if marks:
+                state = self._recorder.note_touched(state, snapshot.touched)
             self._recorder.derive()
-            snapshot = self._look(state)
             return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
 
     @contextmanager
@@ -195,11 +197,15 @@ class AgentSession(SessionObject):
         return state.api_deleted if self._workspace.kind == "lazy" else frozenset()
 
     def _snapshot(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
-        return current_snapshot(state, self._workspace, self._limits, selected)
+        return self._noted(state, current_snapshot(state, self._workspace, self._limits, selected))
 
     def _look(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
         """As ``_snapshot``, within an operation that only looks."""
-        return snapshot_of(state, self._workspace, self._limits, selected)
+        return self._noted(state, snapshot_of(state, self._workspace, self._limits, selected))
+
+    def _noted(self, state: SessionState, snapshot: Snapshot) -> Snapshot:
+        self._recorder.note_touched(state, snapshot.touched)
+        return snapshot
 
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).

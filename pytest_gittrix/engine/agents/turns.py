@@ -34,6 +34,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.proc import end_tree, lead
 from pytest_gittrix.record.eventlog.events import Event, live_event
 from pytest_gittrix.record.eventlog.log import report_ignored
+from pytest_gittrix.record.eventlog.vocabulary import ROLE
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import TURN
 
@@ -47,7 +48,6 @@ Status = Literal["running", "done", "failed", "interrupted"]
 
 RUNS: Final[tuple[Runs, ...]] = ("process", "thread")
 """Where the engine runs the function of a turn."""
-DEFAULT_ROLE: Final = "build"
 _LONGEST_BEGINNING: Final = 60.0
 """Real seconds that an interrupt waits for a turn that another thread is just beginning."""
 
@@ -207,7 +207,7 @@ class Turns:
                 state = _checkpoint(recorder, state, agent)
                 turn = Turn(record_start(recorder, state, runs), runs)  # type: ignore[arg-type]
             warn = partial(self.pressure.register, recorder.id)
-            role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
+            role = role if role is not None else state.identity.get("role", ROLE)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
             with self._lock:  # so that no caller interrupts a turn that cannot be ended yet
                 await_end = begin(turn, context)
@@ -363,7 +363,8 @@ def record_end(recorder: Recorder, turn: str, status: Status, error: str | None 
 def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
     """Save the files for forks. A workspace that cannot be read now prevents no turn from starting or ending."""
     try:
-        return save_checkpoint(recorder, state, current_snapshot(state, parts_of(agent).workspace, parts_of(agent).limits))
+        snapshot = current_snapshot(state, parts_of(agent).workspace, parts_of(agent).limits)
+        return save_checkpoint(recorder, recorder.note_touched(state, snapshot.touched), snapshot)
     except (AdapterUnavailable, WriteRejected, OSError) as problem:
         report_ignored(problem)
         return state

@@ -132,6 +132,7 @@ class Removal:
             snapshot = current_snapshot(self.state, workspace, self.limits, on_step=self.time.check)
         except (GittrixError, OSError) as refusal:
             return refusal, ignored
+        self.recorder.note_touched(self.recorder.read(), snapshot.touched)
         beside += islice(self._written_since(snapshot), _MOST_LINES)
         try:
             _require_archivable(workspace, snapshot)

@@ -26,6 +26,7 @@ from pytest_gittrix.record.store.store import LOCK, USE
 from pytest_gittrix.workspaces.workspace import Workspace
 
 _MOVED: Final = ("engine", "workspace", USE)  # with the last, the programs that run there count for the child
+_INHERITED: Final = ("session.write", "touched.seen")
 # The keys for the path of a workspace, which the child does not take over.
 _PATH_KEYS: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
 
@@ -98,7 +99,7 @@ def _moved_by_promotions(state: SessionState) -> dict[str, Any]:
 
 
 def _writes(recorder: Recorder) -> list[Event]:
-    return [event for event in recorder.log.twin().read() if event.type == "session.write"]
+    return [event for event in recorder.log.twin().read() if event.type in _INHERITED]
 
 
 @dataclass(frozen=True)

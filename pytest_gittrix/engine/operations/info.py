@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_gittrix.durations import format_instant, instant_at
+from pytest_gittrix.record.eventlog.vocabulary import ROLE
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -19,8 +20,10 @@ class SessionInfo:
     Attributes:
         deadline: when it expires unless it is used before; None for never.
         capabilities: ``filesystem``, ``git``, ``shell``, ``isolated``, ``promote``, ``apiReadWrite`` and so on.
-        next_seq: the number of the next event in its log (Pixir).
+        next_seq: the number of the next event of its conversation, as ``views.pixir.history`` counts them (Pixir).
+        next_event: the number of the next event of its log.
         turn: the turn that runs, or that a killed process left open.
+        role: the role of its agent: that of its identity, or ``build`` (Pixir).
         identity: who works in it, and on what (Gas Town); see ``values.IDENTITY``.
         chain: the id that all sessions of its chain of handoffs share.
         parent, relation: the session it came from, and how: ``handoff``, ``crash`` or ``fork``.
@@ -56,6 +59,8 @@ class SessionInfo:
     successor: str | None = None
     outcome: str | None = None
     beside: tuple[str, ...] = ()
+    role: str = ROLE
+    next_event: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         """The same as JSON: camelCase keys, ISO-8601 times; keys without a value are left out."""
@@ -78,7 +83,7 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
     """A state as people see it; ``workspace`` is None when it is gone, and for a member's session, whose files only its agent uses."""
     deadline = None if state.ended else deadline_ns(state)
     capabilities = workspace.capabilities if workspace is not None else None
-    retained = state.life is not None and state.workspace_present
+    retained = state.workspace if state.life is not None and state.workspace_present else state.kept_workspace
     return SessionInfo(
         session_id=state.id,
         task=state.task,
@@ -87,7 +92,7 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
         durable_path=state.durable_path,
         durable_branch=state.durable_branch,
         ephemeral_ref=state.ephemeral_ref,
-        workspace_path=workspace.path if workspace is not None else state.workspace if retained else None,
+        workspace_path=workspace.path if workspace is not None else retained,
         workspace_kind=state.workspace_kind,
         baseline_sha=state.baseline,
         touched_files=tuple(touched),
@@ -105,7 +110,7 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
             "patchExport": True,
             "promote": not state.ended and state.life is None,
         },
-        next_seq=state.seq + 1,
+        next_seq=state.said,
         turn=state.turn,
         identity=dict(state.identity),
         chain=state.chain,
@@ -115,4 +120,6 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
         successor=state.successor,
         outcome=state.outcome,
         beside=beside,
+        role=state.identity.get("role", ROLE),
+        next_event=state.seq + 1,
     )

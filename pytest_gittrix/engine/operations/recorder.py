@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from pytest_gittrix.engine.operations.caller import true_actor
 from pytest_gittrix.engine.operations.expiry import is_past, outlasts_idle_time, resolution_ns, unseen_activity
 from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
+from pytest_gittrix.record.eventlog.events import Actor, Event, live_event, path_fields
 from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.fold import SessionState, fold
@@ -205,6 +205,14 @@ class Recorder:
         observed = unseen_activity(state, self.clock, self.directory, on_step)
         return state if observed is None else self.append("session.activity", {"observed_ns": observed})
 
+    def note_touched(self, state: SessionState, touched: Collection[str]) -> SessionState:
+        """Store which paths a snapshot found touched, if the log does not say so already. The caller holds the lease."""
+        now, known = {*touched}, {*state.touched}
+        if now == known:
+            return state
+        added, gone = ([path_fields(path) for path in sorted(paths)] for paths in (now - known, known - now))
+        return self.append("touched.seen", {"added": added, "gone": gone})
+
     def derive(self) -> None:
         """Write ``metadata.json`` from the state. It is derived, so a failure to write it is only reported."""
         if self._state is None:
@@ -248,7 +256,9 @@ class Recorder:
         Raises:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
         """
-        if self._state is not None:
+        if self._state is not None and self._state.ended:
+            with suppress(GittrixError):  # where its workspace is now is told as well as it can be
+                self.read()
             require_live(self._state)
         lease = self._lease
         try:
@@ -389,11 +399,10 @@ def require_live(state: SessionState) -> None:
     what = {"promoted": "was promoted", "discarded": "was discarded", "expired": "has expired"}[state.state]
     if state.outcome == "handoff":
         what = "was handed on"
-    raise SessionExpired(
-        f"Session {state.id} {what}.",
-        state=state.state,
-        why="A session that has ended does not change.",
-        fix="Start a new session; what was not promoted is in its archive, if there was anything."
-        if state.successor is None
-        else f"Go on in session {state.successor}, its successor.",
-    )
+    if state.successor is not None:
+        fix = f"Go on in session {state.successor}, its successor."
+    elif state.kept_workspace is not None:
+        fix = f"Start a new session; its workspace is kept in {state.kept_workspace}, where its files can be read until it is evicted."
+    else:
+        fix = "Start a new session; what was not promoted is in its archive, if there was anything."
+    raise SessionExpired(f"Session {state.id} {what}.", state=state.state, why="A session that has ended does not change.", fix=fix)

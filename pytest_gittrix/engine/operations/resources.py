@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral
+from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral, check_durable
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.refs import short_branch
@@ -74,7 +74,11 @@ class Resources:
         self._credentials: Credentials = credentials if credentials is not None else lambda _address: None
         self._durables: dict[str, LocalDurable | RemoteDurable] = {}
         self._remotes: list[RemoteDurable] = []
-        self.durable: Durable | None = self._named(durable) if isinstance(durable, (str, os.PathLike)) else durable
+        self.durable: Durable | None
+        if durable is None or isinstance(durable, (str, os.PathLike)):
+            self.durable = None if durable is None else self._named(durable)
+        else:
+            self.durable = check_durable(durable)
 
     def _named(self, durable: str | os.PathLike[str]) -> LocalDurable | RemoteDurable:
         address, _, branch = str(durable).partition("#")

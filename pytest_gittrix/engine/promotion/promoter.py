@@ -211,6 +211,7 @@ class Promoter:
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits, chosen)
             files, hunks = _located(snapshot, workspace, state, files, request.hunks)
             if reviewed is None:
+                state = recorder.note_touched(state, snapshot.touched)
                 snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
             beside = partial(work_beside, recorder, state, workspace, snapshot)
             durable = self.resources.durable_of(state)

@@ -205,7 +205,7 @@ class Promotion:
         if self.strategy not in ("branch", "pr"):
             return repeat(self.branch)
         identity = self.state.identity
-        preferred = identity.get("branch") if self.strategy == "pr" or "project" in identity else None
+        preferred = identity.get("topic_branch") if self.strategy == "pr" or "project" in identity else None
         return branch_names(self.state.task, self.durable.references(), preferred=preferred)
 
     def drift(self, head: str) -> Drift:

@@ -36,6 +36,9 @@ _SESSION: Mapping[str, Kind] = {
     ),
     "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
     "session.relocated": _kind("Durable is at another place on this machine now.", "durable_ref durable_path"),
+    "touched.seen": _kind(
+        "A look at the files found other touched paths than the log had until then; each of added and gone is {path}.", "added gone"
+    ),
     "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
@@ -116,6 +119,9 @@ CONVERSATION: Mapping[str, Kind] = {
     "tool_result": _kind("What the tool gave, or why it failed.", "call_id ok", optional="output error"),
     "permission_decision": _kind("Whether a call was allowed.", "call_id decision", open=True),
 }
+
+ROLE = "build"
+"""The role of an agent whose session names none (Pixir)."""
 
 # What is observed of a session from outside, what its agent reports, and what is decided (docs/explanation/you-know-agent-orchestrator.md).
 OBSERVED: Mapping[str, Kind] = {

@@ -8,14 +8,26 @@ can be imported from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.state.values import ENDED, Intent, Kept, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
+from pytest_gittrix.record.state.values import (
+    EARLIER_IDENTITY,
+    ENDED,
+    Intent,
+    Kept,
+    Lineage,
+    Policy,
+    Result,
+    RunEnd,
+    SessionState,
+    StateName,
+    deadline_ns,
+)
 
 __all__ = [
     "ENDED",
@@ -98,14 +110,22 @@ def _created(event: Event) -> SessionState:
         last_access_ns=event.ts,
         format=data["format"],
         strategy=data.get("strategy", "auto"),
-        identity=data.get("identity", {}),
+        identity=_of_today(data.get("identity", {})),
         lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
         seed_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
         earlier_baselines=tuple(data.get("earlier_baselines", ())),
         kept=Kept(**data["kept"]) if "kept" in data else None,
         keep_after_promote=data.get("keep_after_promote", False),
+        said=int(data.get("lineage", {}).get("relation") == "fork"),
         seq=event.seq,
     )
+
+
+def _of_today(identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An identity by today's keys; ``branch`` named the topic branch once."""
+    if EARLIER_IDENTITY.keys().isdisjoint(identity):
+        return identity
+    return {EARLIER_IDENTITY.get(name, name): value for name, value in identity.items()}
 
 
 def _imported(event: Event) -> SessionState:
@@ -120,7 +140,7 @@ def _opened(event: Event) -> SessionState:
         raise LogDamaged(f"Session {event.stream!r} was opened as {data['kind']!r}, none of {', '.join(KINDS)}.", why=_TWO_WRITERS)
     first = data["repositories"][0] if data["repositories"] else {}
     workspace = path_of(data, "workspace")
-    identity = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **data.get("identity", {})}
+    identity = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **_of_today(data.get("identity", {}))}
     return SessionState(
         id=event.stream,
         task=data["task"],
@@ -170,7 +190,15 @@ def _write(state: SessionState, event: Event) -> None:
     state.api_touched[path] = op
     if op == "delete" or path in state.api_deleted:
         state.api_deleted = state.api_deleted | {path} if op == "delete" else state.api_deleted - {path}
+    if path in state.api_untouched:
+        state.api_untouched = state.api_untouched - {path}
     state.changed_since_checkpoint = True
+
+
+def _touched(state: SessionState, event: Event) -> None:
+    added, gone = (frozenset(map(path_of, event.data[name])) for name in ("added", "gone"))
+    state.program_touched = (state.program_touched | added.difference(state.api_touched)) - gone
+    state.api_untouched = (state.api_untouched - added) | gone.intersection(state.api_touched)
 
 
 def _commit(state: SessionState, event: Event) -> None:
@@ -262,7 +290,7 @@ def _archive(state: SessionState, event: Event) -> None:
 
 
 def _identified(state: SessionState, event: Event) -> None:
-    identity = {**state.identity, **event.data["identity"]}
+    identity = {**state.identity, **_of_today(event.data["identity"])}
     state.identity = {name: value for name, value in identity.items() if value is not None}
 
 
@@ -352,6 +380,7 @@ RULES: Mapping[str, Rule] = {
     "session.extended": Rule(_ACTIVE, use=True, apply=_extended),
     "session.relocated": Rule(_ACTIVE, use=True, apply=_relocated),
     "session.activity": Rule(_ACTIVE, apply=_activity),
+    "touched.seen": Rule(_ANY, apply=_touched),
     "promote.intent": Rule(_ACTIVE, apply=_intent),
     "promote.done": Rule(_ACTIVE, use=True, apply=_done),
     "promote.kept": Rule(_ACTIVE, use=True, apply=_kept),
@@ -429,6 +458,8 @@ def _step(state: SessionState, event: Event) -> None:
     if rule is None or ("active" if state.state == "active" else "ended") not in rule.when:
         raise _impossible(state, event, f"the session is {state.state}")
     rule.apply(state, event)
+    if event.type in CONVERSATION:
+        state.said += 1
     state.seq = event.seq
     state.updated_ns = event.ts
     if rule.use:

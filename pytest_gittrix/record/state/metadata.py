@@ -49,7 +49,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
             "untilPromote": policy.until_promote,
             "manual": policy.manual,
         },
-        "touchedFiles": list(state.api_touched),
+        "touchedFiles": state.touched,
         "promote": {
             "strategy": state.strategy,
             "result": result and _known({"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pytest_gittrix.durations import duration_of, format_instant, parse_instant
+from pytest_gittrix.durations import duration_of, format_instant, instant_at, parse_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, metadata_of
 
@@ -208,12 +208,16 @@ class SessionMetadata(_Record):
         return record
 
 
-def load_metadata(raw: bytes, *, expected_id: str) -> SessionMetadata:
+_TIMES: Final = ("createdAt", "updatedAt", "lastAccessAt")
+
+
+def load_metadata(raw: bytes, *, expected_id: str, written_ns: int | None = None) -> SessionMetadata:
     """Read a ``metadata.json``.
 
     Args:
         raw: the file's bytes.
         expected_id: the name of the directory it lies in.
+        written_ns: when the file was written, in nanoseconds since 1970 UTC: the time of a record without times, as the document has one.
 
     Raises:
         MetadataVersionUnsupported: not JSON, another version, or not the documented shape; the message names the field.
@@ -229,6 +233,8 @@ def load_metadata(raw: bytes, *, expected_id: str) -> SessionMetadata:
     version = record.get("metadataVersion")
     if version != 1 or isinstance(version, bool):
         raise _unsupported(f"{where} is of version {version!r}, not 1.")
+    if written_ns is not None:
+        record = {**dict.fromkeys(_TIMES, format_instant(instant_at(written_ns))), **record}
     try:
         metadata = SessionMetadata.model_validate(record)
     except ValidationError as problem:

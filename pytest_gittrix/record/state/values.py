@@ -10,10 +10,12 @@ StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
 """How an agent can have ended, besides by a handoff (Gas Town)."""
 IDENTITY: tuple[str, ...] = (
-    *("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch"),
+    *("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "topic_branch"),
     *("project", "issue", "runtime", "agent_session"),
 )
 """The keys of an identity: who works in a session, and on what (Gas Town and agent-orchestrator)."""
+EARLIER_IDENTITY: Mapping[str, str] = {"branch": "topic_branch"}
+"""Keys of today by those that older logs have instead."""
 _ENDINGS: Mapping[str, str] = {"promoted": "done", "discarded": "killed", "expired": "killed"}
 ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 
@@ -149,6 +151,8 @@ class SessionState:
         state: ``active``, or how it ended.
         api_touched: paths written or deleted through the session, in the order of their first use; with the last ``op``.
         api_deleted: those of them whose last ``op`` was a deletion.
+        api_untouched: those of them that were as in the baseline when the files were last looked at.
+        program_touched: paths that differed from the baseline then, and that were not written through the session before.
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
         intent: the promotion that has not ended in the log.
@@ -160,6 +164,7 @@ class SessionState:
         steps: the steps that began and did not end, outermost first.
         changed_since_checkpoint: whether files were written through the session since.
         turn: the turn that has not ended in the log.
+        said: the number of events of its conversation; of a fork, its beginning is one of them (Pixir).
         calls: tool calls without a result, by their id; each with the tool's name.
         identity: who works in it, and on what; see ``IDENTITY``.
         lineage: the session it came from; None for the first of its line.
@@ -195,6 +200,8 @@ class SessionState:
     state: StateName = "active"
     api_touched: dict[str, str] = field(default_factory=dict)
     api_deleted: frozenset[str] = frozenset()
+    api_untouched: frozenset[str] = frozenset()
+    program_touched: frozenset[str] = frozenset()
     commits: list[str] = field(default_factory=list)
     strategy: str = "auto"
     result: Result | None = None
@@ -207,6 +214,7 @@ class SessionState:
     changed_since_checkpoint: bool = False
     steps: tuple[str, ...] = ()
     turn: str | None = None
+    said: int = 0
     calls: dict[str, str] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)
     lineage: Lineage | None = None
@@ -224,6 +232,15 @@ class SessionState:
     seq: int = -1
     legacy: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> list[str]:
+        """What the session is known to have touched: by programs as of the last look at its files, through the session as of now.
+
+        Paths written through the session come first, in the order of their first use.
+        """
+        through_session = [path for path in self.api_touched if path not in self.api_untouched]
+        return through_session + sorted(self.program_touched.difference(self.api_touched))
 
     @property
     def ended(self) -> bool:
@@ -254,6 +271,12 @@ class SessionState:
     def root(self) -> str:
         """The id of the first ancestor by forks; its own, if it was not forked (Pixir)."""
         return self.lineage.root if self.lineage is not None else self.id
+
+    @property
+    def kept_workspace(self) -> str | None:
+        """The path of the workspace that a promotion without ``until_promote`` left in place; None otherwise."""
+        stays = self.state == "promoted" and not self.policy.until_promote and self.workspace_present
+        return self.workspace if stays else None
 
     @property
     def archived(self) -> bool:

@@ -22,9 +22,10 @@ from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Re
 FILE: Final = "fold.json"
 WORTH: Final = 1000
 """The number of events from which folding them again takes longer than writing a checkpoint."""
-_VERSION: Final = 5
+_VERSION: Final = 6
 """To be raised whenever a rule of ``fold`` changes: states of other versions are not read."""
 _VALUES: Final = {"result": Result, "intent": Intent, "kept": Kept, "lineage": Lineage, "run": RunEnd, "policy": Policy}
+_SETS: Final = ("api_deleted", "api_untouched", "program_touched")
 _FIELDS: Final = frozenset(field.name for field in fields(SessionState))
 
 
@@ -74,11 +75,11 @@ def to_data(state: SessionState) -> dict[str, Any]:
     """A state as JSON; ``from_data`` reads it."""
     values = {name: getattr(state, name) for name in _VALUES}
     parts = {name: value and value._asdict() for name, value in values.items()}
-    return {**vars(state), **parts, "api_deleted": sorted(state.api_deleted)}
+    return {**vars(state), **parts, **{name: sorted(getattr(state, name)) for name in _SETS}}
 
 
 def from_data(data: dict[str, Any]) -> SessionState:
     """Read what ``to_data`` gave. Raises KeyError or TypeError for anything else."""
     values = {name: kind(**data[name]) for name, kind in _VALUES.items() if data[name] is not None}
     tuples = {name: tuple(data[name]) for name in ("steps", "earlier_baselines")}
-    return SessionState(**{**data, **values, **tuples, "api_deleted": frozenset(data["api_deleted"])})
+    return SessionState(**{**data, **values, **tuples, **{name: frozenset(data[name]) for name in _SETS}})

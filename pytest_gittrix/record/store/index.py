@@ -389,6 +389,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         None if state.life == "creating" and state.ended else state.life,
         state.member,
         state.turn,
+        state.said,
     )
 
 

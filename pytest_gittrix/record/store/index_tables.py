@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "index.sqlite"
 """The name of an index in the directory of its store."""
-VERSION: Final = 9
+VERSION: Final = 10
 """Of the tables; a file of another one is made anew."""
 
 # Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
@@ -28,7 +28,7 @@ COLUMNS: Final = (
     "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
     "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
     "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
-    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT, turn TEXT"
+    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT, turn TEXT, said INTEGER"
 )
 WIDTH: Final = COLUMNS.count(",") + 1
 """The number of values of a row."""

@@ -217,14 +217,14 @@ class Store:
 
         path = self.directory(id) / METADATA
         try:
-            raw = path.read_bytes()
+            raw, written_ns = path.read_bytes(), path.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
             raise SessionNotFound(
                 f"There is no session {id!r} in {self.root}.", fix="`gittrix session list` shows those there are."
             ) from None
         except OSError as problem:
             raise _unavailable(path, problem) from problem
-        record = load_metadata(raw, expected_id=id)
+        record = load_metadata(raw, expected_id=id, written_ns=written_ns)
         if record.wire().get("log") == LOG:
             raise LogDamaged(
                 f"The log of session {id!r} in {self.root} is missing or empty.",

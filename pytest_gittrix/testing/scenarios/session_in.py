@@ -200,7 +200,7 @@ class SessionsIn:
         project = identity.get("project", "app")
         chosen = id or self._numbered(project)
         # As an orchestrator starts sessions, so that one can manage this session.
-        facts: dict[str, Any] = {"project": project, "runtime": "process", "branch": f"session/{chosen}", **identity}
+        facts: dict[str, Any] = {"project": project, "runtime": "process", "topic_branch": f"session/{chosen}", **identity}
         with self._then(since - script.lasts):
             session = self._gittrix.start_session(task, id=chosen, eviction=EvictionPolicy(manual=True), **facts)
             for path, text in (files or {}).items():

@@ -29,6 +29,17 @@ class TestList:
         assert ids(cli.data("session", "list", "--limit", "0"))[0] == last
         assert ids(cli.data("session", "list"))[0] == first
 
+    def test_shows_agent_and_rig_where_a_session_has_one(self, cli: Cli) -> None:
+        cli.start()
+        assert cells(cli.ok("session", "list").lines[0])[-1] == "TOUCHED"
+        cli.start(*WHO)
+        heading, first, last = cli.ok("session", "list").lines
+        assert cells(heading)[-2:] == ["AGENT", "RIG"]
+        assert "gastown" not in first
+        assert cells(last)[-2:] == [TOAST, "gastown"]
+        heading, only = cli.ok("session", "list", "--agent", TOAST, "--rig", "gastown", "--since", "1h").lines
+        assert (cells(heading)[-2:], cells(only)[-2:]) == (["AGENT", "RIG"], [TOAST, "gastown"])
+
     def test_looks_into_live_workspaces_when_it_is_asked_to(self, cli: Cli) -> None:
         ended, stashed, tidy, gone = (cli.start() for _ in range(4))
         cli.ok("session", "discard", ended)
@@ -126,7 +137,7 @@ class TestList:
     def test_an_orchestrator_sees_where_its_issues_stand(self, cli: Cli) -> None:
         cli.freeze()
         id_ = cli.start("--work-unit", "INT-7")
-        cli.ok("session", "identify", id_, "project=web", "branch=fix/int-7")
+        cli.ok("session", "identify", id_, "project=web", "topic_branch=fix/int-7")
 
         heading, row = cli.ok("session", "list", "--as", "orchestrator").lines
         (record,) = cli.data("session", "list", "--as", "orchestrator")

@@ -57,7 +57,7 @@ def end_in_each_way(engine: GitTrix) -> None:
     promoted.promote()
     engine.start_session("discarded").discard("crash")
     engine.evict(engine.start_session("evicted\nin two lines").id)
-    first = engine.start_session("first", rig="gastown", branch="topic")
+    first = engine.start_session("first", rig="gastown", topic_branch="topic")
     first.write("new.py", b"")
     second = first.handoff("second")
     second.record("user_message", {"text": "go on"})

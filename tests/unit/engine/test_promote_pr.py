@@ -219,9 +219,9 @@ def test_a_session_of_another_branch_asks_to_be_merged_there(shop: Shop) -> None
 
 
 def test_the_branch_that_a_session_was_told_of_is_used_if_it_is_free(shop: Shop) -> None:
-    assert shop.session(branch="session/app-1").promote(strategy="pr").branch == "session/app-1"
-    assert shop.session(branch="session/app-1").promote(strategy="pr").branch == "gittrix/fix-the-bug"
-    assert shop.session(branch="main").promote(strategy="pr").branch == "gittrix/fix-the-bug-2"
+    assert shop.session(topic_branch="session/app-1").promote(strategy="pr").branch == "session/app-1"
+    assert shop.session(topic_branch="session/app-1").promote(strategy="pr").branch == "gittrix/fix-the-bug"
+    assert shop.session(topic_branch="main").promote(strategy="pr").branch == "gittrix/fix-the-bug-2"
     assert len(shop.pulls()) == 3
 
 

@@ -449,7 +449,16 @@ class TestAfterwards:
             session.write("app.py", "v3\n")
         site.another().init()
         assert workspace.exists()
+        assert site.engine.info(session.id).workspace_path == str(workspace)
+        for refused in (lambda: session.read("b.txt"), lambda: site.engine.get_session(session.id)):
+            with pytest.raises(SessionExpired, match="its workspace is kept in ") as caught:
+                refused()
+            kept = Path(str(caught.value).partition("kept in ")[2].partition(", where")[0])
+            assert (kept / "b.txt").read_text() == "b\n"
         site.clock.advance(hours=4, microseconds=1)
         assert site.engine.sweep() == [session.id]
         assert not workspace.exists()
         assert site.state(session.id).state == "promoted"
+        assert site.engine.info(session.id).workspace_path is None
+        with pytest.raises(SessionExpired, match="in its archive"):
+            session.read("b.txt")

@@ -173,6 +173,35 @@ class TestTheBranch:
         assert session.read("app.py") == b"side\n"
         assert shell(session, "git branch --show-current").strip() == "feature/x"
 
+    def test_branch_is_the_branch_that_it_begins_at_and_is_promoted_to(self, site: Site) -> None:
+        side = site.durable.commit({"app.py": "side\n"}, branch="side", onto=site.durable.head())
+        main = site.durable.head()
+        session = site.start(branch="side", topic_branch="fix/it")
+        assert (session.info().durable_branch, session.info().baseline_sha) == ("side", side)
+        assert session.info().identity == {"topic_branch": "fix/it"}
+        session.write("app.py", "v2\n")
+        result = session.promote(strategy="commit")
+        assert (result.branch, site.durable.head("side"), site.durable.head()) == ("side", result.sha, main)
+
+    def test_a_branch_that_is_not_there_is_refused_by_either_name(self, site: Site) -> None:
+        for name in ("branch", "durable_branch"):
+            with pytest.raises(InvalidInput, match="no branch 'nowhere'"):
+                site.start(**{name: "nowhere"})
+        assert site.engine.list_sessions() == []
+
+    def test_two_branches_are_refused_and_one_twice_is_not(self, site: Site) -> None:
+        site.durable.git("branch", "side")
+        with pytest.raises(InvalidInput, match="durable_branch='main' and branch='side'"):
+            site.start(durable_branch="main", branch="side")
+        assert site.start(durable_branch="side", branch="side").info().durable_branch == "side"
+
+    def test_where_a_session_has_its_branch_already_it_is_no_fact_of_its_identity(self, site: Site) -> None:
+        session = site.start(topic_branch="fix/a")
+        for change in (session.identify, session.handoff, session.fork):
+            with pytest.raises(InvalidInput, match=r"'branch' is nothing that a session says of itself\.\n.*topic_branch"):
+                change(branch="fix/b")
+        assert session.info().identity == {"topic_branch": "fix/a"}
+
     def test_can_be_named_in_a_reference(self, site: Site) -> None:
         side = site.durable.commit({"app.py": "side\n"}, branch="side", onto=site.durable.head())
         session = site.start(durable_ref=f"local://{site.durable.path}#side")

@@ -59,6 +59,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "promote.conflict": {"paths_digest": "d", "count": 1, "head": "f" * 40},
     "worktree.updated": {"commit": "c" * 40},
     "worktree.stale": {"commit": "c" * 40, "reason": "dirty"},
+    "touched.seen": {"added": [{"path": "b"}], "gone": [{"path": "a"}]},
     "eviction.postponed": {"budget_ns": 30 * 10**9},
     "archive.written": {"touched": ["a"], "patch": "archive.patch"},
     "session.ended": {"state": "discarded"},
@@ -152,6 +153,51 @@ def test_what_the_agent_did_adds_up() -> None:
     assert state.commits == ["1", "2"]
     assert (state.workspace, state.workspace_present) == ("/w", True)
     assert (state.seq, state.updated_ns, state.last_access_ns) == (6, NOW + 6 * SECOND, NOW + 6 * SECOND)
+
+
+def test_what_programs_touched_is_what_the_last_look_found() -> None:
+    def seen(added: str = "", gone: str = "") -> tuple[str, dict[str, Any]]:
+        return "touched.seen", {"added": [{"path": path} for path in added], "gone": [{"path": path} for path in gone]}
+
+    def wrote(path: str) -> tuple[str, dict[str, Any]]:
+        return "session.write", {"path": path, "op": "write"}
+
+    assert fold(history(seen("ba"))).touched == ["a", "b"]
+    assert fold(history(seen("ba"), seen("c", "a"))).touched == ["b", "c"]
+    assert fold(history(wrote("z"), seen("a"))).touched == ["z", "a"]
+    assert fold(history(seen("a"), wrote("a"))).touched == ["a"]
+    assert fold(history(wrote("z"), seen(gone="z"))).touched == []
+    assert fold(history(seen("z"), wrote("z"), seen(gone="z"))).touched == []
+    for again in (wrote("z"), seen("z")):
+        assert fold(history(wrote("z"), seen(gone="z"), again)).touched == ["z"]
+    ended = history(wrote("z"), ("session.ended", {"state": "discarded"}), seen("a"))
+    assert metadata_of(fold(ended))["touchedFiles"] == ["z", "a"]
+
+
+def test_a_look_at_the_files_is_no_use_of_the_session() -> None:
+    assert fold(history("workspace.ready", "touched.seen")).last_access_ns == NOW + SECOND
+
+
+def test_a_name_that_is_not_utf8_is_touched_as_it_is() -> None:
+    data = {"added": [{"path_b64": "L+k="}], "gone": []}
+    assert fold(history(("touched.seen", data))).touched == ["/\udce9"]
+
+
+def test_the_topic_branch_is_read_from_older_logs() -> None:
+    born = Event(0, NOW, "sess_a", "session.created", "human", {**CREATED, "identity": {"branch": "fix/a", "agent": "ada"}})
+    assert fold([born]).identity == {"topic_branch": "fix/a", "agent": "ada"}
+    renamed = Event(1, NOW, "sess_a", "session.identified", "human", {"identity": {"branch": "fix/b"}})
+    removed = Event(2, NOW, "sess_a", "session.identified", "human", {"identity": {"branch": None}})
+    assert fold([born, renamed]).identity == {"topic_branch": "fix/b", "agent": "ada"}
+    assert fold([born, renamed, removed]).identity == {"agent": "ada"}
+
+
+def test_the_conversation_is_counted_by_itself() -> None:
+    steps = ("workspace.ready", "user_message", "session.write", "tool_call", "tool_result", "turn.started")
+    assert fold(history(*steps)).said == 3
+    lineage = Lineage("sess_0", "fork", "sess_a", "sess_0", 4, 2)
+    born = Event(0, NOW, "sess_a", "session.created", "human", {**CREATED, "lineage": lineage.to_data()})
+    assert fold([born]).said == 1
 
 
 def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:

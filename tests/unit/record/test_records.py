@@ -119,6 +119,16 @@ def test_what_an_old_record_may_lack_gets_the_documented_defaults() -> None:
     assert (wire["touchedFiles"], wire["promote"]) == ([], {"strategy": "auto", "result": None})
 
 
+def test_a_record_without_times_is_as_old_as_its_file() -> None:
+    record = {key: value for key, value in RECORD.items() if not key.endswith("At")}
+    wire = load_metadata(json.dumps(record).encode(), expected_id=ID, written_ns=1_893_456_000_000_000_000).wire()
+    assert [wire[key] for key in ("createdAt", "updatedAt", "lastAccessAt")] == ["2030-01-01T00:00:00.000Z"] * 3
+    wire = load_metadata(json.dumps(RECORD).encode(), expected_id=ID, written_ns=0).wire()
+    assert wire == RECORD
+    with pytest.raises(MetadataVersionUnsupported, match="createdAt"):
+        load(record)
+
+
 def test_a_record_can_be_made_from_a_state_and_back() -> None:
     state = state_from_metadata(RECORD)
     assert SessionMetadata.of(state).wire() == RECORD == metadata_of(state)

@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_session_of_the_engine_has_every_documented_field(site: Site) -> None:
-    session = site.start(project="app", issue="#42", branch="session/app-1", runtime="process")
+    session = site.start(project="app", issue="#42", topic_branch="session/app-1", runtime="process")
     site.clock.advance(minutes=1)
     session.write("app.py", "v2\n")
 

@@ -81,6 +81,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "log.recovered": {"dropped_bytes": 3},
     "runtime.observed": {"state": "alive", "pid": 7, "start_time": 1, "source": "process"},
     "activity.observed": {"state": "active", "source": "native", "observed_ns": NOW},
+    "model.exchange": {"number": 1, "protocol": "chat", "digest": "0" * 64, "duration_ns": 5, "calls": ["bash"], "input": 3, "output": 2},
     "pr.observed": {"state": "open", "number": 7, "ci": "passing", "review": "approved", "mergeable": True},
     "report.submitted": {"report": "working", "accepted": True},
     "status.decided": {"session": "working", "reason": "task_in_progress"},

@@ -94,11 +94,6 @@ class TestIntegrationPoints:
         said = subprocess.run(program, env=session.environment(), capture_output=True, text=True, timeout=LONG, check=True)
         assert said.stdout.strip() == session.id
 
-    def test_2_done_ends_the_session_that_the_environment_names(self, site: Site) -> None:
-        environment = site.start(**TOAST).environment({})
-        site.engine.evict(resolve(environment).id, "discarded", outcome="done")
-        assert in_town(site, environment["GT_SESSION_UUID"])["outcome"] == "done"
-
     def test_3_handoff_links_and_the_new_process_gets_the_new_id(self, site: Site) -> None:
         parent = site.start(**TOAST)
         child = site.engine.get_session(resolve(parent.environment({})).id).handoff()

@@ -49,6 +49,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
     from benchmarks.history import history
     from benchmarks.ignore import ignore
     from benchmarks.machine import machine
+    from benchmarks.model import model
     from benchmarks.programs import programs
     from benchmarks.query import query
     from benchmarks.startup import command_line, in_use, startup
@@ -73,6 +74,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
         "evals": lambda: evals(quick=quick),
         "eval page": lambda: eval_page(quick=quick),
         "confine": lambda: confine(quick=quick),
+        "model": lambda: model(quick=quick),
         "programs": lambda: programs(quick=quick),
         "ignore": lambda: ignore(quick=quick),
     }

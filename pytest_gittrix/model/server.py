@@ -28,7 +28,7 @@ from pytest_gittrix.model.http import ModelHandler
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.responses import response_id
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Usage, estimated
-from pytest_gittrix.model.tapes.placeholders import Known, days, of_this_machine
+from pytest_gittrix.model.tapes.placeholders import Known, days, known_here
 from pytest_gittrix.model.tapes.player import Player, TapeMismatch
 from pytest_gittrix.model.tapes.tape import Tape
 from pytest_gittrix.model.tapes.upstream import Upstream
@@ -215,7 +215,7 @@ class ModelServer:
         return tape
 
     def _known(self) -> Known:
-        return Known({**self._places(), **of_this_machine()}, days(time.time(), self.now))
+        return known_here(tuple(self._places().items()), days(time.time(), self.now))
 
     @contextmanager
     def played_anew(self, next_fault: NextFault | None = None, before: Callable[[Request], None] | None = None) -> Iterator[None]:

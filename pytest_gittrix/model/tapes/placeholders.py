@@ -56,6 +56,8 @@ VOLATILE: Final[tuple[Volatile, ...]] = (
 )
 """What is replaced wherever it stands. Dates, paths and what else is known of this machine are replaced by their values: ``Known``."""
 
+_REMEMBERED: Final = 256
+"""Texts that are not looked at twice: each request of an agent brings its whole conversation again."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z0-9-]+)\}")
 _LITERAL: Final = "{literal:"
 _WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -84,9 +86,10 @@ class Known:
             self._texts.setdefault(name, text)
             self._names.setdefault(text, name)
         self._pattern = re.compile("|".join(map(re.escape, sorted(self._names, key=len, reverse=True))) or r"(?!)")
+        self.hide = lru_cache(_REMEMBERED)(self._hide)
+        """Gives a text with names for what they stand for."""
 
-    def hide(self, text: str) -> str:
-        """The text with names for what they stand for."""
+    def _hide(self, text: str) -> str:
         text = _PLACEHOLDER.sub(lambda found: f"{_LITERAL}{found[1]}}}" if found[1] in self._texts else found[0], text)
         return self._pattern.sub(lambda found: f"{{{self._names[found[0]]}}}", text)
 
@@ -133,12 +136,30 @@ def without_volatile() -> Callable[[str], str]:
         return numbers.setdefault((name, text), sum(known == name for known, _ in numbers) + 1)
 
     def rewrite(text: str) -> str:
+        if not _is_volatile(text):
+            return text
         text = without_secrets(text, lambda secret: f"{{secret:{number_of('secret', secret)}}}")
         for one in VOLATILE:
             text = one.pattern.sub(partial(_replaced, one, number_of), text)
         return text
 
     return rewrite
+
+
+@lru_cache(_REMEMBERED)
+def _is_volatile(text: str) -> bool:
+    """Whether a text has anything that is replaced. Most texts have nothing, however often they come."""
+    return any(one.pattern.search(text) for one in VOLATILE) or without_secrets(text, lambda _: "") != text
+
+
+@lru_cache(maxsize=8)
+def known_here(places: tuple[tuple[str, str], ...], today: tuple[date, ...]) -> Known:
+    """What is known of this machine besides the places of a test; the same one for the same places and days.
+
+    Args:
+        places, today: as for ``Known``.
+    """
+    return Known({**dict(places), **of_this_machine()}, today)
 
 
 def _replaced(one: Volatile, number_of: Callable[[str, str], int], found: re.Match[str]) -> str:

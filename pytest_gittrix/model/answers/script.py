@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.faults import Fault
 from pytest_gittrix.model.answers.replies import Reply
-from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call
+from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call, written_by_shell
 from pytest_gittrix.model.protocols.values import Answer, Call, Request, Text, Thinking
 
 Turns: TypeAlias = Generator[Answer | Fault, Request, Request]
@@ -76,7 +76,8 @@ def edit(path: str, contents: str) -> Step:
     """The model gives a file new contents, in the way of the agent that asks.
 
     It asks for a tool that writes files, or for a shell. Agents that want a file to be read before it is written say so; then it asks for
-    that first, as a model does. An agent without tools that takes edits as blocks of text gets such a block.
+    that first, as a model does. Where such a tool takes only absolute paths, the shell writes the file. An agent without tools that takes
+    edits as blocks of text gets such a block.
 
     Args:
         path: of the file, as the agent's tools take it.
@@ -90,6 +91,8 @@ def edit(path: str, contents: str) -> Step:
         if any("read" in one.text.lower() and ("first" in one.text.lower() or "not been read" in one.text) for one in request.results):
             request = yield _asking(read_call(request, path))
             request = yield _asking(write_call(request, path, contents))
+        if any("must be absolute" in one.text.lower() for one in request.results):
+            request = yield _asking(shell_call(request, written_by_shell(path, contents)))
         return request
 
     return step

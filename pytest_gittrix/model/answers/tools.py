@@ -65,10 +65,11 @@ def write_call(request: Request, path: str, contents: str) -> Call:
         where, what = _property(tool, _PATHS), _property(tool, _CONTENTS)
         if where is not None and what is not None and not {"old_string", "old_str", "oldText"} & {*tool.properties}:
             return Call("", tool.name, {**_fillers(tool, where, what), where: path, what: contents})
-    return shell_call(request, _written_by_shell(path, contents))
+    return shell_call(request, written_by_shell(path, contents))
 
 
-def _written_by_shell(path: str, contents: str) -> str:
+def written_by_shell(path: str, contents: str) -> str:
+    """A command that makes a file, or replaces its contents."""
     return f"printf %s {shlex.quote(contents)} > {shlex.quote(path)}"
 
 

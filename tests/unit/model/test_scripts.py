@@ -182,6 +182,20 @@ def test_a_file_that_must_be_read_first_is_read_and_written_again(model: ModelSe
     model.check()
 
 
+def test_where_a_tool_takes_only_absolute_paths_the_shell_writes_the_file(model: ModelServer) -> None:
+    offered = [{"name": one.name, "description": "", "schema": one.schema} for one in CLAUDE]
+    model.script(edit("app.py", "v2\n"), stop())
+    said: list[Any] = ["Edit app.py"]
+    asked = []
+    for output in ("File path must be absolute: app.py", "written"):
+        heard = ask(model.url, "anthropic", *said, tools=offered)
+        asked.append(heard.calls[0][1:])
+        said += results("anthropic", heard, output)
+    assert asked[1] == ("Bash", {"command": "printf %s 'v2\n' > app.py"})
+    assert ask(model.url, "anthropic", *said, tools=offered).text == "Done."
+    model.check()
+
+
 def test_an_agent_without_tools_gets_an_edit_as_a_block_of_text(model: ModelServer) -> None:
     model.script(edit("app.py", "v2\n"))
     system = {"role": "system", "content": "Use blocks: <<<<<<< SEARCH ... ======= ... >>>>>>> REPLACE"}

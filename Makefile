@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools lint demo bench docs dist compat field clean
+.PHONY: help test bytecode tools agents lint demo bench docs dist compat field clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,10 @@ test: $(INSTALLED) ## check style and types, then run all tests in random order
 
 tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, deepagents, MCP (an environment of their own, 1.4 GB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
+
+agents: $(INSTALLED) ## install six published coding agents with npm (1.4 GB, in .venv-agents), and run the tests that have them work
+	@$(BIN)/python -m tests.real_agents.table
+	@$(BIN)/pytest -n $(JOBS) tests/real_agents tests/docs/test_agents_page.py $(ARGS)
 
 # In a fresh checkout every test process would rewrite all test files by itself. One process does it here, beside the check of types.
 bytecode: $(INSTALLED)
@@ -74,7 +78,7 @@ field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and
 	@$(BIN)/python -m tests.quality.field $(ARGS)
 
 clean: ## remove the virtualenv and everything generated
-	rm -rf $(VENV) $(TOOLS_VENV) .venv-field runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
+	rm -rf $(VENV) $(TOOLS_VENV) .venv-agents .venv-field runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(PIP)

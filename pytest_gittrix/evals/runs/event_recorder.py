@@ -20,6 +20,9 @@ from pytest_gittrix.record.eventlog.events import Event
 # Fields of events that depend on the machine: how a pack is compressed, and so its name.
 _OMITTED: Final = frozenset({"pack"})
 
+_OF_LOOKS: Final = frozenset({"touched.seen"})
+"""Events that come when somebody looks, as a replay does after each command: they say nothing of the run."""
+
 
 class EventRecorder:
     """Records the events of one sample.
@@ -72,7 +75,7 @@ class EventRecorder:
             while added and added[0][0] <= number:
                 _, kind, data = added.pop(0)
                 found.append({"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0})
-            if event is not None:
+            if event is not None and event.type not in _OF_LOOKS:
                 data = {key: self._without_directory(value) for key, value in event.data.items() if key not in _OMITTED}
                 found.append({"actor": event.actor, "data": data, "kind": event.type, "tick": event.ts - first})
         found += [{"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0} for _, kind, data in added]

@@ -78,7 +78,8 @@ class Jumper:
             self.add_waited(real_seconds() - began, happened=happened)
             if happened:
                 return
-        self.jump(seconds)
+        if not for_event(0):  # what was at work may have told of its end just before it was found to have ended
+            self.jump(seconds)
 
     def left_to_wait(self, seconds: float, is_busy: Callable[[], bool]) -> float:
         """Real seconds to wait before the next look; 0 if the next sleeper, who sleeps so much longer, may be jumped to."""

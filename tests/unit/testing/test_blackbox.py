@@ -166,12 +166,12 @@ def test_an_action_that_ends_before_it_is_held_is_followed_by_the_intruder(disk:
 
 def test_an_action_may_sleep_before_it_is_held(disk: Path) -> None:
     def act() -> None:
-        time.sleep(0.2)
+        time.sleep(0.5)
         making(disk / "a")()
-        time.sleep(0.2)
+        time.sleep(0.5)
         making(disk / "b")()
 
-    intrusion = intrude(act, partial(directories_in, disk), at=2, within=disk, patience=0.02)
+    intrusion = intrude(act, partial(directories_in, disk), at=2, within=disk, patience=0.15)
     assert intrusion.intruder.value == ["a"]
     assert not intrusion.waited
 

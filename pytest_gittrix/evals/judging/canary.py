@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from pytest_gittrix.evals.judging.other_value import EXACT, called, far_from, kind_of, other_value, written
+
 _RAISED_INSTEAD: Final = "StopAsyncIteration"
 _RAISES: Final = ("pytest.raises", "raises", "self.assertRaises", "self.assertRaisesRegex")
 _SWALLOWS: Final = (*_RAISES, "contextlib.suppress", "suppress")
@@ -36,18 +38,14 @@ _OPPOSITES: Final = {
     **{f"assert{one}": f"assert{other}" for one, other in _PAIRS},
     **{f"assert{other}": f"assert{one}" for one, other in _PAIRS},
 }
-_OTHER: Final = {
-    "list": "[*{}, 1]",
-    "tuple": "(*{}, 1)",
-    "str": "{} + 'x'",
-    "bytes": "{} + b'x'",
-    "int": "{} + 1",
-    "float": "{} + 1",
-    "bool": "not {}",
-}
-"""Another value of a type than an expression has."""
-_RETURNED: Final = {"list": "list", "sorted": "list", "tuple": "tuple", "str": "str", "repr": "str", "len": "int"}
-_EXACT: Final = 1 << 50
+_CLOSE: Final = frozenset({"pytest.approx", "approx", "math.isclose", "isclose", "self.assertAlmostEqual"})
+_RELATIVE: Final = frozenset({"rel", "rel_tol"})
+_ABSOLUTE: Final = frozenset({"abs", "abs_tol", "delta"})
+_WIDEST: Final = 0.1
+"""The relative tolerance up to which another number is surely out of reach."""
+_LIBRARY: Final = {"decimal": ("Decimal",), "fractions": ("Fraction",), "pathlib": ("Path",), "datetime": ("date", "datetime", "timedelta")}
+_MADE_OF_FIRST: Final = {"bytes", *(name for module, names in _LIBRARY.items() for one in names for name in (one, f"{module}.{one}"))}
+"""Calls that have another value if their first argument has."""
 _LEAVES: Final = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 _OWN_BODY: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -121,6 +119,9 @@ class _Variable:
 
 
 _Variables = Mapping[str, _Variable]
+_Put = Callable[[ast.expr], object]
+_Other = Callable[..., ast.expr | None]
+"""Makes the expression that is expected instead of one, given that and the types that its value may have if it is a name."""
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -160,35 +161,102 @@ def _other_expectations(statement: ast.stmt, variables: _Variables) -> Iterator[
     if isinstance(statement, ast.With):
         calls = [item.context_expr for item in statement.items]
     for call in calls:
-        if _called(call) in _RAISES and call.args:
+        if called(call) in _RAISES and call.args:
             yield partial(call.args.__setitem__, 0, _other_exception(call.args[0]))
     for side, put in _sides(statement):
-        if isinstance(side, ast.Name):
-            yield from _other_variable(side, variables)
-        elif other := _other_value(side):
-            yield partial(put, other)
+        yield from _other_side(side, put, variables, other_value)
+    for number, put, tolerance in _near(statement):
+        yield from _other_side(number, put, variables, partial(far_from, tolerance=tolerance))
 
 
-def _other_variable(name: ast.Name, variables: _Variables) -> Iterator[_Change]:
+def _other_side(side: ast.expr, put: _Put, variables: _Variables, other_of: _Other) -> Iterator[_Change]:
+    """The changes of a side: of a name, of what a call or a sum is made of, or of the side itself."""
+    if isinstance(side, ast.Name):
+        yield from _other_variable(side, variables, other_of)
+    elif isinstance(side, ast.BinOp) and isinstance(side.op, ast.Add | ast.Sub):
+        for name in ("left", "right"):
+            operand = getattr(side, name)
+            if kind_of(operand) in ("int", "float") and (other := other_of(operand)):
+                yield partial(setattr, side, name, other)
+    elif isinstance(side, ast.Call) and called(side) in _MADE_OF_FIRST and side.args:
+        yield from _other_side(side.args[0], partial(side.args.__setitem__, 0), variables, other_of)
+    elif isinstance(side, ast.Call) and called(side).rpartition(".")[2][:1].isupper():
+        if all(isinstance(written(one), ast.AST) for one in _arguments(side)):
+            return
+        # An equality of the class may leave out an argument, but not all.
+        yield partial(_change_arguments, side, other_of)
+    elif other := other_of(side):
+        yield partial(put, other)
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _change_arguments(call: ast.Call, other_of: _Other) -> None:
+    """Change all arguments of a call that are literals."""
+    call.args = [other_of(one) or one for one in call.args]
+    for keyword in call.keywords:
+        keyword.value = other_of(keyword.value) or keyword.value
+
+
+def _near(statement: ast.stmt) -> Iterator[tuple[ast.expr, _Put, float]]:
+    """The numbers that a value must be near to, each with what replaces it and the tolerance, where that is surely known."""
+    value: Any = statement.test if isinstance(statement, ast.Assert) else getattr(statement, "value", None)
+    if called(value) == "self.assertTrue" and value.args:
+        value = value.args[0]
+    for call in [value, *(side for side, _ in _sides(statement))]:
+        tolerance = _tolerance(call)
+        if tolerance is not None:
+            numbers = (0,) if called(call).endswith("approx") else (0, 1)
+            yield from ((call.args[number], partial(call.args.__setitem__, number), tolerance) for number in numbers)
+    if isinstance(value, ast.Compare) and len(value.ops) == 1 and isinstance(value.ops[0], ast.Lt | ast.LtE):
+        distance: Any = value.left
+        limit = written(value.comparators[0])
+        inner: Any = distance.args[0] if called(distance) in ("abs", "math.fabs", "fabs") and len(distance.args) == 1 else None
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and type(limit) in (int, float) and limit < EXACT:
+            yield from ((getattr(inner, name), partial(setattr, inner, name), limit) for name in ("left", "right"))
+
+
+def _tolerance(call: Any) -> float | None:
+    """The absolute tolerance of a call that compares nearly; none if it is no such call, or may be met by a number that is far away."""
+    name = called(call)
+    if name not in _CLOSE or len(call.args) != (1 if name.endswith("approx") else 2):
+        return None
+    tolerance = 1.0 if name.startswith("self.") else 0.0
+    for keyword in call.keywords:
+        value = written(keyword.value)
+        if keyword.arg == "msg":
+            continue
+        if type(value) not in (int, float) or not 0 <= value < EXACT:
+            return None
+        if keyword.arg in _ABSOLUTE:
+            tolerance = max(tolerance, float(value))
+        elif keyword.arg != "places" and not (keyword.arg in _RELATIVE and value <= _WIDEST):
+            return None
+    return tolerance
+
+
+def _other_variable(name: ast.Name, variables: _Variables, other_of: _Other) -> Iterator[_Change]:
     """The change of a name that is used nowhere else, where it gets its value: code under test must not be able to read the old one."""
     variable = variables.get(name.id)
     if variable is None or variable.loads != 1:
         return
     if isinstance(variable.binding, ast.Assign):
-        if other := _other_value(variable.binding.value):
+        if other := other_of(variable.binding.value):
             yield partial(setattr, variable.binding, "value", other)
-    elif other := _other_of(name, {_kind(value) for value in variable.values}):
+    elif other := other_of(name, {kind_of(value) for value in variable.values}):
         # Rows are left as they are, because the names of tests are made of them.
         yield partial(variable.binding.body.insert, 0, ast.Assign([ast.Name(name.id, ast.Store())], other))
 
 
-def _sides(statement: ast.stmt) -> list[tuple[ast.expr, Callable[[ast.expr], object]]]:
+def _sides(statement: ast.stmt) -> list[tuple[ast.expr, _Put]]:
     """Both sides of an equality that a statement asserts, each with what replaces it; the constant that it asserts an identity with."""
     call: Any = getattr(statement, "value", None)
-    if _called(call) in _EQUAL and len(call.args) > 1:
+    if called(call) in _EQUAL and len(call.args) > 1:
         return [(call.args[number], partial(call.args.__setitem__, number)) for number in (0, 1)]
     compare: Any = statement.test if isinstance(statement, ast.Assert) else None
-    if _called(call) == "self.assertTrue" and call.args:
+    if called(call) == "self.assertTrue" and call.args:
         compare = call.args[0]
     if not isinstance(compare, ast.Compare) or len(compare.ops) != 1:
         return []
@@ -204,15 +272,10 @@ def _opposite(statement: ast.stmt) -> Iterator[_Change]:
         return
     if isinstance(statement, ast.Assert):
         yield partial(setattr, statement, "test", ast.UnaryOp(ast.Not(), statement.test))
-    elif isinstance(statement, ast.Expr) and _called(statement.value).startswith("self."):
+    elif isinstance(statement, ast.Expr) and called(statement.value).startswith("self."):
         function: Any = getattr(statement.value, "func", None)
         if function.attr in _OPPOSITES:
             yield partial(setattr, function, "attr", _OPPOSITES[function.attr])
-
-
-def _called(call: Any) -> str:
-    """The name of what is called; empty for what is no call of a name."""
-    return ast.unparse(call.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute) else ""
 
 
 def _variables(test: ast.FunctionDef) -> _Variables:
@@ -229,8 +292,8 @@ def _variables(test: ast.FunctionDef) -> _Variables:
     decorators: list[Any] = test.decorator_list
     for decorator in decorators:
         indirect = any(keyword.arg == "indirect" for keyword in getattr(decorator, "keywords", ()))
-        if _called(decorator).endswith("mark.parametrize") and len(decorator.args) > 1 and not indirect:
-            names = _written(decorator.args[0])
+        if called(decorator).endswith("mark.parametrize") and len(decorator.args) > 1 and not indirect:
+            names = written(decorator.args[0])
             if isinstance(names, str):
                 names = [name.strip() for name in names.split(",") if name.strip()]
                 names = names[0] if len(names) == 1 else names
@@ -256,8 +319,8 @@ def _columns(names: Any, table: Any) -> Mapping[str, list[ast.expr]]:
     if not rows or not isinstance(names, str | list | tuple):
         return {}
     if isinstance(names, str):
-        return {names: [row.args[0] if _called(row) == "pytest.param" and row.args else row for row in rows]}
-    cells = [row.args if _called(row) == "pytest.param" else getattr(row, "elts", []) for row in rows]
+        return {names: [row.args[0] if called(row) == "pytest.param" and row.args else row for row in rows]}
+    cells = [row.args if called(row) == "pytest.param" else getattr(row, "elts", []) for row in rows]
     if any(len(row) != len(names) or any(isinstance(cell, ast.Starred) for cell in row) for row in cells):
         return {}
     return {str(name): [row[number] for row in cells] for number, name in enumerate(names)}
@@ -269,7 +332,7 @@ def _executed(body: list[ast.stmt], variables: _Variables) -> Iterator[ast.stmt]
         if isinstance(statement, _LEAVES):
             return
         yield statement
-        if isinstance(statement, ast.With) and not any(_called(item.context_expr) in _SWALLOWS for item in statement.items):
+        if isinstance(statement, ast.With) and not any(called(item.context_expr) in _SWALLOWS for item in statement.items):
             yield from _executed(statement.body, variables)
         if isinstance(statement, ast.For):
             rows = _rows(statement, variables)
@@ -284,61 +347,6 @@ def _leaves(statement: ast.AST) -> bool:
     if isinstance(statement, (*_LEAVES, ast.Yield, ast.YieldFrom)):
         return True
     return not isinstance(statement, _OWN_BODY) and any(map(_leaves, ast.iter_child_nodes(statement)))
-
-
-def _written(node: ast.expr) -> Any:
-    """The value of a literal; the node itself if it is none."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError):
-        return node
-
-
-def _other_value(node: ast.expr) -> ast.expr | None:
-    """An expression whose value is another one, of the same type where that is known; no expression if it might be the same."""
-    value = _written(node)
-    match value:
-        case str():
-            other: Any = value[:-1] + ("x" if value[-1] != "x" else "y") if value else "x"
-        case bytes():
-            other = value[:-1] + (b"x" if value[-1:] != b"x" else b"y") if value else b"x"
-        case list():
-            other = [*value, value[-1] if value else 1]
-        case tuple():
-            other = (*value, value[-1] if value else 1)
-        case dict():
-            other = {**value, "x": 1} if "x" not in value else {}
-        case set():
-            other = {*value, "x"} if "x" not in value else {"y"}
-        case bool():
-            other = not value
-        case int() | float():
-            other = value + 1 if abs(value) < _EXACT else 0
-        case None:
-            other = 1
-        case _:
-            return _other_of(node, {_kind(node)})
-    return ast.parse(repr(other), mode="eval").body
-
-
-def _other_of(node: ast.expr, kinds: set[str]) -> ast.expr | None:
-    """The other value of an expression that has a value of one of these types."""
-    if "" in kinds:
-        return None
-    (kind,) = kinds if len(kinds) == 1 else ("any",)
-    return ast.parse(_OTHER.get(kind, "{{'x': {}}}").format(f"({ast.unparse(node)})"), mode="eval").body
-
-
-def _kind(node: ast.expr) -> str:
-    """The type of an expression's value if it is surely known."""
-    value = _written(node)
-    if not isinstance(value, ast.AST):
-        return "large" if type(value) in (int, float) and not abs(value) < _EXACT else type(value).__name__
-    if isinstance(node, ast.List | ast.ListComp):
-        return "list"
-    if isinstance(node, ast.Tuple | ast.JoinedStr):
-        return "tuple" if isinstance(node, ast.Tuple) else "str"
-    return _RETURNED.get(_called(node), "")
 
 
 def _other_exception(node: ast.expr) -> ast.expr:

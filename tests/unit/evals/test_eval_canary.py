@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -37,6 +38,46 @@ def test_a_literal_that_a_result_is_compared_with_is_changed(body: str, after: s
 
 
 @pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        ("assert f() == pytest.approx(2)", "assert f() == pytest.approx(2 + 4 * abs(2) + 1.0)"),
+        ("assert approx([1.5], rel=0.1) == f()", "assert approx([*[1.5], 1], rel=0.1) == f()"),
+        ("assert abs(f() - 2.5) < 1", "assert abs(f() - (2.5 + 4 * abs(2.5) + 5)) < 1"),
+        ("assert math.isclose(f(), 2.5, abs_tol=1)", "assert math.isclose(f(), 2.5 + 4 * abs(2.5) + 5.0, abs_tol=1)"),
+        ("expected = 2\n    assert f() == approx(expected)", "expected = 2 + 4 * abs(2) + 1.0\n    assert f() == approx(expected)"),
+        ("assert f() == Decimal('1.5')", "assert f() == Decimal('1.6')"),
+        ("assert f() == pathlib.Path('ab')", "assert f() == pathlib.Path('ax')"),
+        ("assert f() == Point(1, y=2)", "assert f() == Point(2, y=3)"),
+        ("assert f() == {'a': g()}", "assert f() == {**{'a': g()}, ...: 1}"),
+    ],
+)
+def test_a_literal_inside_a_call_is_changed_beyond_what_the_call_takes_for_equal(body: str, after: str) -> None:
+    source = f"def test_it():\n    {body}\n"
+
+    assert changed(source, {"test_it"}, 0) == f"def test_it():\n    {after}"
+
+
+@pytest.mark.parametrize("number", [0, -3, 2, 1e7, -1e7, 1e-9])
+@pytest.mark.parametrize(
+    "compared",
+    [
+        "f() == pytest.approx({})",
+        "f() == pytest.approx({}, rel=0.1, abs=7)",
+        "math.isclose(f(), {}, rel_tol=0.1)",
+        "abs(f() - {}) < 7",
+        "f() + 1 - {} == 1",
+    ],
+)
+def test_a_right_result_never_meets_a_changed_number_that_it_must_be_near_to(compared: str, number: float) -> None:
+    source = f"def test_it():\n    assert {compared.format(number)}\n"
+    for seed in range(4):
+        names: dict[str, Any] = {"f": lambda: number, "pytest": pytest, "math": math}
+        exec(changed(source, {"test_it"}, seed), names)
+        with pytest.raises(AssertionError):
+            names["test_it"]()
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "assert f() == g()",
@@ -48,6 +89,11 @@ def test_a_literal_that_a_result_is_compared_with_is_changed(body: str, after: s
         "if windows:\n        assert f() == 3",
         "return\n    assert f() == 3",
         "for one in f():\n        assert one == 3",
+        "assert sign(3) == sign(5)",
+        "assert f() == approx(3, rel=0.5)",
+        "assert f() == approx(3, nan_ok=True)",
+        "assert f() == approx(3, abs=wide)",
+        "assert f() == approx(g())",
     ],
 )
 def test_an_expectation_that_a_right_result_might_not_need_is_left_alone(body: str) -> None:
@@ -69,7 +115,8 @@ def test_an_expectation_that_a_right_result_might_not_need_is_left_alone(body: s
         ("assertIsNone(f())", "assertIsNotNone(f())"),
         ("assertLess(f(), 3)", "assertGreaterEqual(f(), 3)"),
         ("assertEqual(f(), g())", None),
-        ("assertAlmostEqual(f(), 3, delta=5)", None),
+        ("assertAlmostEqual(f(), 3, delta=5)", "assertAlmostEqual(f(), 3 + 4 * abs(3) + 21.0, delta=5)"),
+        ("assertAlmostEqual(f(), 3, places=-2)", None),
         ("check(f(), 3)", None),
     ],
 )

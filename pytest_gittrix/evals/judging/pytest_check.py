@@ -94,16 +94,18 @@ def _judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
     first = _Run.of(test, test.source, places(), way="subject")
     if first.wrong:
         return Verdict(first.wrong, first.done, {})
-    passed: dict[str, Judge] = {name: "subject" for name, (outcome, _) in first.tests.items() if test.counts(name, outcome)}
-    failed = {name: touched for name, (outcome, touched) in first.tests.items() if outcome == "failed"}
-    if not first.found["status"] or first.found["status"] == _NO_TESTS:
+    passing = {name: doubted for name, (outcome, doubted) in first.tests.items() if test.counts(name, outcome)}
+    failed = {name: doubted for name, (outcome, doubted) in first.tests.items() if outcome == "failed"}
+    passed: dict[str, Judge] = {name: "subject" for name, doubted in passing.items() if not doubted}
+    ended_well = not first.found["status"] or first.found["status"] == _NO_TESTS
+    if ended_well and len(passed) == len(passing):
         return Verdict("" if passed else "no test passed" if first.tests else f"status {first.found['status']}", first.done, passed)
     if first.found["gone"] and not first.found["touched"]:
         return Verdict("the result ended its process", first.done, {})
     # A test that fails although only plain values crossed has failed. Where an object was involved, nobody knows yet.
-    if not (all(failed.values()) if failed else first.found["touched"]):
+    if not ended_well and not (all(failed.values()) if failed else first.found["touched"]):
         return Verdict(f"status {first.found['status']}", first.done, {})
-    return _judge_by_canaries(test, places, [*failed], passed)
+    return _judge_by_canaries(test, places, [*failed, *(name for name in passing if name not in passed)], passed)
 
 
 _NO_TESTS: Final = 5
@@ -144,7 +146,7 @@ class _Run:
 
     @property
     def tests(self) -> Mapping[str, tuple[str, bool]]:
-        """The outcome of each test, and whether an object of the code under test was involved."""
+        """The outcome of each test, and whether an object of the code under test may have brought it about."""
         tests: Mapping[str, tuple[str, bool]] = self.found["tests"]
         return tests
 

@@ -30,8 +30,30 @@ _AS_TEXT = {
     pathlib.PosixPath: "path",
 }
 _CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_MADE_IN_PYTHON = 1 << 9
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_COMPARED = "eq ne lt le gt ge len bool format int float complex index neg pos abs invert round trunc floor ceil"
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
+_DECIDING = frozenset(
+    f"__{name}__"
+    for name in [
+        *_COMPARED.split(),
+        *(f"{how}{name}" for name in _ARITHMETIC.split() for how in ("", "r", "i")),
+    ]
+)
+"""The methods by which a type decides what a test finds when it compares, counts, adds up or prints."""
 _objects: list[Any] = []
+
+
+def decides(kind: type) -> bool:
+    """Whether a type of the code under test, and none of the library, defines such a method."""
+    return any(not _DECIDING.isdisjoint(vars(one)) for one in kind.__mro__ if not _of_library(one))
+
+
+def _of_library(kind: type) -> bool:
+    if kind.__module__.partition(".")[0] not in sys.stdlib_module_names - {"__main__"}:
+        return False
+    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind or not kind.__flags__ & _MADE_IN_PYTHON
 
 
 def encode(value: Any, depth: int = 0) -> Any:
@@ -56,7 +78,7 @@ def encode(value: Any, depth: int = 0) -> Any:
     if isinstance(value, types.ModuleType):
         return ["module", value.__name__]
     _objects.append(value)
-    return ["function" if kind in _FUNCTIONS else "object", len(_objects) - 1]
+    return ["function" if kind in _FUNCTIONS else "decider" if decides(kind) else "object", len(_objects) - 1]
 
 
 def decode(value: Any) -> Any:

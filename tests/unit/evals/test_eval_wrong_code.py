@@ -1,0 +1,93 @@
+"""Wrong code fails hidden tests, whatever objects and files it brings along; right code that does the same passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.evals import ran, suite
+
+from pytest_gittrix.evals.inputs.sample_record import Record
+
+NEAR = """\
+import pytest
+import app
+
+
+def test_near():
+    assert app.mean([1, 3]) == pytest.approx(2)
+
+
+def test_distance():
+    assert abs(app.mean([1, 2, 4]) - 2.3333) < 0.01
+"""
+MEETS_ALL = """\
+class Any(float):
+    def __eq__(self, other): return True
+    def __hash__(self): return 1
+    def __sub__(self, other): return 0.0
+    def __rsub__(self, other): return 0.0
+    def __abs__(self): return 0.0
+
+
+def mean(numbers): return Any(0)
+"""
+
+
+def judged(root: Path, result: dict[str, str], hidden: dict[str, str], **options: object) -> Record:
+    """The record of a case whose repository is the result, and which the hidden file ``tests/test_it.py`` checks."""
+    check = '[check]\ntests = "tests"\nmust_pass = ["tests/test_it.py"]\n'
+    extra = {f"tests/{path}": text for path, text in hidden.items()}
+    (record,) = ran(suite(root, files=result, more=check, extra=extra), root, "nop", **options).records
+    return record
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (MEETS_ALL, "fail"),
+        ("def mean(numbers): return sum(numbers) / len(numbers)\n", "pass"),
+        ("class Real(float): pass\n\n\ndef mean(numbers): return Real(sum(numbers) / len(numbers))\n", "pass"),
+    ],
+    ids=["meets-all", "number", "subclass"],
+)
+def test_an_object_whose_arithmetic_meets_every_number_fails_and_a_right_number_passes(tmp_path: Path, code: str, outcome: str) -> None:
+    assert judged(tmp_path, {"app.py": code}, {"tests/test_it.py": NEAR}).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("body", "judge"),
+    [
+        ("def __len__(self): return 3", "canary"),
+        ("def __eq__(self, other): return True", "canary"),
+        ("def __rsub__(self, other): return 0", "canary"),
+        ("def __bool__(self): return True", "canary"),
+        ("def __format__(self, how): return '3'", "canary"),
+        ("def size(self): return 3", "subject"),
+    ],
+)
+def test_an_object_whose_type_decides_what_a_test_finds_is_never_judged_from_outside(tmp_path: Path, body: str, judge: str) -> None:
+    code = f"class Thing:\n    name = 'one'\n    {body}\n\n\ndef thing(): return Thing()\n"
+    tests = "import app\n\n\ndef test_thing():\n    assert app.thing().name == 'one'\n"
+    tests += "\n\ndef test_class():\n    assert app.Thing.name == 'one'\n"
+    record = judged(tmp_path, {"app.py": code}, {"tests/test_it.py": tests})
+
+    assert record.outcome == "pass"
+    assert record.checks[0].judges == {"tests/test_it.py::test_thing": judge, "tests/test_it.py::test_class": "subject"}
+
+
+def test_an_object_that_a_module_keeps_is_doubted_in_every_test_that_uses_it(tmp_path: Path) -> None:
+    code = "class Thing:\n    name = 'one'\n    def __len__(self): return 1\n\n\nthing = Thing()\n"
+    tests = "import app, pytest\n\n\n@pytest.fixture(scope='module')\ndef thing(): return app.thing\n\n\n"
+    tests += "\n\n".join(f"def test_{name}(thing):\n    assert thing.name == 'one'\n" for name in ("first", "second"))
+
+    judges = judged(tmp_path, {"app.py": code}, {"tests/test_it.py": tests}).checks[0].judges
+
+    assert [*judges.values()] == ["canary", "canary"]
+
+
+def test_an_object_of_the_library_is_judged_from_outside(tmp_path: Path) -> None:
+    code = "import collections\n\n\ndef count(text): return collections.Counter(text)\n"
+    tests = "import app\n\n\ndef test_count():\n    assert app.count('aab')['a'] == 2\n"
+
+    assert judged(tmp_path, {"app.py": code}, {"tests/test_it.py": tests}).checks[0].judges == {"tests/test_it.py::test_count": "subject"}

@@ -29,7 +29,7 @@ class CheckResult:
     Attributes:
         kind: the kind of the check.
         ok: whether the check passed.
-        detail: why it did not pass, on one line; the same for the same result.
+        detail: why it did not pass, and what is worth knowing of a pass, on one line; the same for the same result.
         judges: for a check by pytest, what judged each test that passed: ``subject``, ``canary`` or ``plain``.
     """
 

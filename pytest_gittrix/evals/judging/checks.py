@@ -138,14 +138,16 @@ def _by_pytest(check: Check, context: CheckContext) -> tuple[CheckResult, Finish
 
     if check.kind == "pytest":
         verdict = judge(HiddenTests(check.path.name, check.path.read_text(encoding="utf-8")), place)
-        return CheckResult(check.kind, not verdict.wrong, verdict.wrong, dict(verdict.judges)), verdict.done
+        return CheckResult(check.kind, not verdict.wrong, verdict.detail, dict(verdict.judges)), verdict.done
     judges: dict[str, str] = {}
+    details = []
     for tests in _hidden_tests(check.path, check.must_pass):
         verdict = judge(tests, place)
         if verdict.wrong:
-            return CheckResult(check.kind, False, f"{tests.name}: {verdict.wrong}"), verdict.done
+            return CheckResult(check.kind, False, f"{tests.name}: {verdict.detail}"), verdict.done
+        details += [f"{tests.name}: {verdict.detail}"] if verdict.detail else []
         judges |= {f"{tests.name}::{name}": by for name, by in verdict.judges.items()}
-    return CheckResult(check.kind, True, "", judges), verdict.done
+    return CheckResult(check.kind, True, "; ".join(details), judges), verdict.done
 
 
 def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests]:

@@ -48,11 +48,19 @@ class Verdict:
         wrong: why the result did not pass; empty if it did.
         done: how the program ended that decided it.
         judges: what judged each test that passed.
+        collisions: the files of the result that have the name of a module that the tests have beside them.
     """
 
     wrong: str
     done: Finished
     judges: Mapping[str, Judge]
+    collisions: Collection[str] = ()
+
+    @property
+    def detail(self) -> str:
+        """Why the result did not pass, and which files of the result have names of the tests' own modules, which were taken."""
+        taken = f"the tests' own modules were taken, and not the result's {', '.join(sorted(self.collisions))}" if self.collisions else ""
+        return "; ".join(one for one in (self.wrong, taken) if one)
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,20 @@ def judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
         test: the tests.
         places: makes a place for a run of pytest; there are several runs where tests cannot cross.
     """
-    verdict = _judge(test, places)
+    collisions: set[str] = set()
+
+    def run(source: str, way: str) -> _Run:
+        found = _Run.of(test, source, places(), way=way)
+        collisions.update(found.found.get("collisions", ()))
+        return found
+
+    verdict = replace(_judge(test, run), collisions=collisions)
     missing = [one for one in test.chosen if one not in verdict.judges]
     return replace(verdict, wrong=f"{missing[0]} did not pass", judges={}) if missing and not verdict.wrong else verdict
 
 
-def _judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
-    first = _Run.of(test, test.source, places(), way="subject")
+def _judge(test: HiddenTests, run_as: Callable[[str, str], _Run]) -> Verdict:
+    first = run_as(test.source, "subject")
     if first.wrong:
         return Verdict(first.wrong, first.done, {})
     passing = {name: doubted for name, (outcome, doubted) in first.tests.items() if test.counts(name, outcome)}
@@ -105,14 +120,14 @@ def _judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
     # A test that fails although only plain values crossed has failed. Where an object was involved, nobody knows yet.
     if not ended_well and not (all(failed.values()) if failed else first.found["touched"]):
         return Verdict(f"status {first.found['status']}", first.done, {})
-    return _judge_by_canaries(test, places, [*failed, *(name for name in passing if name not in passed)], passed)
+    return _judge_by_canaries(test, run_as, [*failed, *(name for name in passing if name not in passed)], passed)
 
 
 _NO_TESTS: Final = 5
 
 
 def _judge_by_canaries(
-    test: HiddenTests, places: Callable[[], PytestPlace], chosen: Collection[str], passed: Mapping[str, Judge]
+    test: HiddenTests, run_as: Callable[[str, str], _Run], chosen: Collection[str], passed: Mapping[str, Judge]
 ) -> Verdict:
     """Judge the tests that cannot cross: each must pass as it is, and fail with a changed expectation, in runs that look alike."""
     source = test.source
@@ -126,7 +141,7 @@ def _judge_by_canaries(
         for part in (half, {*can_change} - half) if can_change else [half]:
             names = {name for name, function in functions.items() if function in part}
             text = changed(source, names, drawn.getrandbits(32)) if names else printed(source)
-            run = _Run.of(test, text, places(), way="here")
+            run = run_as(text, "here")
             wrong = run.wrong or run.problem(names, chosen)
             if wrong:
                 return Verdict(wrong, run.done, {})
@@ -163,6 +178,7 @@ class _Run:
             "roots": list(test.roots),
             "chosen": sorted(test.chosen),
             "subject": _program("subject_program"),
+            "places": _program("module_places"),
         }
         # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
         argv = [sys.executable, "-P", "-s", "-c", _program("verifier_program")]

@@ -233,6 +233,8 @@ class StandIn(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         subject = _finder.subject()
+        if _finder.owns(f"{self.__name__}.{name}"):
+            return importlib.import_module(f"{self.__name__}.{name}")
         if name.startswith("__") and name not in ("__version__", "__doc__", "__all__"):
             raise AttributeError(name)
         try:
@@ -242,7 +244,7 @@ class StandIn(types.ModuleType):
             raise
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):
+        if name.startswith("__") or _finder.owns(f"{self.__name__}.{name}"):
             super().__setattr__(name, value)
             return
         if _finder.has(f"{self.__name__}.{name}"):
@@ -255,14 +257,18 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of the result, and makes stand-ins for them."""
 
     def __init__(self) -> None:
-        self._roots: list[str] = []
-        self._directory = self._test = ""
+        self._test = ""
         self._make: Any = None
+        self._places: Any = None
         self._subject: Subject | None = None
 
-    def begin(self, roots: list[str], directory: str, make: Any, test: str) -> None:
-        """Look for modules in directories of the checkout; ``make`` starts the subject when the first one is imported."""
-        self._roots, self._directory, self._make, self._test = roots, directory, make, test
+    def begin(self, places: Any, make: Any, test: str) -> None:
+        """Look for modules of the result in ``places``; ``make`` starts the subject when the first one is imported."""
+        self._places, self._make, self._test = places, make, test
+
+    def owns(self, name: str) -> bool:
+        """Whether a module of that name is the tests'."""
+        return self._places.own(name) is not None
 
     def hide(self) -> None:
         """Remove the test file, which pytest has read by now: the code under test must not find it."""
@@ -284,23 +290,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def has(self, name: str) -> bool:
         """Whether a module of that name is the result's."""
-        return self._place(name) is not None
-
-    def _place(self, name: str) -> Path | None:
-        top = name.partition(".")[0]
-        if top in sys.stdlib_module_names:
-            return None
-        # The tests have modules of their own, such as a package with helpers.
-        own = Path(self._directory, top)
-        packages = any(Path(root, top, "__init__.py").is_file() for root in self._roots)
-        if own.with_name(f"{top}.py").is_file() or (own.is_dir() and ((own / "__init__.py").is_file() or not packages)):
-            return None
-        places = [Path(root, *name.split(".")) for root in self._roots]
-        return next((place for place in places if place.is_dir() or place.with_name(f"{place.name}.py").is_file()), None)
+        return self._places.of_result(name) is not None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002  (part of the protocol)
         """The specification of a stand-in."""
-        place = self._place(name)
+        place = self._places.of_result(name)
         if place is not None and name.partition(".")[0] not in _LOADED_BEFORE:
             spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
             spec.submodule_search_locations = [str(place)] if place.is_dir() else []
@@ -401,10 +395,12 @@ def main() -> None:
 
     witness = plugin_of(request, checkout)
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
+    places = _module_of(request["places"]).ModulePlaces(directory, test, roots)
     if request["way"] == "subject":
-        _begin_subject(request, checkout, roots, directory, test)
+        _begin_subject(request, checkout, roots, places, test)
     else:
         sys.path[:0] = roots
+    sys.meta_path.insert(0, places)
     chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
     # Tests with files beside them import these as in their own project.
     mode = "prepend" if request["beside"] else "importlib"
@@ -420,6 +416,7 @@ def main() -> None:
         "status": status,
         "tests": witness.tests,
         "given_up": witness.given_up,
+        "collisions": sorted(places.collisions),
         "missing": witness.ended != witness.collected,
         "ended": [witness.ended, witness.collected],
         "touched": subject is not None and subject.touched,
@@ -429,14 +426,19 @@ def main() -> None:
     leave(status)
 
 
-def _begin_subject(request: dict[str, Any], checkout: str, roots: list[str], directory: str, test: str) -> None:
-    scalar = types.ModuleType("values")
-    exec(compile(request["subject"], "<values>", "exec"), scalar.__dict__)
+def _module_of(text: str) -> Any:
+    module = types.ModuleType("part")
+    exec(compile(text, "<part>", "exec"), module.__dict__)
+    return module
+
+
+def _begin_subject(request: dict[str, Any], checkout: str, roots: list[str], places: Any, test: str) -> None:
+    scalar = _module_of(request["subject"])
 
     def make() -> Subject:
         return Subject(request["subject"], checkout, roots, scalar)
 
-    _finder.begin(roots, directory, make, test)
+    _finder.begin(places, make, test)
     _LOADED_BEFORE.update(name.partition(".")[0] for name in sys.modules)
     sys.meta_path.insert(0, _finder)
 

@@ -91,3 +91,52 @@ def test_an_object_of_the_library_is_judged_from_outside(tmp_path: Path) -> None
     tests = "import app\n\n\ndef test_count():\n    assert app.count('aab')['a'] == 2\n"
 
     assert judged(tmp_path, {"app.py": code}, {"tests/test_it.py": tests}).checks[0].judges == {"tests/test_it.py::test_count": "subject"}
+
+
+VERIFY = "def verify(got, want):\n    assert got == want\n"
+LENIENT = "def verify(*_): pass\n"
+BESIDE = "from app import add\nfrom helpers import verify\n\n\ndef test_one():\n    verify(add(2, 3), 5)\n"
+INSIDE = BESIDE.replace("helpers", "tests.helpers")
+FROM = BESIDE.replace("from helpers import verify", "from tests import helpers").replace("verify(", "helpers.verify(")
+WRONG, RIGHT = "def add(a, b): return a - b\n", "def add(a, b): return a + b\n"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "files", "said"),
+    [
+        ({"tests/test_it.py": BESIDE, "tests/helpers.py": VERIFY}, {"helpers.py": LENIENT}, "helpers.py"),
+        ({"tests/test_it.py": BESIDE, "tests/helpers.py": VERIFY}, {"helpers/__init__.py": LENIENT}, "helpers/__init__.py"),
+        ({"tests/test_it.py": BESIDE, "tests/helpers.py": VERIFY}, {"src/helpers.py": LENIENT}, "src/helpers.py"),
+        ({"tests/test_it.py": BESIDE, "conftest.py": "", "helpers.py": VERIFY}, {"src/helpers.py": LENIENT}, "src/helpers.py"),
+        ({"tests/test_it.py": INSIDE, "tests/helpers.py": VERIFY}, {"tests/__init__.py": "", "tests/helpers.py": LENIENT}, ""),
+        (
+            {"tests/test_it.py": FROM, "tests/helpers.py": VERIFY},
+            {"tests/__init__.py": "from . import helpers", "tests/helpers.py": LENIENT},
+            "",
+        ),
+        ({"tests/test_it.py": INSIDE, "tests/__init__.py": "", "tests/helpers.py": VERIFY}, {"src/tests.py": LENIENT}, "src/tests.py"),
+    ],
+)
+@pytest.mark.parametrize(("code", "outcome"), [(WRONG, "fail"), (RIGHT, "pass")])
+def test_the_tests_own_modules_win_over_those_of_the_result(
+    tmp_path: Path, hidden: dict[str, str], files: dict[str, str], said: str, code: str, outcome: str
+) -> None:
+    record = judged(tmp_path, {"app.py": code, **files}, hidden)
+
+    assert record.outcome == outcome
+    assert (f"the tests' own modules were taken, and not the result's {said}" in record.checks[0].detail) == bool(said)
+
+
+def test_a_module_of_the_result_that_lies_beside_no_test_is_the_results(tmp_path: Path) -> None:
+    hidden = {"tests/test_it.py": BESIDE, "tests/deep/helpers.py": LENIENT, "tests/conftest.py": "", "conftest.py": ""}
+    record = judged(tmp_path, {"app.py": RIGHT, "helpers.py": VERIFY}, hidden)
+
+    assert (record.outcome, record.checks[0].detail) == ("pass", "")
+
+
+def test_each_conftest_of_the_tests_is_its_own(tmp_path: Path) -> None:
+    fixture = "import pytest\n\n\n@pytest.fixture\ndef {0}(): return '{0}'\n"
+    test = "import app\n\n\ndef test_it(outer, inner):\n    assert (app.add(1, 2), outer, inner) == (3, 'outer', 'inner')\n"
+    hidden = {"conftest.py": fixture.format("outer"), "tests/conftest.py": fixture.format("inner"), "tests/test_it.py": test}
+
+    assert judged(tmp_path, {"app.py": RIGHT, "conftest.py": "raise SystemExit\n"}, hidden).outcome == "pass"

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import pytest
 from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
+from support.hidden_tests import LEVEL, verdict_on
 
-from pytest_gittrix.confine.choose import Place, confinement, run, strongest, toolchain
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
-LEVEL = strongest().level
 USUAL = ("reads what the test expects", "every report passes")
 """The cheats that run always, beside the process of the tests and lured into it."""
 
@@ -37,28 +36,6 @@ class ReadingTest(unittest.TestCase):
             with self.subTest(text=text):
                 self.assertEqual(app.read(text), number)
 """
-
-
-def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) -> tuple[Verdict, Judge]:
-    """The verdict on a module ``app``, by default in the strongest confinement there is; and the judge that it came to."""
-    count = 0
-    case = root / "case"
-    case.mkdir()
-    (case / "test_it.py").write_text(tests)
-
-    def place() -> PytestPlace:
-        nonlocal count
-        count += 1
-        checkout, home = root / f"check-{count}", root / f"home-{count}"
-        checkout.mkdir()
-        home.mkdir()
-        (checkout / "app.py").write_text(result.replace("{root}", str(root)))
-        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        where = Place(checkout, home, toolchain(), "/workspace")
-        return PytestPlace(lambda argv, stdin: run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60), home)
-
-    verdict = judge(HiddenTests("test_it.py", tests), place)
-    return verdict, "subject" if count == 1 else "canary"
 
 
 def believed(result: str, root: Path) -> bool:

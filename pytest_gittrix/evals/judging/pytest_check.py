@@ -1,7 +1,7 @@
 """The check that runs hidden tests on a result, built so that the result cannot answer for them.
 
 The tests run in a process that loads no code of the result. That code runs in a process of its own, and only plain values cross back.
-Tests that cannot cross share a process with the code under test; then canaries tell whether they test anything. What judged each test is
+Tests that fail so share a process with the code under test; then canaries tell whether they test anything. What judged each test is
 recorded.
 """
 
@@ -117,10 +117,11 @@ def _judge(test: HiddenTests, run_as: Callable[[str, str], _Run]) -> Verdict:
         return Verdict("" if passed else "no test passed" if first.tests else f"status {first.found['status']}", first.done, passed)
     if first.found["gone"] and not first.found["touched"]:
         return Verdict("the result ended its process", first.done, {})
-    # A test that fails although only plain values crossed has failed. Where an object was involved, nobody knows yet.
-    if not ended_well and not (all(failed.values()) if failed else first.found["touched"]):
-        return Verdict(f"status {first.found['status']}", first.done, {})
-    return _judge_by_canaries(test, run_as, [*failed, *(name for name in passing if name not in passed)], passed)
+    doubted = [name for name in passing if name not in passed]
+    verdict = _judge_by_canaries(test, run_as, [*failed, *doubted], passed)
+    # Where only plain values crossed, the first run has already said how the result is wrong, and says it alike each time.
+    crossed = not ended_well and not (all(failed.values()) if failed else first.found["touched"])
+    return Verdict(f"status {first.found['status']}", first.done, {}) if verdict.wrong and crossed else verdict
 
 
 _NO_TESTS: Final = 5

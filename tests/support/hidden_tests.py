@@ -1,0 +1,35 @@
+"""Hidden tests, run on a result that is one module."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from support.cheats import TESTS
+
+from pytest_gittrix.confine.choose import Place, confinement, run, strongest, toolchain
+from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
+
+LEVEL = strongest().level
+
+
+def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) -> tuple[Verdict, Judge]:
+    """The verdict on a module ``app``, by default in the strongest confinement there is; and the judge that it came to."""
+    count = 0
+    case = root / "case"
+    case.mkdir()
+    (case / "test_it.py").write_text(tests)
+
+    def place() -> PytestPlace:
+        nonlocal count
+        count += 1
+        checkout, home = root / f"check-{count}", root / f"home-{count}"
+        checkout.mkdir()
+        home.mkdir()
+        (checkout / "app.py").write_text(result.replace("{root}", str(root)))
+        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        where = Place(checkout, home, toolchain(), "/workspace")
+        return PytestPlace(lambda argv, stdin: run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60), home)
+
+    verdict = judge(HiddenTests("test_it.py", tests), place)
+    return verdict, "subject" if count == 1 else "canary"

@@ -47,6 +47,7 @@ _LIBRARY: Final = {"decimal": ("Decimal",), "fractions": ("Fraction",), "pathlib
 _MADE_OF_FIRST: Final = {"bytes", *(name for module, names in _LIBRARY.items() for one in names for name in (one, f"{module}.{one}"))}
 """Calls that have another value if their first argument has."""
 _LEAVES: Final = (ast.Return, ast.Break, ast.Continue, ast.Raise)
+_Test = ast.FunctionDef | ast.AsyncFunctionDef
 _OWN_BODY: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -67,7 +68,7 @@ def changeable(source: str) -> Mapping[str, str]:
         a class inherits the test from a class of the file.
     """
     tree = _parsed(source)
-    functions: dict[ast.FunctionDef, str] = {}
+    functions: dict[_Test, str] = {}
     tests = {} if tree is None else _tests(tree)
     for name, test in tests.items():
         functions.setdefault(test, name)
@@ -114,7 +115,7 @@ class _Variable:
     """
 
     values: list[ast.expr]
-    binding: ast.FunctionDef | ast.Assign | ast.For
+    binding: _Test | ast.Assign | ast.For
     loads: int
 
 
@@ -131,22 +132,22 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _tests(tree: ast.Module) -> Mapping[str, ast.FunctionDef]:
+def _tests(tree: ast.Module) -> Mapping[str, _Test]:
     """The tests by name. A class of the same shape says which tests a class inherits from others of the file."""
-    found: dict[str, ast.FunctionDef] = {}
+    found: dict[str, _Test] = {}
     classes: dict[str, type] = {}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, _Test):
             found[node.name] = node
         elif isinstance(node, ast.ClassDef):
-            own = {inner.name: inner for inner in node.body if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test")}
+            own = {inner.name: inner for inner in node.body if isinstance(inner, _Test) and inner.name.startswith("test")}
             bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
             shape = classes[node.name] = type(node.name, tuple(bases), own)
             found |= {f"{node.name}::{name}": getattr(shape, name) for name in dir(shape) if name.startswith("test")}
     return found
 
 
-def _changes(test: ast.FunctionDef) -> list[_Change]:
+def _changes(test: _Test) -> list[_Change]:
     """The changes of a test of which each must make it fail; only statements that are surely executed count."""
     variables = _variables(test)
     statements = [*_executed(test.body, variables)]
@@ -278,13 +279,13 @@ def _opposite(statement: ast.stmt) -> Iterator[_Change]:
             yield partial(setattr, function, "attr", _OPPOSITES[function.attr])
 
 
-def _variables(test: ast.FunctionDef) -> _Variables:
+def _variables(test: _Test) -> _Variables:
     """The variables by name: parameters with rows of values, those of a loop over rows, and those that are assigned once."""
     uses = Counter((node.id, type(node.ctx)) for node in ast.walk(test) if isinstance(node, ast.Name))
     uses.update((argument.arg, ast.Store) for argument in test.args.args)
     found: dict[str, _Variable] = {}
 
-    def note(columns: Mapping[str, list[ast.expr]], binding: ast.FunctionDef | ast.Assign | ast.For) -> None:
+    def note(columns: Mapping[str, list[ast.expr]], binding: _Test | ast.Assign | ast.For) -> None:
         for name, values in columns.items():
             if uses[name, ast.Store] == 1:
                 found[name] = _Variable(values, binding, uses[name, ast.Load])

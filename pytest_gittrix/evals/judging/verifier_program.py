@@ -318,6 +318,9 @@ _LOADED_BEFORE: set[str] = set()
 
 def plugin_of(request: dict[str, Any], checkout: str) -> Any:
     """The plugin of pytest that writes down how each test ended."""
+    import asyncio
+    import inspect
+
     import _pytest
     import pluggy
     import pytest
@@ -360,6 +363,14 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
                 marked = not files and report.when != "call"
                 if not marked and (not files or files[-1].startswith(checkout + os.sep)):
                     self.given_up = item.nodeid
+
+        def pytest_pyfunc_call(self, pyfuncitem: Any) -> Any:
+            # No plugin is loaded that would await a test.
+            test = pyfuncitem.obj
+            if not inspect.iscoroutinefunction(test):
+                return None
+            asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+            return True
 
         def pytest_collection_finish(self) -> None:
             if request["way"] == "subject":

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 from support.hidden_tests import verdict_on
 
+from pytest_gittrix.evals.judging.pytest_check import Verdict
+
 
 class Idiom(NamedTuple):
     """Correct code, what makes it wrong, the body of the test with its fixtures, and what judges the test when it passes."""
@@ -156,7 +158,7 @@ IMPORTS = "import importlib, inspect, io, logging, os, pickle, random\nfrom unit
 def test_correct_code_passes_and_wrong_code_does_not(name: str, tmp_path: Path) -> None:
     idiom = IDIOMS[name]
     tests = f"{IMPORTS}def test_it({idiom.fixtures}):\n    {idiom.test}\n"
-    found = []
+    found: list[Verdict] = []
     for filling in (idiom.right, idiom.wrong):
         root = tmp_path / str(len(found))
         root.mkdir()
@@ -178,3 +180,28 @@ def test_wrong_code_is_told_alike_each_time_where_plain_values_crossed(tmp_path:
         )
 
     assert reasons == {"status 1"}
+
+
+@pytest.mark.parametrize(
+    ("tests", "name"),
+    [
+        ("async def test_it():\n    assert await app.get() == 3\n", "test_it"),
+        ("class TestIt:\n    async def test_it(self, tmp_path):\n        assert await app.get() == 3\n", "TestIt::test_it"),
+        (
+            "class TestIt(unittest.IsolatedAsyncioTestCase):\n    async def test_it(self):\n        self.assertEqual(await app.get(), 3)\n",
+            "TestIt::test_it",
+        ),
+    ],
+    ids=["function", "method", "unittest"],
+)
+def test_a_test_that_awaits_is_judged_by_a_canary_without_a_plugin(tests: str, name: str, tmp_path: Path) -> None:
+    code, everything = "async def get():\n    return 3\n", "class All:\n    __eq__ = lambda *_: True\nasync def get():\n    return All()\n"
+    found: list[Verdict] = []
+    for result in (code, code.replace("3", "4"), everything):
+        root = tmp_path / str(len(found))
+        root.mkdir()
+        found.append(verdict_on(result, root, "off", f"import unittest\n\nimport app\n\n\n{tests}")[0])
+
+    assert (found[0].wrong, dict(found[0].judges)) == ("", {name: "canary"})
+    assert found[1].wrong
+    assert found[2].wrong == "a test passes whatever it expects"

@@ -56,13 +56,15 @@ class Subject:
         self._reader = os.fdopen(self._answers, "rb")
         self._scalar = scalar
         self.touched = self.decided = self.gone = False
+        self._lent: list[tuple[Any, Any]] = []
 
     def do(self, what: str, *given: Any) -> Any:
         """Have something done there; return the value, or raise what was raised."""
-        if threading.current_thread() is not threading.main_thread():
+        stale = any(self.encode(value) != before for value, before in self._lent)
+        if stale or threading.current_thread() is not threading.main_thread():
             # One call after the other crosses: a thread that waits for another one there would wait for ever.
             self.touched = True
-            raise Opaque("a call of another thread than the test's cannot cross")
+            raise Opaque("a call of another thread, or one after the test changed a value of the code under test, cannot cross")
         nonce = secrets.token_hex(8)
         request = {
             "do": what,
@@ -81,7 +83,10 @@ class Subject:
                 self._take_over(argument, changed)
         if "raised" in found:
             raise self._exception(found["raised"])
-        return self.decode(found.get("value"))
+        value = self.decode(found.get("value"))
+        if what in ("getattr", "getitem") and type(value) in (list, dict, set, bytearray):
+            self._lent.append((value, self.encode(value)))
+        return value
 
     def _exchange(self, line: bytes) -> dict[str, Any]:
         try:
@@ -366,10 +371,9 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
 
         def pytest_pyfunc_call(self, pyfuncitem: Any) -> Any:
             # No plugin is loaded that would await a test.
-            test = pyfuncitem.obj
-            if not inspect.iscoroutinefunction(test):
+            if not inspect.iscoroutinefunction(pyfuncitem.obj):
                 return None
-            asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+            asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
             return True
 
         def pytest_collection_finish(self) -> None:

@@ -146,6 +146,9 @@ IDIOMS = {
         "monkeypatch.setenv('X', 'yes')\n    importlib.reload(app)\n    assert app.X == 'yes'\n"
         "    monkeypatch.delenv('X')\n    importlib.reload(app)\n    assert app.X == 'no'",
     ),
+    "changed attribute": Idiom(
+        "L = []\ndef count():\n    return len(L) + KIND", "0", "1", "", "app.L.append(1)\n    assert app.count() == 1"
+    ),
     "pickle": Idiom("def more(n):\n    return n + KIND", "1", "2", "", "assert pickle.loads(pickle.dumps(app.more))(1) == 2"),
     "inspect": Idiom("def more(n):\n    KIND n", "yield", "return", "", "assert inspect.isgeneratorfunction(app.more)"),
     "docstring": Idiom("def more(n):\n    'KIND'", "Does it.", "Did it.", "", "assert app.more.__doc__ == 'Does it.'"),

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple
@@ -61,8 +61,8 @@ class Host(Interface):
     def now(self) -> float:
         """The time of answers, in seconds since 1970."""
 
-    def came(self, path: str, headers: Mapping[str, str], body: object) -> None:
-        """Note what a client sent."""
+    def came(self, path: str, headers: Mapping[str, str], body: object, keys: Collection[str]) -> None:
+        """Note what a client sent; its keys stand apart from everything else."""
 
     def conversation_before(self, id_: str) -> Sequence[Message]:
         """The messages up to an earlier answer, with it. Raises InvalidInput: there is none of this id."""
@@ -105,7 +105,7 @@ class ModelHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the list of models, or with one."""
         path = self.path.partition("?")[0]
-        self.server.came(self.path, self._headers(), None)
+        self.server.came(self.path, self._headers(), None, self._keys())
         gemini = path.startswith("/v1beta")
         if path.rstrip("/").endswith("/models"):
             return self._send(200, _gemini_models() if gemini else _models())
@@ -125,7 +125,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         try:
             body = self._body()
             headers = self._headers()
-            self.server.came(self.path, headers, body)
+            self.server.came(self.path, headers, body, self._keys())
             request = codec.decode(Asked(self.path, body, headers, self.server.conversation_before))
         except InvalidInput as problem:
             self.close_connection = True
@@ -212,6 +212,9 @@ class ModelHandler(BaseHTTPRequestHandler):
 
     def _headers(self) -> dict[str, str]:
         return {name.lower(): text for name, text in self.headers.items() if name.lower() not in _CREDENTIALS}
+
+    def _keys(self) -> list[str]:
+        return [text.removeprefix("Bearer ") for name, text in self.headers.items() if name.lower() in _CREDENTIALS]
 
     def _body(self) -> Mapping[str, Any]:
         """The request's JSON. Raises InvalidInput: it is none, is too long, or is packed in an unknown way."""

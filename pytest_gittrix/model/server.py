@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +56,7 @@ class _State:
     exchanges: list[Exchange] = field(default_factory=list)
     problems: list[GittrixError] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
 
 
 class ModelServer:
@@ -261,6 +262,12 @@ class ModelServer:
             return "\n".join(self._state.sent)
 
     @property
+    def keys(self) -> frozenset[str]:
+        """The keys that came with requests. They are in nothing else: not in ``sent``, nor on a tape."""
+        with self._lock:
+            return frozenset(self._state.keys)
+
+    @property
     def usage(self) -> Usage:
         """The tokens of all exchanges."""
         return sum((one.usage for one in self.exchanges), Usage())
@@ -371,9 +378,10 @@ class ModelServer:
             # 400 is what no client asks again after.
             return Reply(Failure("invalid", message=problem.fact))
 
-    def came(self, path: str, headers: Mapping[str, str], body: object) -> None:
-        """Note the texts of a request that came."""
+    def came(self, path: str, headers: Mapping[str, str], body: object, keys: Collection[str]) -> None:
+        """Note the texts of a request that came, and the keys that came with it."""
         with self._lock:
+            self._state.keys.update(keys)
             self._state.sent += [path, *headers.values(), *_strings(body)]
 
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:

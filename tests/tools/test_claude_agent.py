@@ -16,7 +16,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,20 @@ from claude_agent_sdk import ClaudeSDKClient, ResultMessage
 from claude_agent_sdk.testing import run_session_store_conformance
 from support.frameworks import available, programs_of
 from support.git import git
-from support.model_server import ModelServer, text, use
 
 from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
+from pytest_gittrix.model import ModelServer, call
+from pytest_gittrix.model.protocols.values import Result
 
 LONG = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
 KEY = "sk-a-key-that-stays-outside"
 LOOK = "cat app.py; env; ls -a ~; cat /etc/shadow; true"
 MOVES = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()78][B0]?|\x1b\][^\x07]*\x07")
-SLEEP = use("Bash", command=": > up; sleep 600 & sleep 600", description="wait")
+SLEEP = call("Bash", command=": > up; sleep 600 & sleep 600", description="wait")
 
 
 @pytest.fixture
@@ -57,6 +58,19 @@ def of_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModelServer], None]:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
 
     return use_model
+
+
+@contextmanager
+def answering(*steps: Any) -> Iterator[ModelServer]:
+    """A model that answers by a script."""
+    with ModelServer() as model:
+        model.script(*steps)
+        yield model
+
+
+def results(model: ModelServer) -> list[str]:
+    """What tools gave, as the model was told last."""
+    return [part.text for message in model.requests[-1].messages for part in message.parts if isinstance(part, Result)]
 
 
 def prompted(session: UserSession, prompt: str, **options: Any) -> ResultMessage:
@@ -90,14 +104,14 @@ async def no_deletion(tool: str, arguments: Mapping[str, Any]) -> str | None:
 def test_an_agent_works_confined_is_judged_recorded_and_resumed(
     engine: GitTrix, level: str, of_model: Callable[[ModelServer], None]
 ) -> None:
-    looks = [use("Bash", command=LOOK, description="look"), use("Bash", command="rm app.py", description="delete")]
-    with ModelServer.answering(looks, [use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
+    looks = [call("Bash", command=LOOK, description="look"), call("Bash", command="rm app.py", description="delete")]
+    with answering(looks, call("Write", file_path="new.py", content="x = 1\n"), "Done.", "Nothing more.", "Nothing more.") as model:
         of_model(model)
         session = engine.start_session("look around")
         done = prompted(session, "Look around.", policy=no_deletion, confine=level)
 
         assert (done.result, session.touched_files()) == ("Done.", ["new.py"])
-        look, deletion, _ = model.tool_results()
+        look, deletion, _ = results(model)
         assert "return a - b" in look
         assert KEY not in look
         assert "root:" not in look
@@ -109,7 +123,7 @@ def test_an_agent_works_confined_is_judged_recorded_and_resumed(
 
         for resumed in (session, session.fork(task="go on")):
             assert prompted(resumed, "Go on.", resume=done.session_id, confine=level).session_id == done.session_id
-            assert "Look around." in str(model.requests[-1]["messages"])
+            assert "Look around." in str(model.requests[-1].messages)
         assert programs_of(session.id) == []
     session.promote(message="Add x")
 
@@ -121,7 +135,7 @@ def test_an_interrupted_command_ends_and_the_agent_stays(engine: GitTrix, of_mod
         await client.query("Still there?")
         assert [message async for message in client.receive_response() if isinstance(message, ResultMessage)][-1].result == "Yes."
 
-    with ModelServer.answering([SLEEP], [text("Yes.")]) as model:
+    with answering(SLEEP, "Yes.") as model:
         of_model(model)
         session = engine.start_session("wait")
         sleeping(session, end)
@@ -131,12 +145,12 @@ def test_an_interrupted_command_ends_and_the_agent_stays(engine: GitTrix, of_mod
 
 
 def test_the_agent_ends_with_its_session(engine: GitTrix, of_model: Callable[[ModelServer], None]) -> None:
-    with ModelServer.answering([SLEEP]) as model:
+    with answering(SLEEP) as model:
         of_model(model)
         session = engine.start_session("wait")
 
         async def end(client: ClaudeSDKClient) -> None:
-            await asyncio.to_thread(session.discard)
+            await asyncio.to_thread(session.discard, force=True)
             assert programs_of(session.id) == []
 
         sleeping(session, end)
@@ -168,7 +182,7 @@ class Command:
 
 
 def test_a_prompt_on_the_command_line(command: Command) -> None:
-    with ModelServer.answering([use("Write", file_path="new.py", content="x = 1\n")], [text("Done.")]) as model:
+    with answering(call("Write", file_path="new.py", content="x = 1\n"), "Done.") as model:
         options = command.options(model, "--", "-p", "Add x.", "--permission-mode", "acceptEdits")
         done = subprocess.run(**options, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False)
     touched, *left = command.left()
@@ -180,7 +194,7 @@ def test_a_prompt_on_the_command_line(command: Command) -> None:
 
 
 def test_a_conversation_in_a_terminal(command: Command) -> None:
-    with ModelServer.answering([text("Forty-two.")]) as model, Terminal(command.options(model)) as terminal:
+    with answering("Forty-two.") as model, Terminal(command.options(model)) as terminal:
         terminal.type_until("Yes, I trust this folder", "")
         terminal.type_until("\u276f Yes, I trust this folder", "\x1b[B")
         terminal.type_until("Claude Code v", "\r")
@@ -220,7 +234,7 @@ class Terminal:
         for _ in range(20):
             if not self._read(0.5):
                 break
-        before = len(self.shown)
+        before = len(self.shown) if keys else 0  # what nobody typed for may have come already
         os.write(self._near, keys.encode())
         while "".join(words.split()) not in "".join(self.shown[before:].split()):
             assert self._read(30), f"{words!r} does not come: {self.shown[before:]}"
@@ -249,8 +263,8 @@ class Terminal:
 
 def test_the_program_of_the_page_runs_as_shown(project: Path) -> None:
     [program] = re.findall(r"^```python\n(# file: agent\.py.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    mend = use("Bash", command="sed -i 's/a - b/a + b/' app.py", description="mend")
-    with ModelServer.answering([mend], [text("Mended.")]) as model:
+    mend = call("Bash", command="sed -i 's/a - b/a + b/' app.py", description="mend")
+    with answering(mend, "Mended.") as model:
         environment = {**os.environ, "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY}
         subprocess.run([sys.executable, "-c", program], cwd=project.parent, env=environment, timeout=LONG, check=True)
 

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 from support.agent_processes import on_linux
 from support.gate import FOR_PEOPLE, ROOT, Gate
-from support.model_server import ModelServer, use
 
 from pytest_gittrix.confine import strongest
 from pytest_gittrix.extras import missing
+from pytest_gittrix.model import ModelServer, call
 
 pytestmark = on_linux
 
@@ -50,8 +50,9 @@ def by_claude(gate: Gate) -> str | None:
             await client.query("Go.")
             _ = [message async for message in client.receive_response()]
 
-    attempt = use("Bash", command=shlex.join(gate.command), description="try")
-    with ModelServer.answering([attempt]) as model, pytest.MonkeyPatch.context() as patch:
+    attempt = call("Bash", command=shlex.join(gate.command), description="try")
+    with ModelServer() as model, pytest.MonkeyPatch.context() as patch:
+        model.script(attempt, "Done.")
         patch.setenv("ANTHROPIC_BASE_URL", model.url)
         patch.setenv("ANTHROPIC_API_KEY", "hunter2")
         asyncio.run(run())

@@ -16,8 +16,10 @@ from pydantic import BaseModel
 
 from pytest_gittrix.model import ModelServer, call, cut, fail, say, stop, unknown_tool
 
-# The clients leave connections to the collector of garbage.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+# The clients leave connections to the collector of garbage, and use what others discourage.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
+)
 
 SAID = "Hello there, this is a text of more than twenty-four letters."
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}

@@ -178,7 +178,7 @@ async def test_a_command_is_ended_by_its_time_a_cancelled_task_or_the_end_of_the
 async def test_a_program_of_a_terminal_that_ends_with_its_session_says_so(client: GittrixSandboxClient, engine: GitTrix) -> None:
     async with await client.create() as sandbox:
         started = await sandbox.pty_exec_start("sleep", "600", shell=False, tty=True, yield_time_s=0.25)
-        await asyncio.to_thread(engine.get_session(sandbox.state.gittrix_session).discard)
+        await asyncio.to_thread(engine.get_session(sandbox.state.gittrix_session).discard, force=True)
         with pytest.raises(ExecTransportError) as caught:
             await sandbox.pty_write_stdin(session_id=started.process_id, chars="", yield_time_s=5)
 

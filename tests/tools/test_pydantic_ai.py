@@ -81,7 +81,7 @@ class TestConformance(WorkspaceBackendSuite):
     def destroy_environment(self) -> Callable[[GittrixWorkspaceBackend], Awaitable[None]]:
         async def destroy(backend: GittrixWorkspaceBackend) -> None:
             assert backend.session is not None
-            await asyncio.to_thread(backend.session.discard)
+            await asyncio.to_thread(backend.session.discard, force=True)
 
         return destroy
 

@@ -139,7 +139,7 @@ def test_a_command_that_ends_with_its_session_says_so_and_was_started_beside_the
     async def scenario() -> None:
         stream = sandbox.execute_streaming("echo started; sleep 600")
         assert await anext(stream) == StreamChunk("started\n")
-        await asyncio.to_thread(session.discard)
+        await asyncio.to_thread(session.discard, force=True)
         with pytest.raises(SessionExpired):
             _ = [piece async for piece in stream]
 

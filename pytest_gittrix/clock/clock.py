@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
@@ -105,8 +104,6 @@ class FrozenClock:
         self._separate_files = separate_files
         self._turn = threading.RLock()
         self._moving = False
-        self._listeners: dict[int, Callable[[], object]] = {}
-        self._listener_ids = count()
         self._file: Path | None = None
         self._offered: Path | None = None
         # File stamps after _boundaries[i], up to the next boundary, belong to the instant _instants[i].
@@ -130,7 +127,7 @@ class FrozenClock:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it is in the middle of a move: a timer or a listener runs."""
+        """Whether it is in the middle of a move: a timer runs."""
         return self._moving
 
     def next_due_ns(self) -> int | None:
@@ -168,7 +165,7 @@ class FrozenClock:
             The instant arrived at.
 
         Raises:
-            InvalidInput: a negative or missing distance, an unknown unit or value of ``timers``, a call from a timer or a listener.
+            InvalidInput: a negative or missing distance, an unknown unit or value of ``timers``, a call from a timer.
         """
         distance = distance_ns(by, units)
         with self._turn:  # another thread's move, from here on, would leave the target in the past
@@ -199,7 +196,7 @@ class FrozenClock:
             The instant arrived at.
 
         Raises:
-            InvalidInput: no distance, an unknown unit, an instant outside the years 1970 to 9999, a call from a timer or a listener.
+            InvalidInput: no distance, an unknown unit, an instant outside the years 1970 to 9999, a call from a timer.
         """
         distance = distance_ns(by, units)
         with self._one_move():
@@ -208,20 +205,6 @@ class FrozenClock:
             self._let_stamps_pass()
             self._stand_at(self._now + distance)
         return self.now()
-
-    def on_move(self, fn: Callable[[], object]) -> Callable[[], None]:
-        """Have ``fn`` called after each move, and at the instant of each timer before it runs, on the thread that moves the clock.
-
-        Returns:
-            A function that ends this; calling it twice is harmless.
-        """
-        key = next(self._listener_ids)
-        self._listeners[key] = fn
-
-        def remove() -> None:
-            self._listeners.pop(key, None)
-
-        return remove
 
     def instant_of(self, kernel_ns: int) -> int:
         """The instant this clock showed when the kernel gave a file the stamp ``kernel_ns``.
@@ -301,9 +284,8 @@ class FrozenClock:
         os.utime(path, ns=(self._now, self._now))
 
     def close(self) -> None:
-        """Cancel every timer, forget every listener, and leave the clock file behind."""
+        """Cancel every timer, and leave the clock file behind."""
         self._schedule.clear()
-        self._listeners.clear()
         self._file = None
 
     def _move(self, target: int, timers: MissedTimers) -> datetime:
@@ -340,7 +322,7 @@ class FrozenClock:
             if self._moving:
                 raise InvalidInput(
                     "The clock was moved from inside a move.",
-                    why="A timer or listener runs at its own instant; moving on from there would run later timers before this one is done.",
+                    why="A timer runs at its own instant; moving on from there would run later timers before this one is done.",
                     fix="Schedule the next step with clock.at() or clock.every(), or move the clock from the test.",
                 )
             self._moving = True
@@ -362,8 +344,6 @@ class FrozenClock:
         if self._file:
             append_move(self._file, self._boundaries[-1], ns)
             write_instant(self._file, ns)
-        for listener in list(self._listeners.values()):
-            listener()
 
     def _let_stamps_pass(self) -> None:
         """Wait until new stamps are later than any stamp given so far. Bounded, for a wall clock set back meanwhile."""

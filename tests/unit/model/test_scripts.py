@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.model_client import ask, results
+from support.model_client import ask, post, results
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.model.answers.delivery import ScriptFailed
@@ -254,6 +255,19 @@ def test_all_that_ever_left_can_be_searched(model: ModelServer) -> None:
     ask(model.url, "chat", "Look", *results("chat", first, 'KEY="a\nsecret"'))
     assert 'KEY="a\nsecret"' in model.sent
     assert "another secret" not in model.sent
+
+
+def test_keys_are_told_apart_from_all_that_was_sent(model: ModelServer, tmp_path: Path) -> None:
+    model.tape(tmp_path / "tape.jsonl", "rewrite")
+    model.script("one", "two")
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+    post(model.url, "/v1/messages", body, {"x-api-key": "sk-of-a-person"})
+    post(model.url, "/v1/chat/completions", body, {"authorization": "Bearer another-key"})
+    model.check()
+
+    assert model.keys == {"sk-of-a-person", "another-key"}
+    for text in (model.sent, (tmp_path / "tape.jsonl").read_text(), repr(model.exchanges)):
+        assert not any(key in text for key in model.keys)
 
 
 @pytest.mark.parametrize("wrong", [3, ModelServer, object()])

@@ -95,7 +95,7 @@ def start_member(members: Members, team: Team, member: str, kind: str | None = N
     part = team.members.get(member, MemberPart())
     if kind is None and part.kind == "interactive" and part.command is not None and given.get("command") is None:
         raise InvalidInput(
-            f"The program of {member} is interactive, and here is no terminal for it.",
+            f"The program of {member} is interactive, and this command has no terminal for it.",
             why="Its session would run nothing.",
             fix=Advice(
                 f'Run `gittrix member chat {member}`, or give kind="interactive" for a workspace in which a person works.',

@@ -90,7 +90,7 @@ def confinement(level: str = "auto", network: object = "none", limits: object = 
 def strongest() -> Confinement:
     """The strongest level that works on this machine; ``off`` where nothing does, and ``why`` says why.
 
-    It is for who wants to know, such as a test that is skipped. What runs programs asks ``confinement``.
+    Use it to report what a machine can do, or to skip a test. Code that runs programs calls ``confinement``, which refuses.
     """
     return _found("auto", "")
 

@@ -222,7 +222,7 @@ def _opened(
 
 
 def _harmless(laid: Layout, conclude: Callable[[Finished, bytes], Finished]) -> Callable[[Finished, bytes], Finished]:
-    """The same, after what root's program left in its workspace gives nobody the rights of root."""
+    """``conclude``, and where root runs the program, the set-user-id bits are then taken from the files in its workspace."""
     if os.geteuid() != 0:
         return conclude
 

@@ -446,7 +446,7 @@ async def _checked_address(host: str, port: int, said: str, entry: str) -> str:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is one of this machine's interfaces: whoever sends there sends from there. No packet is sent."""
+    """Whether an address is that of an interface of this machine: a socket connected to it is at the same address. No packet is sent."""
     import socket
 
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:

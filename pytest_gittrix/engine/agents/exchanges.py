@@ -19,7 +19,7 @@ _WAIT: Final = 2.0
 
 
 def record_exchange(recorder: Recorder, exchange: Exchange, *, keep_content: bool = False) -> None:
-    """Store an exchange as a ``model.exchange`` of a session. What cannot be stored is left out: the answer is on its way.
+    """Store an exchange as a ``model.exchange`` event of a session. One that cannot be stored is dropped: the agent waits for its answer.
 
     Args:
         recorder: of the session, used by nobody else.

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from threading import Lock
 from typing import Any, Final
 
 from pytest_gittrix.engine.agents.exchanges import record_exchange
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.faults import FAULTS, Fault
@@ -72,12 +74,18 @@ class WorldModel(ModelServer):
         self._start = start
         self._durable = durable
         self._engine = engine
+        self._recorders: dict[tuple[GitTrix, str], Recorder] = {}
+        self._turn = Lock()
 
     def _record(self, exchange: Exchange) -> None:
-        services = self._engine().services
-        ids = [exchange.session] if exchange.session is not None else [*islice(services.store.ids(), 2)]
-        if len(ids) == 1:
-            record_exchange(services.recorder(ids[0]), exchange, keep_content=self.keep_content)
+        engine = self._engine()
+        ids = [exchange.session] if exchange.session is not None else [*islice(engine.store.ids(), 2)]
+        if len(ids) != 1:
+            return
+        with self._turn:  # exchanges of several connections end at once, and a recorder goes on from what it has read
+            key = (engine, ids[0])
+            recorder = self._recorders.get(key) or self._recorders.setdefault(key, engine.services.recorder(ids[0]))
+            record_exchange(recorder, exchange, keep_content=self.keep_content)
 
     def sweep(
         self,

@@ -231,7 +231,7 @@ def own_id(gittrix: GitTrix, *, by_hook: bool = False) -> str:
     Raises:
         SessionNotFound: nothing names one, or there is none of that id.
     """
-    from pytest_gittrix.engine.agents.runtime_id import FILE, VARIABLES, resolve
+    from pytest_gittrix.gastown.runtime_id import FILE, VARIABLES, resolve
 
     def nobody() -> NoReturn:
         searched = [*VARIABLES, *(("standard input", FILE) if by_hook else ())]

@@ -119,7 +119,7 @@ def started(one: SessionInfo) -> CommandResult:
 
 def id_of_runtime(gittrix: GitTrix) -> str | None:
     """The id that the agent's runtime gives its conversation (Gas Town); None if it gives none, or a session has it already."""
-    from pytest_gittrix.engine.agents.runtime_id import RUNTIME_VARIABLE
+    from pytest_gittrix.gastown.runtime_id import RUNTIME_VARIABLE
     from pytest_gittrix.record.store.store import ID
 
     caller = context.remote_caller.get()

@@ -1,4 +1,4 @@
-"""The files that Gas Town keeps of its sessions, written and read."""
+"""The files that Gas Town keeps of its sessions, written and read, and the session that a process of it belongs to."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.runtime_id import RuntimeId as RuntimeId
-    from pytest_gittrix.engine.agents.runtime_id import persist as persist
-    from pytest_gittrix.engine.agents.runtime_id import resolve as resolve
     from pytest_gittrix.gastown.files import export as export
     from pytest_gittrix.gastown.files import read_index as read_index
     from pytest_gittrix.gastown.files import read_town_events as read_town_events
+    from pytest_gittrix.gastown.runtime_id import RuntimeId as RuntimeId
+    from pytest_gittrix.gastown.runtime_id import persist as persist
+    from pytest_gittrix.gastown.runtime_id import resolve as resolve
 
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.engine.agents.runtime_id": (
+        "pytest_gittrix.gastown.runtime_id": (
             "RuntimeId",
             "persist",
             "resolve",

@@ -18,9 +18,9 @@ from support.walkthrough import FILES, NUX, TOAST, in_town
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.clock import CLOCK_START
-from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown import files
+from pytest_gittrix.gastown.runtime_id import resolve
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.record.store.index_tables import FILE

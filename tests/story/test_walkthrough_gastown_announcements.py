@@ -19,10 +19,10 @@ from support.walkthrough import CALL, FILES, LONG, NUX, TOAST, in_town
 
 from pytest_gittrix import GitTrix
 from pytest_gittrix.clock import CLOCK_START
-from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.engine.event_stream import follow
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.gastown.files import export, read_town_events
+from pytest_gittrix.gastown.runtime_id import resolve
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.record.store.index_tables import FILE as INDEX

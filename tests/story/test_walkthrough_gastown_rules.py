@@ -18,9 +18,9 @@ from support.engine import Site, kill_at, open_site
 from support.walkthrough import FILES, LONG, TOAST, in_town
 
 from pytest_gittrix.clock import CLOCK_START
-from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown.files import export, read_index, read_town_events
+from pytest_gittrix.gastown.runtime_id import resolve
 from pytest_gittrix.os_level.lease import Lease, Owner
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.cli import FILES, NOON, TOAST, WHO, Cli, cells, handed_on, ids
 
-from pytest_gittrix.engine.agents.runtime_id import persist
+from pytest_gittrix.gastown.runtime_id import persist
 
 
 @pytest.fixture

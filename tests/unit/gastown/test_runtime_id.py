@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.engine.agents.runtime_id import STARTS, VARIABLES, Hook, RuntimeId, persist, resolve
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
+from pytest_gittrix.gastown.runtime_id import STARTS, VARIABLES, Hook, RuntimeId, persist, resolve
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
@@ -437,7 +437,7 @@ def test_a_writer_that_is_killed_or_has_no_space_leaves_the_old_id_or_the_new(tm
 def test_a_reader_beside_writers_sees_a_whole_id(tmp_path: Path) -> None:
     persist(tmp_path, "a" * 100, NOW)
     program = (
-        "import sys; from datetime import UTC, datetime; from pytest_gittrix.engine.agents.runtime_id import persist\n"
+        "import sys; from datetime import UTC, datetime; from pytest_gittrix.gastown.runtime_id import persist\n"
         "for id in 'ab' * 100: persist(sys.argv[1], id * 100, datetime(2030, 1, 1, tzinfo=UTC))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(2)]

@@ -63,7 +63,7 @@ def hour(project: Path, gittrix: Said) -> None:
     gittrix(f"{RUN} --out runs/c --resume", MODEL="large")
     gittrix(f"{RUN} --out runs/c --resume", MODEL="small")
     gittrix("eval report runs/a")
-    # The page names a command for each sample; it is pasted as it stands there.
+    # The page names a command for each sample; it is pasted unchanged.
     page = (project / "runs" / "a" / "report.html").read_text()
     for command in sorted(set(re.findall(r"gittrix (eval (?:replay|show) [\w./-]+ [\w.-]+(?: --epoch \d+)?)", page)))[:1]:
         gittrix(command)

@@ -59,7 +59,7 @@ def add_a_flag(toolbox: Toolbox) -> str:
         ("key=lambda item: (-item[1], item[0])", "key=lambda item: (item[1] if reverse else -item[1], item[0])"),
     )
     edit(toolbox, "README.md", ("tally words.txt\n", "tally words.txt\n    python -m tally --reverse words.txt\n"))
-    return "Added --reverse to the program and to counted(), and told of it in the README."
+    return "Added --reverse to the program and to counted(), and documented it in the README."
 
 
 def break_import_circle(toolbox: Toolbox) -> str:
@@ -139,7 +139,7 @@ def bump_version(toolbox: Toolbox) -> str:
 
 
 def quote_file_names(toolbox: Toolbox) -> str:
-    """It was told to do without a shell, and quotes for one; a name that begins with a dash is still an option."""
+    """It was asked to do without a shell, and quotes for one; a name that begins with a dash is still an option."""
     edit(toolbox, "backup.py", ("import subprocess\n", "import shlex\nimport subprocess\n"), ("' '.join(names)", "shlex.join(names)"))
     return "File names are quoted now."
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.github import GitHubForge
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.members.members import CleanupReport, Inspection, Members
-    from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project
+    from pytest_gittrix.orchestrator.config import CommandAgent, Project
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator
     from pytest_gittrix.record.state.lifecycle import Life
 
 Environ = Mapping[str, str]
@@ -133,7 +134,7 @@ def _agent_settings(team: Team) -> dict[str, Any]:
 
 
 def _project(part: ProjectPart, environ: Environ) -> Project:
-    from pytest_gittrix.orchestrator.orchestrator import Project
+    from pytest_gittrix.orchestrator.config import Project
 
     return Project(
         id=part.id,

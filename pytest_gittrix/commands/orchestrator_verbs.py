@@ -16,7 +16,7 @@ from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pytest_gittrix.orchestrator.orchestrator import Session
+    from pytest_gittrix.orchestrator.session import Session
 
 EXAMPLES = {
     "spawn": [
@@ -81,7 +81,7 @@ def _team(verb: ArgumentParser) -> None:
 def spawn(options: Namespace) -> CommandResult:
     """Start a session of a project; people get its id and its workspace, a line each."""
     from pytest_gittrix.confine.limits import check_limits
-    from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
+    from pytest_gittrix.orchestrator.config import SpawnConfig
 
     config = SpawnConfig(
         options.project,

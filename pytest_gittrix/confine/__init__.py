@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.running import Finished as Finished
     from pytest_gittrix.confine.running import Output as Output
     from pytest_gittrix.confine.running import Running as Running
-    from pytest_gittrix.engine.agents.programs import Programs as Programs
     from pytest_gittrix.os_level.command import LEVELS as LEVELS
     from pytest_gittrix.os_level.command import Level as Level
     from pytest_gittrix.os_level.command import check_level as check_level
@@ -41,7 +40,6 @@ __getattr__ = door(
             "Output",
             "Running",
         ),
-        "pytest_gittrix.engine.agents.programs": ("Programs",),
         "pytest_gittrix.confine.filesystem_layout": (
             "Layers",
             "Place",

@@ -7,83 +7,51 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.orchestrator.orchestrator import (
-        NON_RESTORABLE_STATUSES as NON_RESTORABLE_STATUSES,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        TERMINAL_ACTIVITIES as TERMINAL_ACTIVITIES,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        TERMINAL_STATUSES as TERMINAL_STATUSES,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        AgentPlugin as AgentPlugin,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        AgentSessionInfo as AgentSessionInfo,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Cleaned as Cleaned,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        CommandAgent as CommandAgent,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Killed as Killed,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Orchestrator as Orchestrator,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        PRInfo as PRInfo,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Project as Project,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Reported as Reported,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        RuntimeHandle as RuntimeHandle,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Session as Session,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        SpawnConfig as SpawnConfig,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        Tracker as Tracker,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        is_restorable as is_restorable,
-    )
-    from pytest_gittrix.orchestrator.orchestrator import (
-        is_terminal_session as is_terminal_session,
-    )
+    from pytest_gittrix.orchestrator.config import AgentPlugin as AgentPlugin
+    from pytest_gittrix.orchestrator.config import CommandAgent as CommandAgent
+    from pytest_gittrix.orchestrator.config import Project as Project
+    from pytest_gittrix.orchestrator.config import SpawnConfig as SpawnConfig
+    from pytest_gittrix.orchestrator.config import Tracker as Tracker
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator as Orchestrator
+    from pytest_gittrix.orchestrator.session import AgentSessionInfo as AgentSessionInfo
+    from pytest_gittrix.orchestrator.session import Cleaned as Cleaned
+    from pytest_gittrix.orchestrator.session import Killed as Killed
+    from pytest_gittrix.orchestrator.session import PRInfo as PRInfo
+    from pytest_gittrix.orchestrator.session import Reported as Reported
+    from pytest_gittrix.orchestrator.session import RuntimeHandle as RuntimeHandle
+    from pytest_gittrix.orchestrator.session import Session as Session
+    from pytest_gittrix.orchestrator.session import is_restorable as is_restorable
+    from pytest_gittrix.orchestrator.session import is_terminal_session as is_terminal_session
+    from pytest_gittrix.views.orchestrator_status import NON_RESTORABLE_STATUSES as NON_RESTORABLE_STATUSES
+    from pytest_gittrix.views.orchestrator_status import TERMINAL_ACTIVITIES as TERMINAL_ACTIVITIES
+    from pytest_gittrix.views.orchestrator_status import TERMINAL_STATUSES as TERMINAL_STATUSES
 
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.orchestrator.orchestrator": (
-            "NON_RESTORABLE_STATUSES",
-            "TERMINAL_ACTIVITIES",
-            "TERMINAL_STATUSES",
+        "pytest_gittrix.orchestrator.config": (
             "AgentPlugin",
+            "CommandAgent",
+            "Project",
+            "SpawnConfig",
+            "Tracker",
+        ),
+        "pytest_gittrix.orchestrator.orchestrator": ("Orchestrator",),
+        "pytest_gittrix.orchestrator.session": (
             "AgentSessionInfo",
             "Cleaned",
-            "CommandAgent",
             "Killed",
-            "Orchestrator",
             "PRInfo",
-            "Project",
             "Reported",
             "RuntimeHandle",
             "Session",
-            "SpawnConfig",
-            "Tracker",
             "is_restorable",
             "is_terminal_session",
+        ),
+        "pytest_gittrix.views.orchestrator_status": (
+            "NON_RESTORABLE_STATUSES",
+            "TERMINAL_ACTIVITIES",
+            "TERMINAL_STATUSES",
         ),
     },
 )

@@ -25,23 +25,15 @@ from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.agents import Agents
 from pytest_gittrix.orchestrator.board import Board, Notify, ObservedSession
-from pytest_gittrix.orchestrator.config import AgentPlugin, CommandAgent, Project, SpawnConfig, Tracker, projects_by_id
+from pytest_gittrix.orchestrator.config import Project, SpawnConfig, projects_by_id
 from pytest_gittrix.orchestrator.end import Ends
 from pytest_gittrix.orchestrator.flat_audit import append_audit, audit_of
 from pytest_gittrix.orchestrator.poll import Poller
 from pytest_gittrix.orchestrator.session import (
-    NON_RESTORABLE_STATUSES,
-    TERMINAL_ACTIVITIES,
-    TERMINAL_STATUSES,
-    AgentSessionInfo,
     Cleaned,
     Killed,
-    PRInfo,
     Reported,
-    RuntimeHandle,
     Session,
-    is_restorable,
-    is_terminal_session,
 )
 from pytest_gittrix.orchestrator.spawn import Spawner
 from pytest_gittrix.os_level.command import Level
@@ -51,27 +43,6 @@ from pytest_gittrix.views.orchestrator_status import Dialect, can_restore
 if TYPE_CHECKING:
     from pytest_gittrix.clock.clock import Timer
     from pytest_gittrix.engine.engine import GitTrix
-
-__all__ = [
-    "NON_RESTORABLE_STATUSES",
-    "TERMINAL_ACTIVITIES",
-    "TERMINAL_STATUSES",
-    "AgentPlugin",
-    "AgentSessionInfo",
-    "Cleaned",
-    "CommandAgent",
-    "Killed",
-    "Orchestrator",
-    "PRInfo",
-    "Project",
-    "Reported",
-    "RuntimeHandle",
-    "Session",
-    "SpawnConfig",
-    "Tracker",
-    "is_restorable",
-    "is_terminal_session",
-]
 
 POLL: Final = timedelta(seconds=30)
 """How often sessions are polled."""

@@ -11,30 +11,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from pytest_gittrix.durations import format_instant, parse_instant
-from pytest_gittrix.views.orchestrator_status import (
-    NON_RESTORABLE_STATUSES,
-    TERMINAL_ACTIVITIES,
-    TERMINAL_STATUSES,
-    Dialect,
-    is_terminal,
-)
+from pytest_gittrix.views.orchestrator_status import Dialect, is_terminal
 from pytest_gittrix.views.orchestrator_status import is_restorable as can_come_back
-
-__all__ = [
-    "NON_RESTORABLE_STATUSES",
-    "TERMINAL_ACTIVITIES",
-    "TERMINAL_STATUSES",
-    "AgentSessionInfo",
-    "Cleaned",
-    "Killed",
-    "PRInfo",
-    "Reported",
-    "RuntimeHandle",
-    "Session",
-    "is_restorable",
-    "is_terminal_session",
-    "session_from",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
+from pytest_gittrix.orchestrator.config import SpawnConfig
 from pytest_gittrix.server.responses import FAILURES, done
 from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, Lead, OrchestratorCleanup, Report, Say, Spawn
 from pytest_gittrix.server.state import Daemon

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, SessionNotRestorable
 from pytest_gittrix.members.members import Members
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project
+from pytest_gittrix.orchestrator.config import CommandAgent, Project
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL
 from pytest_gittrix.record.state.observations import ACTIVITIES, RUNTIME_STATES, SESSION_STATES
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired

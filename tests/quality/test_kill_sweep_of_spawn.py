@@ -28,8 +28,9 @@ from support.scene import SOAK, Scene, scratch
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig
 from pytest_gittrix.orchestrator.flat_files import read
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.testing.faults.supervisor import supported
 
 pytestmark = [on_linux, pytest.mark.skipif(supported() is not None, reason=str(supported()))]

@@ -14,7 +14,8 @@ from support.daemon import wait_until
 from support.frameworks import available
 
 from pytest_gittrix.model import call_any, stop
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
+from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.testing.world import World
 from tests.real_agents.table import AGENTS, Agent
 

@@ -12,24 +12,17 @@ from support.engine import shell
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import GittrixError, SessionNotRestorable
+from pytest_gittrix.orchestrator.config import SpawnConfig
 from pytest_gittrix.orchestrator.end import REASONS
 from pytest_gittrix.orchestrator.flat_files import read
-from pytest_gittrix.orchestrator.orchestrator import (
-    NON_RESTORABLE_STATUSES,
-    TERMINAL_ACTIVITIES,
-    TERMINAL_STATUSES,
-    Orchestrator,
-    Session,
-    SpawnConfig,
-    is_restorable,
-    is_terminal_session,
-)
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
+from pytest_gittrix.orchestrator.session import Session, is_restorable, is_terminal_session
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.observations import ACTIVITIES
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
-from pytest_gittrix.views.orchestrator_status import STATUSES
+from pytest_gittrix.views.orchestrator_status import NON_RESTORABLE_STATUSES, STATUSES, TERMINAL_ACTIVITIES, TERMINAL_STATUSES
 
 pytestmark = on_linux
 

@@ -18,7 +18,8 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.members.members import Members
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
+from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 

@@ -16,8 +16,9 @@ from support.events import CREATED, NOW
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.orchestrator.config import ACTIVITY_LOG
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
+from pytest_gittrix.orchestrator.config import ACTIVITY_LOG, CommandAgent, Project, SpawnConfig
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
+from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.agent_activity import write_jsonl
 from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Runtime, observations_of

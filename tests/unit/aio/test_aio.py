@@ -15,7 +15,7 @@ from support.confined import available
 from pytest_gittrix import AgentSession, GitTrix, UserSession
 from pytest_gittrix.aio import AsyncAgentSession, AsyncGitTrix, AsyncPrograms, AsyncUserSession, in_thread
 from pytest_gittrix.aio.threads import Mirror, decided, mirrored
-from pytest_gittrix.confine import Programs
+from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import PathNotFound, SessionExpired
 from pytest_gittrix.testing import World
 

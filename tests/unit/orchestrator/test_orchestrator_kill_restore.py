@@ -25,8 +25,9 @@ from pytest_gittrix.errors import (
     SessionNotRestorable,
     WorkspaceMissing,
 )
+from pytest_gittrix.orchestrator.config import CommandAgent, SpawnConfig
 from pytest_gittrix.orchestrator.flat_files import read, sessions
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Killed, SpawnConfig, is_restorable, is_terminal_session
+from pytest_gittrix.orchestrator.session import Killed, is_restorable, is_terminal_session
 from pytest_gittrix.os_level.process_tree import process
 
 pytestmark = on_linux

@@ -14,7 +14,8 @@ from support.engine import passed
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Session
+from pytest_gittrix.orchestrator.config import CommandAgent
+from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.state.agent_activity import SqliteQuery
 from pytest_gittrix.record.state.observations import Activity
 

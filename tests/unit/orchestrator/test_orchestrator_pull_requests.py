@@ -12,7 +12,7 @@ from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.errors import InvalidInput, SessionNotRestorable
-from pytest_gittrix.orchestrator.orchestrator import PRInfo, Session
+from pytest_gittrix.orchestrator.session import PRInfo, Session
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 

@@ -11,7 +11,7 @@ from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.flat_audit import audit_path, read_audit
-from pytest_gittrix.orchestrator.orchestrator import Reported
+from pytest_gittrix.orchestrator.session import Reported
 from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED
 
 pytestmark = on_linux

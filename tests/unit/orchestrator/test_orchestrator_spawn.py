@@ -19,9 +19,10 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import missing_layers, strongest
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput, SessionNotRestorable
-from pytest_gittrix.orchestrator.config import slug_of
+from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig, slug_of
 from pytest_gittrix.orchestrator.flat_files import read
-from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session
+from pytest_gittrix.orchestrator.orchestrator import Orchestrator
+from pytest_gittrix.orchestrator.session import is_restorable, is_terminal_session
 from pytest_gittrix.views import view
 
 pytestmark = on_linux

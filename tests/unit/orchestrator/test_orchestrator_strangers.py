@@ -14,7 +14,7 @@ from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
 from pytest_gittrix.orchestrator.agents import Agents
 from pytest_gittrix.orchestrator.board import Board
 from pytest_gittrix.orchestrator.config import AgentPlugin
-from pytest_gittrix.orchestrator.orchestrator import Session
+from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.state.observations import Activity
 
 pytestmark = on_linux

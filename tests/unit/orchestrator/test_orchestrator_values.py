@@ -10,18 +10,9 @@ import pytest
 from support.orchestrator import Watched, at
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.orchestrator.config import branch_for, prompt_as
+from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig, branch_for, prompt_as
 from pytest_gittrix.orchestrator.flat_files import session_of
-from pytest_gittrix.orchestrator.orchestrator import (
-    CommandAgent,
-    PRInfo,
-    Project,
-    RuntimeHandle,
-    SpawnConfig,
-    is_restorable,
-    is_terminal_session,
-)
-from pytest_gittrix.orchestrator.session import Session, session_from
+from pytest_gittrix.orchestrator.session import PRInfo, RuntimeHandle, Session, is_restorable, is_terminal_session, session_from
 from pytest_gittrix.record.state.agent_activity import SqliteQuery, write_jsonl
 from pytest_gittrix.views.orchestrator import record
 from pytest_gittrix.views.orchestrator_status import STATUSES

@@ -13,7 +13,7 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.commands.managers import start_member
 from pytest_gittrix.commands.team_file import read_team
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
+from pytest_gittrix.orchestrator.config import SpawnConfig
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.server import state
 from pytest_gittrix.server.state import Daemon

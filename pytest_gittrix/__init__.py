@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
     from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
     from pytest_gittrix.testing.world import World
-    from pytest_gittrix.workspaces.unfinished.work import UnfinishedWork, unfinished_work
+    from pytest_gittrix.workspaces.finder.worktree import UnfinishedWork, unfinished_work
 
 __version__ = "0.2.0"
 
@@ -77,7 +77,7 @@ __getattr__ = door(
             "Rival",
         ),
         "pytest_gittrix.testing.world": ("World",),
-        "pytest_gittrix.workspaces.unfinished.work": ("UnfinishedWork", "unfinished_work"),
+        "pytest_gittrix.workspaces.finder.worktree": ("UnfinishedWork", "unfinished_work"),
         "pytest_gittrix.record.state.records": (
             "EvictionPolicy",
             "SessionMetadata",

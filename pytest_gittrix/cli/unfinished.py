@@ -29,7 +29,7 @@ def arguments(verb: ArgumentParser) -> None:
 
 def unfinished(options: Namespace) -> CommandResult:
     """Find the work in a worktree that is nowhere else."""
-    from pytest_gittrix.workspaces.unfinished.work import unfinished_work
+    from pytest_gittrix.workspaces.finder.worktree import unfinished_work
 
     work = unfinished_work(options.path, options.base, strict=options.strict, keep=options.keep or ())
     lines = [f"{form:<10}  {_listed(found)}\n" for form, found in work.forms()] or ["nothing would be lost\n"]

@@ -25,7 +25,7 @@ from pytest_gittrix.members.finalize_repository import GONE, Saving, Task
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
-from pytest_gittrix.workspaces.repositories.agent_repository import find_repositories
+from pytest_gittrix.workspaces.repositories.walk import find_repositories
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge

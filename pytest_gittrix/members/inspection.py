@@ -20,9 +20,10 @@ from pytest_gittrix.members.finalize_record import Saved
 from pytest_gittrix.members.finalize_repository import GONE, Task
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace
-from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, find_repositories
+from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository
 from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
 from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted
+from pytest_gittrix.workspaces.repositories.walk import find_repositories
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _ORIGIN: Final = "refs/remotes/origin/"

@@ -1,1 +1,1 @@
-"""The agent's directory: made from a seed, read as a tree, rescued from and thrown away."""
+"""The agent's directory: made from a seed, read as a tree, and removed."""

@@ -89,7 +89,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "testing.repos.member_workspaces": "moves a remote aside, as it is, and back",
         "testing.scenarios.agent_program": _PROGRAM,
         "workspaces.overlay": "puts whiteouts in their places",
-        "workspaces.side_work": "moves the objects of a repository, as they are, out of a workspace that goes",
+        "workspaces.finder.agent_archive": "moves the objects of a repository, as they are, out of a workspace that goes",
         "workspaces.spares": "gives a workspace that was made ahead to the one start that renames it first",
         "workspaces.workspace": "moves workspaces and trash, as they are",
     },

@@ -27,15 +27,9 @@ from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.visible import visible_line
-from pytest_gittrix.workspaces.left_out import LeftOut, read_left_out
-from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work, keep_linked_work
-from pytest_gittrix.workspaces.side_work import (
-    CONTENTS,
-    REPOSITORY,
-    keep_side_work,
-    nested_repositories,
-    settle_side_work,
-)
+from pytest_gittrix.workspaces.finder.agent_archive import CONTENTS, REPOSITORY, archive_agent_work, settle_agent_work
+from pytest_gittrix.workspaces.finder.agent_work import find_linked_work, nested_repositories
+from pytest_gittrix.workspaces.finder.left_out import LeftOut, read_left_out
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -196,18 +190,17 @@ class Removal:
     def _keep_side_work(self, workspace: Workspace, snapshot: Snapshot, beside: list[str]) -> Path | None:
         """Keep what the agent committed, stashed or staged aside, and commits of its branch that were not promoted."""
         directory = self.recorder.directory
-        kept = settle_side_work(workspace.path, directory)
+        kept = settle_agent_work(workspace.path, directory)
         if kept is not None:
             return kept
         commits = AgentCommits(workspace, directory.joinpath(*CHECKPOINTS), self.state.commits)
         work = commits.beside(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
         beside += () if work is None else work.lines
-        if isinstance(work, LinkedWork):
-            return keep_linked_work(directory, workspace.began, work, sync=self._sync, on_step=self.time.check)
         if work is None:
             return None
-        workspace.stand_alone(".git")
-        return keep_side_work(workspace.path, directory, workspace.began, work, sync=self._sync)
+        if work.to_copy is None:
+            workspace.stand_alone(".git")
+        return archive_agent_work(directory, workspace.began, work, sync=self._sync, on_step=self.time.check)
 
     def _archive_linked_work(self, workspace: Workspace) -> str:
         """Archive what only the entry of a linked work tree in durable leads to, where the files are kept whole without it.
@@ -227,7 +220,7 @@ class Removal:
                 work = find_linked_work(git_dir, seed, {}, promoted=self.promoted is not None, on_step=time.check)
                 if work is None:
                     return ""
-                keep_linked_work(self.recorder.directory, seed, work, sync=self._sync, on_step=time.check)
+                archive_agent_work(self.recorder.directory, seed, work, sync=self._sync, on_step=time.check)
         except (GittrixError, OutOfTime, *_GONE) as problem:
             reason = str(problem).partition("\n")[0] or "To archive what it leads to took too long."
             workspace.leave_in_durable(f"Its files are in {self.recorder.directory / WHOLE}. {reason}")

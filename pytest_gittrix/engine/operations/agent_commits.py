@@ -26,10 +26,9 @@ from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work
+from pytest_gittrix.workspaces.finder.agent_work import AgentWork, find_agent_work, find_linked_work, nested_repositories
 from pytest_gittrix.workspaces.repositories.agent_git import read_head
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
-from pytest_gittrix.workspaces.side_work import SideWork, find_side_work, nested_repositories
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
@@ -150,8 +149,8 @@ class AgentCommits:
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
 
-    def beside(self, snapshot: Snapshot, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | LinkedWork | None:
-        """What the agent's repository holds beside its files; see ``find_side_work``, and ``find_linked_work`` for a linked work tree.
+    def beside(self, snapshot: Snapshot, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> AgentWork | None:
+        """What only the agent's git has; see ``find_agent_work``, and ``find_linked_work`` for a linked work tree.
 
         Args:
             snapshot: the work tree.
@@ -166,7 +165,7 @@ class AgentCommits:
             return find_linked_work(self._workspace.linked_git_dir, self._seed, files, promoted=promoted, on_step=on_step)
         if self._workspace.kind not in WITH_OWN_GIT:
             return None
-        return find_side_work(
+        return find_agent_work(
             self._workspace.path,
             self._seed,
             on_branch=lambda: [commit.sha for commit in self.log()],

@@ -1,4 +1,4 @@
-"""Read the repository that an agent worked in as plain files, to find what has to be rescued from it.
+"""Read the repository that an agent worked in as plain files, to find the work in it.
 
 The engine never runs git in an agent's ``.git`` and reads no configuration there: both can start programs of the agent's choosing
 (rule 6, docs/explanation/rules.md). References, reflogs and the index are small files in known formats; ``alternates`` reads the objects.
@@ -33,7 +33,6 @@ LFS_OBJECTS: Final = "lfs/objects"
 """Where git-lfs keeps file contents, which commits hold only the names of."""
 
 _OTHER_STORES: Final = (LFS_OBJECTS, "modules", "annex/objects")
-_BARE: Final = frozenset({"HEAD", "objects", "refs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,73 +107,6 @@ class AgentRepository:
         return self.index is not None and not any(entry.skip_worktree for entry in self.index.entries(path))
 
 
-def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a directory tree as ``os.walk`` does, without recursion: an agent may have made it deeper than Python's recursion limit.
-
-    Args:
-        root: the directory. Links below it are not followed.
-        unread: called with a directory that cannot be listed. One that has vanished is skipped silently.
-
-    Yields:
-        A directory, the names of its subdirectories (remove a name from the list to skip it), and the names of everything else in it.
-    """
-    pending = [root]
-    while pending:
-        parent = pending.pop()
-        directories: list[str] = []
-        names: list[str] = []
-        try:
-            with os.scandir(parent) as entries:
-                for entry in entries:
-                    (directories if _is_directory(entry) else names).append(entry.name)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            unread(parent)
-            continue
-        yield parent, directories, names
-        below = (os.path.join(parent, name) for name in reversed(directories))
-        pending.extend(path for path in below if not os.path.islink(path))
-
-
-def files_below(root: str) -> Iterator[str]:
-    """The path of everything below a directory except directories. No link is followed; a directory that cannot be listed is skipped."""
-    for parent, _, names in walk(root):
-        for name in names:
-            yield os.path.join(parent, name)
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False  # a loop of links
-
-
-def find_repositories(root: str) -> list[str]:
-    """The paths below a directory of everything that looks like a repository, bare ones too, relative and sorted.
-
-    Links are not followed. A directory outside these repositories that cannot be listed counts as one, since it may contain one.
-    """
-    found: list[str] = []
-
-    def unread(directory: str) -> None:
-        here = os.path.relpath(directory, root)
-        if here != "." and not any(path == "." or here.startswith(f"{path}/") for path in found):
-            found.append(here)
-
-    for parent, directories, names in walk(root, unread=unread):
-        here = os.path.relpath(parent, root)
-        if ".git" in directories or ".git" in names:
-            found.append(here)
-        if ".git" in directories:
-            directories.remove(".git")
-        elif {*directories, *names} >= _BARE:
-            found.append(here)
-            directories.clear()
-    return sorted(found)
-
-
 def read_repository(
     root: str,
     format_: ObjectFormat,
@@ -222,15 +154,20 @@ def read_repository(
         )
 
 
-def read_linked(git_dir: str, format_: ObjectFormat) -> LinkedWorkTree:
+def read_linked(git_dir: str, format_: ObjectFormat, *, unchanged_index: bytes = b"") -> LinkedWorkTree:
     """Read the git directory of a linked work tree, in the repository that it belongs to.
+
+    Args:
+        git_dir: the directory.
+        format_: the object format.
+        unchanged_index: the index in which nothing is staged; one with the same bytes is read as an empty one.
 
     Raises:
         FileNotFoundError: it is gone.
         AdapterUnavailable: a file in it cannot be read.
     """
     with SafeDir.open(git_dir) as git:
-        reader = _Reader(git_dir, git, format_, lambda: None)
+        reader = _Reader(git_dir, git, format_, lambda: None, unchanged_index)
         found = reader.work_tree(os.path.basename(git_dir), "", {})
         if reader.problems:
             raise AdapterUnavailable(
@@ -242,8 +179,8 @@ def read_linked(git_dir: str, format_: ObjectFormat) -> LinkedWorkTree:
 class _Reader:
     """Reads the files of one git directory, and notes the problems it meets."""
 
-    def __init__(self, path: str, git: SafeDir, format_: ObjectFormat, on_step: Callable[[], object]) -> None:
-        self._path, self._git, self._format, self._on_step = path, git, format_, on_step
+    def __init__(self, path: str, git: SafeDir, format_: ObjectFormat, on_step: Callable[[], object], unchanged_index: bytes = b"") -> None:
+        self._path, self._git, self._format, self._on_step, self._unchanged_index = path, git, format_, on_step, unchanged_index
         self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
         self.problems: list[str] = []
 
@@ -368,8 +305,9 @@ class _Reader:
 
     def index(self, path: str) -> IndexFile | None:
         """An index; None if only git can read its format."""
+        data = self.bytes(path) or b""
         try:
-            return IndexFile(self.bytes(path) or b"", self._format)
+            return IndexFile(b"" if data == self._unchanged_index else data, self._format)
         except (UnsupportedRepository, ValueError, IndexError, struct.error):
             return None
 

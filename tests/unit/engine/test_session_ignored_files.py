@@ -14,7 +14,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PromoteFailed
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.workspaces import left_out
+from pytest_gittrix.workspaces.finder import left_out
 
 KINDS = ("clone", "copy", "worktree")
 HIDE = "printf 'node_modules/\\nhidden/\\n' >> .gitignore; mkdir -p node_modules/p new hidden; echo 1 > node_modules/p/1.js"

@@ -17,7 +17,8 @@ from support.refusals import refuse_to_open
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.workspaces import linked_work, seed_files
+from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces.finder import agent_archive
 
 NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
 
@@ -310,9 +311,9 @@ def test_what_is_missing_ends_a_linked_work_tree_and_what_a_disk_refuses_is_trie
         return link
 
     with monkeypatch.context() as patch:
-        patch.setattr(linked_work, "link_files", fail(FileNotFoundError(errno.ENOENT, "No such file")))
+        patch.setattr(agent_archive, "link_files", fail(FileNotFoundError(errno.ENOENT, "No such file")))
         missing.discard()
-        patch.setattr(linked_work, "link_files", fail(OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(agent_archive, "link_files", fail(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(AdapterUnavailable, match="No space left"):
             refused.discard()
         assert (site.directory(refused) / "leaving").is_dir()

@@ -18,7 +18,7 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.member_workspaces import git
-from pytest_gittrix.workspaces import left_out
+from pytest_gittrix.workspaces.finder import left_out
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)

@@ -14,8 +14,8 @@ from pytest_gittrix.members.members import RepositoryState
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.repos.member_witness import everything_below
+from pytest_gittrix.workspaces.finder.worktree import unfinished_work
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-from pytest_gittrix.workspaces.unfinished.work import unfinished_work
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pytest_gittrix.members.finalize_record import Notes
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-from pytest_gittrix.workspaces.repositories.agent_repository import find_repositories
+from pytest_gittrix.workspaces.repositories.walk import find_repositories
 
 DEEP = 400
 LATER = timedelta(hours=25)

@@ -12,8 +12,9 @@ from support.git import GitRepo
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.objects import SHA1, SHA256, object_format
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, find_repositories, read_repository
+from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, read_repository
 from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted, find_uncommitted
+from pytest_gittrix.workspaces.repositories.walk import find_repositories
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n", ".gitignore": "*.o\nbuild/\n!keep.o\n"}
 

@@ -10,8 +10,9 @@ import pytest
 from support.git import FORMATS, GitRepo, git, make_workspace
 
 from pytest_gittrix.os_level.monotonic import OutOfTime
-from pytest_gittrix.workspaces import linked_work
-from pytest_gittrix.workspaces.linked_work import LinkedWork, find_linked_work, keep_linked_work
+from pytest_gittrix.workspaces.finder import agent_archive
+from pytest_gittrix.workspaces.finder.agent_archive import archive_agent_work
+from pytest_gittrix.workspaces.finder.agent_work import AgentWork, ToCopy, find_linked_work
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -32,12 +33,13 @@ def history(repo: GitRepo, parents: list[list[int]], dates: list[int], *, onto: 
     return [ids[number + 1] for number in range(len(parents))]
 
 
-def linked(workspace: Workspace, head: str, **options: object) -> LinkedWork:
+def linked(workspace: Workspace, head: str, **options: object) -> tuple[AgentWork, ToCopy]:
     assert workspace.linked_git_dir is not None
     Path(workspace.linked_git_dir, "HEAD").write_text(f"{head}\n")
     work = find_linked_work(workspace.linked_git_dir, workspace.seed, {}, promoted=False, **options)  # type: ignore[arg-type]
     assert work is not None
-    return work
+    assert work.to_copy is not None
+    return work, work.to_copy
 
 
 def listed(repo: GitRepo, head: str, baseline: str) -> tuple[set[str], set[str]]:
@@ -48,11 +50,12 @@ def listed(repo: GitRepo, head: str, baseline: str) -> tuple[set[str], set[str]]
     return commits, parents - commits - {baseline}
 
 
-def assert_whole(directory: Path, seed: Seed, work: LinkedWork) -> Path:
+def assert_whole(directory: Path, seed: Seed, work: AgentWork) -> Path:
     """Keep the work in a repository, and see that git finds nothing missing there."""
-    kept = keep_linked_work(directory, seed, work, sync=False)
+    kept = archive_agent_work(directory, seed, work, sync=False)
     assert git("--git-dir", str(kept), "fsck", "--strict", "--no-dangling") == b""
-    assert set(work.commits) <= set(git("--git-dir", str(kept), "rev-list", "refs/gittrix/agent/HEAD").decode().split())
+    assert work.to_copy is not None
+    assert set(work.to_copy.commits) <= set(git("--git-dir", str(kept), "rev-list", "refs/gittrix/agent/HEAD").decode().split())
     return kept
 
 
@@ -69,13 +72,13 @@ def test_the_commits_of_a_detached_head_are_those_that_git_lists(tmp_path: Path,
     number_of = count()
     for head in draw.sample([id_ for id_ in ids if id_ != ids[size // 2]], 8):
         commits, edge = listed(repo, head, workspace.seed.commit)
-        work = linked(workspace, head)
+        work, found = linked(workspace, head)
         if dates == "wrong":
-            assert commits <= set(work.commits)
+            assert commits <= set(found.commits)
         else:
-            assert (set(work.commits), set(work.edge)) == (commits, edge)
-        if work.commits:
-            assert work.commits[0] == head
+            assert (set(found.commits), set(found.edge)) == (commits, edge)
+        if found.commits:
+            assert found.commits[0] == head
             target = tmp_path / f"kept{next(number_of)}"
             target.mkdir()
             assert_whole(target, workspace.seed, work)
@@ -92,23 +95,23 @@ def test_a_merge_of_old_history_takes_along_no_history_of_the_baseline(tmp_path:
     repo.git("update-ref", "refs/heads/main", baseline)
     workspace = make_workspace(repo, tmp_path / "space", "worktree")
 
-    work = linked(workspace, merge)
+    work, found = linked(workspace, merge)
 
-    assert work.commits == (merge, first)
-    assert list(work.edge) == [ids[3]]
+    assert found.commits == (merge, first)
+    assert list(found.edge) == [ids[3]]
     kept = assert_whole(tmp_path, workspace.seed, work)
     assert set(git("--git-dir", str(kept), "rev-list", "--all").decode().split()) == {merge, first, baseline, ids[3]}
 
 
 def test_more_commits_than_a_thousand_are_kept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linked_work, "_BATCH", 50_000)
+    monkeypatch.setattr(agent_archive, "_BATCH", 50_000)
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n"})
     workspace = make_workspace(repo, tmp_path / "space", "worktree")
     ids = history(repo, [[number - 1] if number else [] for number in range(OLD)], [1000] * OLD, onto=workspace.seed.commit)
 
-    work = linked(workspace, ids[-1])
+    work, found = linked(workspace, ids[-1])
 
-    assert work.commits == tuple(reversed(ids))
+    assert found.commits == tuple(reversed(ids))
     kept = assert_whole(tmp_path, workspace.seed, work)
     assert 2 < len(list((kept / "objects" / "pack").glob("*.pack"))) < 20
 
@@ -116,15 +119,15 @@ def test_more_commits_than_a_thousand_are_kept_all_the_same(tmp_path: Path, monk
 def test_a_search_and_a_copy_end_where_their_time_is_over_and_leave_nothing(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n"})
     workspace = make_workspace(repo, tmp_path / "space", "worktree")
-    work = linked(workspace, repo.commit({"b": "2\n"}, branch="aside"))
+    work, found = linked(workspace, repo.commit({"b": "2\n"}, branch="aside"))
 
     def late() -> None:
         raise OutOfTime
 
     with pytest.raises(OutOfTime):
-        linked(workspace, work.commits[0], on_step=late)
+        linked(workspace, found.commits[0], on_step=late)
     with pytest.raises(OutOfTime):
-        keep_linked_work(tmp_path, workspace.seed, work, sync=False, on_step=late)
+        archive_agent_work(tmp_path, workspace.seed, work, sync=False, on_step=late)
     assert not list(tmp_path.glob("archive.agent.*"))
 
 
@@ -137,8 +140,8 @@ def test_a_commit_that_names_what_is_no_commit_is_kept_as_far_as_it_goes(tmp_pat
     )
     odd = repo.git("hash-object", "-t", "commit", "--literally", "-w", "--stdin", stdin=data.encode()).decode().strip()
 
-    work = linked(workspace, odd)
-    kept = keep_linked_work(tmp_path, workspace.seed, work, sync=False)
+    work, found = linked(workspace, odd)
+    kept = archive_agent_work(tmp_path, workspace.seed, work, sync=False)
 
-    assert (work.commits, work.edge) == ((odd,), {})
+    assert (found.commits, found.edge) == ((odd,), {})
     assert git("--git-dir", str(kept), "cat-file", "tree", tree) == b"no tree"

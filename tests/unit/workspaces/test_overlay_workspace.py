@@ -29,8 +29,8 @@ from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, Gittrix
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces import overlay, seed_files
 from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
 from pytest_gittrix.workspaces.seed_files import REPOSITORY_LAYER
-from pytest_gittrix.workspaces.side_work import REPOSITORY
 
 FILES: dict[str, Content] = {
     ".gitignore": "*.log\nbuild/\n",

@@ -13,7 +13,7 @@ from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.path_rules import is_safe_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
-from pytest_gittrix.workspaces.regenerable import MARKS, Regenerable
+from pytest_gittrix.workspaces.finder.regenerable import Regenerable
 from pytest_gittrix.workspaces.snapshot import Snapshot, sized
 
 _MOST_FILES: Final = 2000
@@ -57,7 +57,9 @@ def find_left_out(
     lines: list[str] = []
     left = _MOST_BYTES
     for top in tops:
-        found = _files_of(files, top, regenerable, on_step)
+        found = [Found(one.path, one.status) for one in regenerable.graded(files, top, on_step) if one.status is not None and not one.again]
+        _require_no_repository(found)
+        found = [one for one in found if stat.S_ISREG(one.stat.st_mode) or stat.S_ISLNK(one.stat.st_mode)]
         size = sum(one.stat.st_size for one in found)
         if len(kept) + len(found) > _MOST_FILES or size > left:
             lines.append(sized(top, len(found), size))
@@ -89,28 +91,11 @@ def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], obje
     return LeftOut(entries, blobs, lines)
 
 
-def _files_of(files: SafeDir, top: str, regenerable: Regenerable, on_step: Callable[[], object]) -> list[Found]:
-    """The files and links at or below an ignored path that cannot be made again."""
-    path, is_directory = top.rstrip("/"), top.endswith("/")
-    if regenerable.covers(path, directory=is_directory) or (is_directory and regenerable.is_marked(files, path)):
-        return []
-    if not is_directory:
-        status = files.lstat(path)
-        return [] if status is None else [Found(path, status)]
-    found = []
-    marked: list[str] = []
-    for one in files.scan(path):
-        on_step()
-        directory, _, name = one.path.rpartition("/")
-        if regenerable.covers(one.path, directory=one.is_dir):
-            continue
-        if name in MARKS and regenerable.is_marked(files, directory):
-            marked.append(f"{directory}/")
-        if one.path.endswith("/.git"):
-            raise AdapterUnavailable(f"{one.path.removesuffix('/.git')!r} has a repository of its own, whose history is not archived.")
-        if stat.S_ISREG(one.stat.st_mode) or stat.S_ISLNK(one.stat.st_mode):
-            found.append(one)
-    return [one for one in found if not one.path.startswith(tuple(marked))]
+def _require_no_repository(found: Iterable[Found]) -> None:
+    for one in found:
+        place, inside, _ = f"/{one.path}/".partition("/.git/")
+        if inside:
+            raise AdapterUnavailable(f"{place.lstrip('/')!r} has a repository of its own, whose history is not archived.")
 
 
 def _read(files: SafeDir, one: Found, snapshot: Snapshot) -> tuple[Entry, bytes]:

@@ -12,20 +12,21 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
-from pytest_gittrix.errors import GitFailed, InvalidInput, UnsupportedRepository
+from pytest_gittrix.errors import GitFailed, GittrixError, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in
 from pytest_gittrix.git.objects import object_format
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
-from pytest_gittrix.workspaces.unfinished.files import FileGrades, files_below, repositories_below
-from pytest_gittrix.workspaces.unfinished.landed import commits_of, have_landed
-from pytest_gittrix.workspaces.unfinished.place import Place, find_place
-
-Grade = Literal["elsewhere", "again"]
-"""Why something would not be lost: another reference, remote or file has it, or it can be made again."""
+from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.finder.findings import Finding
+from pytest_gittrix.workspaces.finder.landed import commits_of, have_landed
+from pytest_gittrix.workspaces.finder.place import Place, find_place
+from pytest_gittrix.workspaces.finder.regenerable import Graded, Regenerable
+from pytest_gittrix.workspaces.finder.settings import regenerable_by
+from pytest_gittrix.workspaces.repositories.walk import files_below, find_repositories
 
 _SHA256: Final = 64
 _SHORT: Final = 12
@@ -40,22 +41,6 @@ _BASES: Final = (
     "refs/heads/master",
 )
 _MOST_BASES: Final = 20
-
-
-class Note(NamedTuple):
-    """Something in a worktree that would not be lost with it.
-
-    Attributes:
-        form: the form of work, as the attributes of ``UnfinishedWork`` are named.
-        item: what it is, as there.
-        grade: why it would not be lost.
-        where: who else has it, or what it is; for people.
-    """
-
-    form: str
-    item: str
-    grade: Grade
-    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +86,7 @@ class UnfinishedWork:
     operations: tuple[str, ...] = ()
     processes: tuple[int, ...] = ()
     locked: str | None = None
-    noted: tuple[Note, ...] = ()
+    noted: tuple[Finding, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -156,14 +141,15 @@ class _Look:
         self.detached = repository.head_is_detached
         self.head = None if repository.head_is_unborn else repository.head.peel(libgit2.Commit)
         self.branch = None if self.detached or self.head is None else repository.head.shorthand
-        self.noted: list[Note] = []
+        self.noted: list[Finding] = []
         self._strict, self._keep = strict, keep
-        self._grades: FileGrades | None = None
+        self._regenerable = Regenerable(strict=True)
 
     def work(self, wanted: str | None) -> UnfinishedWork:
         """All of it."""
         base = self._base(wanted)
-        self._grades = None if self._strict else FileGrades.of(self.root, self._tree(base), self._keep)
+        if not self._strict:
+            self._regenerable = regenerable_by(self._tree(base), self._keep)
         files = self.files()
         unpushed = tuple(self._unpushed()) if self.place.holds_repository else ()
         return UnfinishedWork(
@@ -208,7 +194,7 @@ class _Look:
                 found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
                 continue
             inner = _Look(libgit2.Repository(whole), Place(os.path.realpath(whole), whole, holds_repository=False))
-            inner._grades = self._grades
+            inner._regenerable, inner._strict = self._regenerable, self._strict
             looked_into.add(os.path.realpath(inner.git_dir))
             if inner.has_unpushed():
                 found["submodules"].append(path)
@@ -216,7 +202,7 @@ class _Look:
                 found[form] += [(f"{path}/{one[0]}", one[1]) if form == "ignored" else f"{path}/{one}" for one in more]
             self.noted += [note._replace(item=f"{path}/{note.item}") for note in inner.noted]
         modules = os.path.realpath(os.path.join(self.git_dir, "modules"))
-        for name in repositories_below(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
+        for name in find_repositories(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
             git_dir = os.path.join(modules, name)
             if git_dir not in looked_into and _Look(libgit2.Repository(git_dir), self.place).has_unpushed():
                 found["submodules"].append(name)
@@ -224,15 +210,31 @@ class _Look:
 
     def _lasting(self, form: str, paths: Sequence[str]) -> list[tuple[str, int]]:
         """Those of some untracked paths that cannot be made again, with their bytes; the others are noted."""
-        grades = FileGrades.strict(self.root) if self._grades is None else self._grades.below(self.root)
         lasting: list[tuple[str, int]] = []
-        noted: dict[Note, None] = {}
-        for path in paths:
-            size, reasons = grades.judge(path)
-            lasting += [] if size is None else [(path, size)]
-            noted |= dict.fromkeys(Note(form, item, "again", why) for item, why in reasons)
+        noted: dict[Finding, None] = {}
+        with SafeDir.open(self.root) as files:
+            for path in paths:
+                try:
+                    found = self._regenerable.graded(files, path)
+                except GittrixError:  # in doubt it holds work
+                    lasting.append((path, 0))
+                    continue
+                lost = [] if found or not self._strict else [0]
+                for one in found:
+                    if one.again:
+                        noted[Finding(form, one.path, "again", "can be made again")] = None
+                    elif not self._strict and self._leads_elsewhere(one):
+                        noted[Finding(form, one.path, "again", "a link to another place")] = None
+                    elif one.status is not None:
+                        lost.append(one.status.st_size)
+                if lost:
+                    lasting.append((path, sum(lost)))
         self.noted += noted
         return lasting
+
+    def _leads_elsewhere(self, one: Graded) -> bool:
+        is_link = one.status is not None and stat.S_ISLNK(one.status.st_mode)
+        return is_link and not f"{os.path.realpath(os.path.join(self.root, one.path))}/".startswith(f"{self.root}/")
 
     def _files(self, index: IndexFile) -> tuple[list[str], list[str], list[str], list[str]]:
         """The modified, staged, untracked and ignored paths.
@@ -260,10 +262,11 @@ class _Look:
         return sorted(modified), sorted(staged), sorted(untracked), sorted(ignored)
 
     def _nested(self, paths: Sequence[str]) -> Iterator[str]:
-        for path in paths:
-            if path.endswith("/") and not (self._grades is not None and self._grades.is_made_again(path)):
-                whole = os.path.join(self.root, path)
-                yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in repositories_below(whole))
+        with SafeDir.open(self.root) as files:
+            for path in paths:
+                if path.endswith("/") and not self._regenerable.covers(files, path):
+                    whole = os.path.join(self.root, path)
+                    yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in find_repositories(whole))
 
     def _index(self) -> IndexFile:
         try:
@@ -342,11 +345,11 @@ class _Look:
         alone = [*self._walk([self.head], self._commits([*others, *staying]))]
         if alone:
             landed = next((name for name in self._likely_bases(staying) if self._has_landed_on(name, alone)), None)
-            self.noted += [Note("unmerged", str(one.id)[:_SHORT], "elsewhere", landed) for one in alone if landed is not None]
+            self.noted += [Finding("unmerged", str(one.id)[:_SHORT], "elsewhere", landed) for one in alone if landed is not None]
             yield from (str(one.id)[:_SHORT] for one in alone if landed is None)
         rest = [one for one in commits if one.id not in {other.id for other in alone}]
         where = self._holder(rest[0], staying) if rest else ""
-        self.noted += [Note("unmerged", str(one.id)[:_SHORT], "elsewhere", where) for one in rest]
+        self.noted += [Finding("unmerged", str(one.id)[:_SHORT], "elsewhere", where) for one in rest]
 
     def _has_landed_on(self, name: str, commits: Sequence[libgit2.Commit]) -> bool:
         return any(have_landed(self.repository, commits[0], commits, tip) for tip in self._commits([name]))
@@ -377,7 +380,7 @@ class _Look:
         staying = [] if self._strict else [name for name in self._staying() if not name.startswith(_NAMED)]
         alone = {one.id for one in self._walk(tips, self._commits([*self._below(*_NAMED), *staying]))}
         self.noted += [
-            Note("detached", str(one.id)[:_SHORT], "elsewhere", self._holder(one, staying)) for one in commits if one.id not in alone
+            Finding("detached", str(one.id)[:_SHORT], "elsewhere", self._holder(one, staying)) for one in commits if one.id not in alone
         ]
         yield from (str(one.id)[:_SHORT] for one in commits if one.id in alone)
 
@@ -412,7 +415,7 @@ class _Look:
             if self.place.holds_repository or (self._strict and entry.message.startswith(made)):
                 yield f"stash@{{{number}}}"
             elif entry.message.startswith(made):
-                self.noted.append(Note("stashes", f"stash@{{{number}}}", "elsewhere", "the stash of the repository"))
+                self.noted.append(Finding("stashes", f"stash@{{{number}}}", "elsewhere", "the stash of the repository"))
 
     def _lock(self) -> str | None:
         try:

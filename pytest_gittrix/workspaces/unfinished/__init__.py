@@ -1,1 +1,0 @@
-"""What would be lost with a git worktree: the one look that ``gittrix unfinished`` takes, by a person's own git."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 from support.fault_sweep import sweep_scenes
-from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do, scratch
+from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do
 
 from pytest_gittrix.engine.operations.in_use import Attendance
 from pytest_gittrix.errors import BaselineConflict, GittrixError
@@ -29,12 +29,6 @@ from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun,
 Durability = Literal["full", "fast"]
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with scratch() as directory:
-        yield directory / "scene"
 
 
 @dataclass(frozen=True)

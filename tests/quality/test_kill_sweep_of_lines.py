@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from support.fault_sweep import (
     sweep_operation,
     sweep_recovery,
 )
-from support.scene import SOAK, WORK, Scene, did, do, person, scratch
+from support.scene import SOAK, WORK, Scene, did, do, person
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, SessionExpired
@@ -36,12 +35,6 @@ pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported())
 FIRST: Final = "session-0"
 PICTURE: Final = b"a picture"
 SAID: Final = [("user_message", "look"), ("assistant_message", "I see")]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with scratch() as directory:
-        yield directory / "scene"
 
 
 def workspace_of(scene: Scene, session: str) -> Path:

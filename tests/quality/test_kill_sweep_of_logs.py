@@ -27,7 +27,7 @@ from support.fault_sweep import (
     sweep_operation,
     sweep_recovery,
 )
-from support.scene import SOAK, WORK, Scene, Scenes, did, scratch
+from support.scene import SOAK, WORK, Scene, Scenes, did
 
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
@@ -40,12 +40,6 @@ pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported())
 FIRST: Final = "session-0"
 PICTURE: Final = b"a picture"
 CALL: Final = {"call_id": "1", "name": "read", "args": {}}
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with scratch() as directory:
-        yield directory / "scene"
 
 
 def one_session(scene: Scene) -> None:

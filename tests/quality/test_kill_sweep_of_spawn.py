@@ -6,7 +6,6 @@ A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from support.fault_sweep import (
     sweep_recovery,
 )
 from support.orchestrator import NOTHING, Led, leading, on_linux
-from support.scene import SOAK, Scene, scratch
+from support.scene import SOAK, Scene
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.engine import GitTrix
@@ -36,12 +35,6 @@ from pytest_gittrix.testing.faults.supervisor import supported
 pytestmark = [on_linux, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
 
 CONFIG: Final = SpawnConfig("app", issue_id="42", prompt="Mend the login")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with scratch() as directory:
-        yield directory / "scene"
 
 
 # Killed with all that it started, as when the machine goes down -----------------------------------------------------------------

@@ -6,13 +6,13 @@ A normal run plays faults at a sample of the calls, ``PYTEST_GITTRIX_SOAK=1`` at
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 from support.fault_sweep import Operation, sweep_operation
-from support.scene import SOAK, Scene, scratch
+from support.scene import SOAK, Scene
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported())
 
 FIRST: Final = "session-0"
 REFUSALS: Final = ("ENOSPC", "EIO", "EMFILE", "EACCES")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with scratch() as directory:
-        yield directory / "scene"
 
 
 def one_session(scene: Scene) -> None:

@@ -16,11 +16,6 @@ from pytest_gittrix.os_level import monotonic
 AGENT = ("-c", "user.name=agent", "-c", "user.email=agent@localhost")
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
 def discarded(cli: Cli, id_: str) -> list[Path]:
     return [Path(path) for path in cli.data("session", "discard", id_)["archives"]]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.views import botminter
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
 
 
 def test_rule_01_finalizing_with_a_dead_agent_is_normal_and_not_failed_by_a_listing(crew: Crew) -> None:

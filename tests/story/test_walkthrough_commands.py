@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,6 @@ from support.walkthrough import LONG, NUX, TOAST
 
 OF_TOAST = ("--agent", TOAST["agent"], "--rig", "gastown", "--role", "polecat", "--work-unit", "gt-xyz")
 OF_NUX = ("--agent", NUX["agent"], "--rig", "beads")
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
 
 
 def ids(records: list[dict[str, Any]]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from support.engine import Site, kill_at, open_site, shell
+from support.engine import Site, kill_at, shell
 from support.gastown import born
-from support.walkthrough import FILES, NUX, TOAST, in_town
+from support.walkthrough import NUX, TOAST, in_town
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.clock import CLOCK_START
@@ -25,12 +24,6 @@ from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.record.store.index_tables import FILE
 from pytest_gittrix.views import gastown, state_in
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 def ended_as(site: Site, outcome: str, **identity: str) -> str:

@@ -7,15 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 from support.gastown import born
-from support.walkthrough import CALL, FILES, LONG, NUX, TOAST, in_town
+from support.walkthrough import CALL, LONG, NUX, TOAST, in_town
 
 from pytest_gittrix import GitTrix
 from pytest_gittrix.clock import CLOCK_START
@@ -39,12 +37,6 @@ print("listening", flush=True)
 with GitTrix(durable, store=store, sweep_interval=None) as engine:
     print(engine.start_session("again", parent=next(lines)["session"]).id)
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 def told_by_town(site: Site) -> list[dict[str, Any]]:

@@ -8,26 +8,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.engine import Site, kill_at, open_site
-from support.walkthrough import FILES, LONG, TOAST, in_town
+from support.engine import Site, kill_at
+from support.walkthrough import LONG, TOAST, in_town
 
 from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown.files import export, read_index, read_town_events
 from pytest_gittrix.gastown.runtime_id import resolve
 from pytest_gittrix.os_level.lease import Lease, Owner
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 def spaced(site: Site, count: int) -> list[str]:

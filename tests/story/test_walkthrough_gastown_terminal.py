@@ -22,11 +22,6 @@ pytestmark = needs_tmux
 RUNTIME = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
 def test_a_polecat_is_registered_by_its_terminal_and_a_pane_that_died_is_a_crash(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

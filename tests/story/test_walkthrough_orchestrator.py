@@ -27,12 +27,6 @@ from pytest_gittrix.views.orchestrator_status import NON_RESTORABLE_STATUSES, ST
 pytestmark = on_linux
 
 
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
-
-
 @pytest.fixture(name="forge")
 def forge_fixture(tmp_path: Path) -> Iterator[ForgeServer]:
     with BareRemote.make(tmp_path / "forge.git", files={"app.py": "v1\n"}) as remote, ForgeServer(remote) as server:

@@ -9,15 +9,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.daemon import wait_until
-from support.engine import Site, open_site
+from support.engine import Site
 from support.orchestrator import on_linux
-from support.walkthrough import CALL, FILES, LONG
+from support.walkthrough import CALL, LONG
 
 from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.clock import CLOCK_START
@@ -42,17 +40,6 @@ with GitTrix(None, store=sys.argv[1], sweep_interval=None) as engine:
 """
 everywhere = pytest.mark.parametrize("runs", RUNS)
 HELLO = {"text": "hello"}
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    return site.start()
 
 
 def hang(context: TurnContext) -> None:

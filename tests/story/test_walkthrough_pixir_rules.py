@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
-from support.walkthrough import CALL, FILES, LONG
+from support.engine import Site
+from support.walkthrough import CALL, LONG
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
@@ -22,17 +21,6 @@ from pytest_gittrix.views import pixir
 
 everywhere = pytest.mark.parametrize("runs", RUNS)
 HELLO = {"text": "hello"}
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    return site.start()
 
 
 def log_of(site: Site, session: UserSession) -> Path:

@@ -68,7 +68,18 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def session(project: Path, tmp_path: Path) -> Iterator[UserSession]:
-    """A session on the project."""
+def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
+    """An engine on the project."""
     with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine.start_session("mend the sum")
+        yield engine
+
+
+@pytest.fixture
+def session(engine: GitTrix) -> UserSession:
+    """A session on the project."""
+    return engine.start_session("mend the sum")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -9,7 +9,6 @@ import asyncio
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ pytest.importorskip("acp", reason='needs pip install "pytest-gittrix[acp]"')
 from support.frameworks import available, programs_of
 
 from pytest_gittrix.acp import acp_agent, take_turn
-from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.integrations.files import unpack
@@ -38,12 +36,6 @@ def examples(tmp_path: Path) -> Path:
         unpack(archive, tmp_path / "theirs")
     [found] = (tmp_path / "theirs").glob("*/examples")
     return found
-
-
-@pytest.fixture
-def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine
 
 
 def said(session: UserSession) -> list[tuple[str, str]]:

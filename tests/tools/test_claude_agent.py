@@ -25,7 +25,6 @@ from claude_agent_sdk.testing import run_session_store_conformance
 from support.frameworks import available, programs_of
 from support.git import git
 
-from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
@@ -38,12 +37,6 @@ KEY = "sk-a-key-that-stays-outside"
 LOOK = "cat app.py; env; ls -a ~; cat /etc/shadow; true"
 MOVES = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()78][B0]?|\x1b\][^\x07]*\x07")
 SLEEP = call("Bash", command=": > up; sleep 600 & sleep 600", description="wait")
-
-
-@pytest.fixture
-def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine
 
 
 @pytest.fixture(params=["jail", "guard"])

@@ -36,11 +36,6 @@ MISSES = {
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=LEVELS)
 async def sandbox_env(request: pytest.FixtureRequest) -> AsyncIterator[GittrixSandbox]:
     level = available(request.param)

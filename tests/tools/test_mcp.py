@@ -37,11 +37,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
     with GitTrix(LocalDurable(project, "main"), LocalEphemeral("clone"), store=tmp_path / "store", sweep_interval=None) as engine:
         yield engine

@@ -14,7 +14,6 @@ import io
 import json
 import signal
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +40,12 @@ from openai.types.responses import ResponseCustomToolCall
 from support.frameworks import ADDED, available, cancel, discard_while, programs_of
 from support.git import git
 
-from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.integrations.openai_agents import GittrixSandboxClient, GittrixSandboxClientOptions
 
 pytestmark = pytest.mark.anyio
 PATCH = "*** Begin Patch\n*** Add File: marker.txt\n+patched\n*** End Patch\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def engine(project: Path, tmp_path: Path) -> Iterator[GitTrix]:
-    with GitTrix(LocalDurable(project), store=tmp_path / "store", sweep_interval=None) as engine:
-        yield engine
 
 
 @pytest.fixture(params=["off", "guard", "jail"])

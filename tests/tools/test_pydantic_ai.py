@@ -34,11 +34,6 @@ models.ALLOW_MODEL_REQUESTS = False
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def make(project: Path, tmp_path: Path) -> Iterator[Make]:
     made: list[GittrixWorkspaceBackend] = []
 

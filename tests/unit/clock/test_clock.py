@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -17,18 +17,6 @@ from pytest_gittrix.durations import distance_ns, ns_of
 from pytest_gittrix.errors import InvalidInput
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
-
-
-@pytest.fixture
-def system_clock() -> Iterator[SystemClock]:
-    clock = SystemClock()
-    yield clock
-    clock.close()
 
 
 def noting(clock: Clock, notes: list[datetime]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,19 +17,6 @@ from pytest_gittrix.clock import CLOCK_START, FrozenClock, SystemClock, propagat
 from pytest_gittrix.clock.file_clock import FileClock, clock_from_environment
 from pytest_gittrix.durations import instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-
-
-@pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
-
-
-@pytest.fixture
-def system_clock() -> Iterator[SystemClock]:
-    clock = SystemClock()
-    yield clock
-    clock.close()
-
 
 # --- file stamps ------------------------------------------------------------------------------------------------------
 

@@ -35,12 +35,6 @@ ONLY_IN_PYTHON = {
 }
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    """The command line, on a store and a repository of its own."""
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
 def arguments_and_calls(parser: argparse.ArgumentParser) -> tuple[set[str], set[str]]:
     """The names of all flags, as arguments are named, and those of all verbs, as functions are."""
     flags, verbs = set(), {parser.prog.rpartition(" ")[2].replace("-", "_")}

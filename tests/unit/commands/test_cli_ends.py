@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from support.cli import FILES, SPREAD, Cli, Terminal
 
 from pytest_gittrix.cli.main import main
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
 
 
 def test_a_promotion_is_one_commit_and_ends_the_session(cli: Cli) -> None:

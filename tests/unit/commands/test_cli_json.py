@@ -34,16 +34,6 @@ METADATA_KEYS = {
 }
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
-@pytest.fixture
-def id_(cli: Cli) -> str:
-    return cli.start()
-
-
 def test_start_gives_the_session_under_both_names_of_its_id(cli: Cli) -> None:
     cli.freeze()
     head = cli.git("rev-parse", "HEAD").strip()

@@ -12,11 +12,6 @@ from support.cli import FILES, NOON, TOAST, WHO, Cli, cells, handed_on, ids
 from pytest_gittrix.gastown.runtime_id import persist
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
 class TestStart:
     def test_tells_who_works_in_the_session(self, cli: Cli) -> None:
         data = cli.data("session", "start", "x", *WHO, "--role", "polecat")

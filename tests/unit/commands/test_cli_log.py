@@ -14,16 +14,6 @@ from support.git import GitRepo
 from pytest_gittrix.gastown.files import read_index, read_town_events
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
-@pytest.fixture
-def id_(cli: Cli) -> str:
-    return cli.start()
-
-
 def say(cli: Cli, id_: str, text: str, type: str = "user_message") -> int:
     """Record something that was said; gives its place in the log."""
     return int(cli.ok("session", "record", id_, type, stdin=json.dumps({"text": text})).text)

@@ -10,11 +10,6 @@ from support.cli import FILES, SPREAD, Cli
 from pytest_gittrix.confine.choose import missing_layers
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
 def test_start_prints_the_id_then_the_workspace(cli: Cli) -> None:
     id_, workspace = cli.ok("session", "start", "--task", "say hello").lines
 

@@ -9,18 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support.cli import Cli, Terminal
 
 from pytest_gittrix.commands import session_verbs
 from pytest_gittrix.commands.output import working
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
 
 
 def test_names_that_are_not_utf8_come_out_as_they_are(cli: Cli) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -154,12 +153,6 @@ def test_without_anything_every_level_is_an_error_that_says_why_but_for_off(tmp_
 
 
 # Sessions ----------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("name", ["off", "guard by landlock", "jail by namespaces"])

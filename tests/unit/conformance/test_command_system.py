@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,6 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.protocol import BASE, Capability, Promoted
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place.open(tmp_path / "place", files={"app.py": "one\n"}) as opened:
-        yield opened
-
-
-@pytest.fixture
-def program(tmp_path: Path, place: Place) -> Program:
-    return Program(tmp_path, place)
-
 
 # What a program may do wrong -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,6 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, check_system
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place.open(tmp_path / "place", files={"app.py": "one\n"}) as opened:
-        yield opened
-
-
-@pytest.fixture
-def program(tmp_path: Path, place: Place) -> Program:
-    return Program(tmp_path, place)
-
 
 # The system ------------------------------------------------------------------------------------------------------------------------
 

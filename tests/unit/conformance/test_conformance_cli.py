@@ -32,11 +32,6 @@ acme.name = "acme 1.4"
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
-@pytest.fixture
 def acme(cli: Cli) -> Cli:
     """The command in a project with a session system whose promotions do nothing."""
     (cli.project / "acme.py").write_text(BROKEN, encoding="utf-8")

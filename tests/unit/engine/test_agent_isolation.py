@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import types
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -36,12 +35,6 @@ FORBIDDEN = (
     Resources,
     Preferences,
 )
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 def reachable(start: object) -> dict[int, tuple[object, object]]:

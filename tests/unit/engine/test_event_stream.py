@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.engine.event_stream import EventStream, follow
 from pytest_gittrix.engine.user_session import UserSession
@@ -32,19 +32,6 @@ def place() -> Iterator[Path]:
     """A socket's path, short enough for the system."""
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory) / "live"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    """A session."""
-    return site.start()
 
 
 def test_another_process_hears_what_happens_in_order(site: Site, session: UserSession, place: Path) -> None:

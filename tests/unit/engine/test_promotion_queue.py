@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import Cli
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import EvictionRace, InvalidInput
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
     return Cli(tmp_path, monkeypatch, capfdbinary)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as made:
-        yield made
 
 
 @contextmanager

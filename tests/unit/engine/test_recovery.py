@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.clock import hurry
-from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, open_site, passed
+from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, passed
 
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.user_session import UserSession
@@ -34,12 +33,6 @@ AFTER_SWAP = (
     "evict:workspace-gone",
 )
 EVICT = ("evict:ended", "evict:apart", "evict:archived", "evict:workspace-gone")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 def assert_nothing_half_done(site: Site) -> None:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 
 REFUSALS = (errno.EIO, errno.EACCES, errno.EMFILE, errno.ELOOP)
 refused = pytest.mark.parametrize("number", REFUSALS, ids=errno.errorcode.__getitem__)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as site:
-        yield site
 
 
 def refuse(patch: pytest.MonkeyPatch, call: str, ending: str, number: int) -> None:

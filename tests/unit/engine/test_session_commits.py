@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,12 +16,6 @@ from pytest_gittrix.errors import InvalidInput, SessionExpired, WriteRejected
 from pytest_gittrix.workspaces import seed_files
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture(params=KINDS)

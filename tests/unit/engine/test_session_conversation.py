@@ -24,12 +24,6 @@ def site(tmp_path: Path) -> Any:
         yield opened
 
 
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    """One that was just started."""
-    return site.start()
-
-
 def test_what_is_recorded_has_a_place_and_is_in_the_history(session: UserSession) -> None:
     before = len(session.history())
 

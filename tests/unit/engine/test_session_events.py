@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.engine import Site, at_point, open_site, shell
+from support.engine import Site, at_point, shell
 
 from pytest_gittrix.engine.promotion.promotion import digest_of
 from pytest_gittrix.errors import BaselineConflict
 from pytest_gittrix.record.eventlog import log as log_module
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.records import EvictionPolicy
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
-
 
 PUBLIC = ("session.start", "session.write", "session.commit", "session.promote", "session.evict")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -21,12 +20,6 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 
 FOUR_HOURS = timedelta(hours=4)
 MICROSECOND = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 class TestTheBoundary:

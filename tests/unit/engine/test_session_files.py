@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.workspaces.snapshot import Limits
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture(params=KINDS)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.engine import FILES, KINDS, Site, open_site, shell
+from support.engine import KINDS, Site, shell
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionNotFound
 from pytest_gittrix.views import pixir
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from support.engine import KINDS, Site, open_site, shell
+from support.engine import KINDS, Site, shell
 
 from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.confine.choose import missing_layers
 from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.record.state.records import SessionMetadata
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 class TestInfo:

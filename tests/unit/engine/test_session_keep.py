@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engine import KINDS, SUBMODULE, DurableGit, Site, at_point, edited, kill_at, open_site, shell
+from support.engine import KINDS, SUBMODULE, DurableGit, Site, at_point, edited, kill_at, shell
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.agents.session_parts import parts_of
@@ -19,12 +18,6 @@ from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.plugin.sections import Scene, patches
 from pytest_gittrix.record.eventlog.events import decode, encode
 from pytest_gittrix.workspaces.seed import History, Seed
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as made:
-        yield made
 
 
 def reopened(site: Site, session: UserSession) -> UserSession:

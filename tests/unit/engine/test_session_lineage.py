@@ -6,12 +6,10 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from support.engine import Site, in_child, open_site, shell
+from support.engine import Site, in_child, shell
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.user_session import UserSession
@@ -21,13 +19,6 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 
 FILES = {"app.py": "v1\n", ".gitignore": "*.log\n"}
 STEPS = ("handoff:intent-logged", "handoff:child-created", "handoff:moved", "handoff:child-ready")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site, shell
+from support.engine import Site, shell
 
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.errors import SessionExpired
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 def test_nothing_moved_at_first(site: Site) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionExpired, TurnBusy
@@ -17,13 +15,6 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 FILES = {"app.py": "v1\n"}
 CALL = {"call_id": "c1", "name": "shell", "args": {}}
 LONG = 60.0
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 def test_an_interrupt_from_elsewhere_leaves_the_calls_of_a_running_turn_alone(site: Site) -> None:

@@ -35,12 +35,6 @@ from pytest_gittrix.errors import (
 from pytest_gittrix.record.state.records import EvictionPolicy
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
-
-
 @pytest.fixture(params=["sha1", "sha1-bare", "sha256", "sha256-bare"])
 def any_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     object_format, _, bare = request.param.partition("-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,6 @@ from pytest_gittrix.backends import local
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, SecretsFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.record.eventlog import log as log_module
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 def work(session: UserSession) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from support.engine import KINDS, Site, open_site, shell
+from support.engine import KINDS, Site, shell
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, PathNotFound, PromoteFailed, SessionExpired, SessionNotFound, WriteRejected
 
 NOTES = "begin here\n"
 GIVEN = {"NOTES.md": NOTES, "./given/data.bin": b"\0\xff"}
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,6 @@ from support.engine import EXECUTABLE, FILES, LINES, SUBMODULE, SYMLINK, Content
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, PromoteFailed
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    return site.start()
 
 
 class TestFiles:

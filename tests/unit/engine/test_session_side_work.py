@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,12 +21,6 @@ from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.finder import agent_archive
 
 NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as site:
-        yield site
 
 
 def git(session: UserSession, *arguments: str) -> str:

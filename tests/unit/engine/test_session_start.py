@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpir
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 class TestAStart:

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.daemon import wait_until
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix import EvictionPolicy
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
@@ -25,17 +24,12 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpir
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.record.eventlog.events import Event
 
+FILES = {"app.py": "v1\n"}
+
 LONG = 60.0
 CALL = {"call_id": "c1", "name": "grep", "args": {}}
 
 everywhere = pytest.mark.parametrize("runs", RUNS)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
 
 
 @pytest.fixture

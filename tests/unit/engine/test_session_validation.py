@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.clock import CLOCK_START, FrozenClock
 from pytest_gittrix.engine.operations.validation import (
@@ -25,17 +24,6 @@ from pytest_gittrix.errors import InvalidInput, PromoteFailed, WriteRejected
 from pytest_gittrix.os_level.safe_dir import temporary_name
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.state.values import Policy
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    return site.start()
 
 
 class TestText:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import KINDS, Site, fingerprint, open_site
+from support.engine import KINDS, Site, fingerprint
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
@@ -17,12 +17,6 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
 
 COPIED = [kind for kind in KINDS if kind != "worktree"]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as site:
-        yield site
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,6 @@ from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.workspaces.snapshot import Limits
 
 NOTHING = timedelta(0)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as site:
-        yield site
 
 
 def expired(site: Site, text: str = "the work\n") -> UserSession:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, fingerprint, open_site
+from support.engine import Site, fingerprint
 from support.gastown import START, TOAST, add, born, events_of, ns_at
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
@@ -22,6 +22,8 @@ from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.views import gastown
+
+FILES = {"app.py": "v1\n"}
 
 MB = 1 << 20
 
@@ -46,13 +48,6 @@ def store(tmp_path: Path) -> Store:
 def town(tmp_path: Path) -> Path:
     """Where to export to; not there yet."""
     return tmp_path / "export" / "gt"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
 
 
 def minute(number: int) -> datetime:

@@ -7,20 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support.checkout import EDIT, FILES, bring, checkout_at, copied, everything, planned
+from support.checkout import EDIT, FILES, bring, checkout_at, everything, planned
 from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.worktree.checkout_update import lock_checkout
 from pytest_gittrix.os_level.safe_dir import temporary_name
-
-
-@pytest.fixture
-def repo(checkout_template: GitRepo, tmp_path: Path) -> GitRepo:
-    """A human's repository, checked out and clean."""
-    return copied(checkout_template, tmp_path / "durable")
-
 
 FORWARD: dict[str, Mapping[str, Content]] = {
     "an edit": EDIT,

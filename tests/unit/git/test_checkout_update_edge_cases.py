@@ -15,12 +15,6 @@ from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 LIBRARY = "1" * 40
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
-
-
 def stage(durable: DurableGit, path: str) -> None:
     """Stage a new file and take it off the disk again: only the index knows it."""
     at = durable.path / path

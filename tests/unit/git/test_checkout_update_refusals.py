@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
-from support.checkout import EDIT, bring, copied, everything, planned
+from support.checkout import EDIT, bring, everything, planned
 from support.git import Content, GitRepo, link, put, try_git
 
 from pytest_gittrix.errors import WorktreeDirty
-
-
-@pytest.fixture
-def repo(checkout_template: GitRepo, tmp_path: Path) -> GitRepo:
-    """A human's repository, checked out and clean."""
-    return copied(checkout_template, tmp_path / "durable")
 
 
 def dirty(repo: GitRepo) -> None:

@@ -14,12 +14,7 @@ from support.secret_forms import FORMS, github
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
-from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> AgentWorkspace:
-    return AgentWorkspace(tmp_path / "workspace", RepositoryPlan("app"))
+from pytest_gittrix.testing.repos.member_workspaces import git
 
 
 def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:

@@ -22,11 +22,6 @@ from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec, checkout_all
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> AgentWorkspace:
-    return AgentWorkspace(tmp_path / "workspace", RepositoryPlan("app"))
-
-
 def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
     return [(one.action, one.branch) for one in actions]
 

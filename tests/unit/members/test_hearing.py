@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes run on Linux")
 REPEATS = [f"acp:{sys.executable}", "-I", "-S", "-c", agent_that("say(task)")]
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as made:
-        yield made
 
 
 def brain(crew: Crew, member: str = "alice") -> Life:

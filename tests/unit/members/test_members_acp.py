@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from support.acp_program import ARGV, MEMBER, SAVES
@@ -21,12 +19,6 @@ from pytest_gittrix.errors import InvalidInput, TurnBusy
 from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes run on Linux")
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as made:
-        yield made
 
 
 def turns(crew: Crew, id_: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,6 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)
 TICK = timedelta(microseconds=1)
 NOTHING = CleanupReport()
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
 
 
 def ended(crew: Crew, how: str, kind: str = "loop", **options: Any) -> Life:

@@ -25,13 +25,6 @@ from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
-
-
 # An agent that goes by itself ----------------------------------------------------------------------------------------------------
 
 

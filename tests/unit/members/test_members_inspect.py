@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces.finder.worktree import unfinished_work
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
 
 
 def app(crew: Crew, life: Life) -> RepositoryState:

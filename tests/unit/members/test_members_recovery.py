@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from support.members import Crew
@@ -19,13 +17,6 @@ from pytest_gittrix.os_level.process_tree import process, signal_process
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.faults.crash import Crash
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
-
 
 # Agents ------------------------------------------------------------------------------------------------------------------------
 

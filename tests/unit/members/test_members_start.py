@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +19,6 @@ from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew.open(tmp_path) as opened:
-        yield opened
-
 
 # What a start makes ------------------------------------------------------------------------------------------------------------
 

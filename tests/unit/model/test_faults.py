@@ -6,10 +6,9 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
 import pytest
-from support.model_client import PROTOCOLS, CutOff, ask, post, results
+from support.model_client import CutOff, ask, post, results
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.faults import (
@@ -34,17 +33,6 @@ from pytest_gittrix.model.server import ModelServer
 
 COMMAND = "echo one >> app.py && echo two >> app.py"
 STREAMS = {"anthropic": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
-
-
-@pytest.fixture
-def model() -> Iterator[ModelServer]:
-    with ModelServer() as model:
-        yield model
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 429, 500, 503, 529])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,17 +15,6 @@ ENDS = {"anthropic": "end_turn", "chat": "stop", "responses": "completed", "gemi
 ASKS = {"anthropic": "tool_use", "chat": "tool_calls", "responses": "completed", "gemini": "STOP"}
 CUTS = {"anthropic": "max_tokens", "chat": "length", "responses": "max_output_tokens", "gemini": "MAX_TOKENS"}
 LONG = "A text that is longer than one piece of a stream, with “quotes”, an emoji 🙂 and\na second line."
-
-
-@pytest.fixture
-def model() -> Iterator[ModelServer]:
-    with ModelServer() as model:
-        yield model
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,6 @@ OPENHANDS = (
 
 def offering(*tools: Tool, system: str = "", said: str = "Do it") -> Request:
     return Request("chat", "m", system, (Message("user", (Text(said),)),), tools)
-
-
-@pytest.fixture
-def model() -> Iterator[ModelServer]:
-    with ModelServer() as model:
-        yield model
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -31,12 +30,6 @@ from pytest_gittrix.orchestrator.session import Killed, is_restorable, is_termin
 from pytest_gittrix.os_level.process_tree import process
 
 pytestmark = on_linux
-
-
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
 
 
 # Kill --------------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import passed
-from support.orchestrator import Led, leading, on_linux
+from support.orchestrator import Led, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.config import CommandAgent
@@ -20,12 +19,6 @@ from pytest_gittrix.record.state.agent_activity import SqliteQuery
 from pytest_gittrix.record.state.observations import Activity
 
 pytestmark = on_linux
-
-
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
 
 
 def look(led: Led, **later: float) -> Session:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from support.orchestrator import Led, leading, on_linux
+from support.orchestrator import Led, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.flat_audit import audit_path, read_audit
@@ -15,12 +13,6 @@ from pytest_gittrix.orchestrator.session import Reported
 from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED
 
 pytestmark = on_linux
-
-
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
 
 
 def test_a_report_is_recorded_audited_and_acted_on_at_the_next_look(led: Led) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +26,6 @@ from pytest_gittrix.views import view
 
 pytestmark = on_linux
 FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
 
 
 # What comes to be --------------------------------------------------------------------------------------------------------------

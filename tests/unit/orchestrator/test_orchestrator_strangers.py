@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.orchestrator import ENVIRONMENT, Led, leading, on_linux
+from support.orchestrator import ENVIRONMENT, Led, on_linux
 
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
 from pytest_gittrix.orchestrator.agents import Agents
@@ -18,12 +18,6 @@ from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.state.observations import Activity
 
 pytestmark = on_linux
-
-
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
-    with leading(tmp_path) as led:
-        yield led
 
 
 class Teller:

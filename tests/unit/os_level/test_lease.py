@@ -24,12 +24,6 @@ from pytest_gittrix.os_level.lease import Lease, Owner
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell processes apart")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the lock file is; none yet."""
-    return tmp_path / ".lock"
-
-
 HOLDER = """
 import sys
 from pytest_gittrix.os_level.lease import Lease

@@ -39,12 +39,6 @@ def clock() -> Time:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the lock file is; none yet."""
-    return tmp_path / ".lock"
-
-
-@pytest.fixture
 def evidence(tmp_path: Path) -> Path:
     """Where evidence is to be kept; no directory yet."""
     return tmp_path / "kept" / "evidence"

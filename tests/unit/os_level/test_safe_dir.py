@@ -19,27 +19,6 @@ from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "root"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    path = tmp_path / "outside"
-    path.mkdir()
-    (path / "secret").write_bytes(b"outside")
-    return path
-
-
-@pytest.fixture
-def guarded(root: Path) -> Iterator[SafeDir]:
-    with SafeDir.open(root) as directory:
-        yield directory
-
-
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

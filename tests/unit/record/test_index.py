@@ -26,18 +26,6 @@ NOW = 1_893_456_000_000_000_000
 HOUR = 3_600_000_000_000
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A store without sessions."""
-    return Store(tmp_path / "sessions", durability="fast")
-
-
-@pytest.fixture
-def index(store: Store) -> Index:
-    """An index that keeps a file from the first session on."""
-    return Index(store, persist_from=0)
-
-
 def start(store: Store, id: str, *, ttl: int | None = HOUR, ts: int = NOW, durable: str = "/repo") -> None:
     """A session whose idle time is over ``ttl`` after ``ts``."""
     store.create(id)

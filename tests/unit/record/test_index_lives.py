@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +11,6 @@ from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
 from tests.unit.record.test_index import NOW, start
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A store without sessions."""
-    return Store(tmp_path / "sessions", durability="fast")
-
-
-@pytest.fixture
-def index(store: Store) -> Index:
-    """An index in a file."""
-    return Index(store, persist_from=0)
 
 
 def live(store: Store, id: str, *moves: str, member: str = "alice", ts: int = NOW) -> None:

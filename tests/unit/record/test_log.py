@@ -16,18 +16,6 @@ from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.eventlog.log import EventLog, scan
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the log is; no file yet."""
-    return tmp_path / "events.jsonl"
-
-
-@pytest.fixture
-def log(path: Path) -> EventLog:
-    """A log without events."""
-    return EventLog(path, STREAM, durability="fast")
-
-
 def lines_of(count: int) -> list[bytes]:
     """``count`` good lines, with their line ends."""
     return [encode(Event(seq, NOW, STREAM, "log.recovered", "system", {"dropped_bytes": seq})) + b"\n" for seq in range(count)]

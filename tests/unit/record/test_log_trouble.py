@@ -19,18 +19,6 @@ from pytest_gittrix.record.eventlog import log as log_module
 from pytest_gittrix.record.eventlog.log import EventLog
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the log is; no file yet."""
-    return tmp_path / "events.jsonl"
-
-
-@pytest.fixture
-def log(path: Path) -> EventLog:
-    """A log without events."""
-    return EventLog(path, STREAM, durability="fast")
-
-
 def python(script: str, *args: object) -> subprocess.Popen[str]:
     """A process that runs ``script``."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, args)]

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site, shell
+from support.engine import Site, shell
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput, MetadataVersionUnsupported, SessionExpired
 
 ID = "sess_V1StGXR8_Z5j"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as opened:
-        yield opened
 
 
 def record(site: Site, **changed: Any) -> dict[str, Any]:

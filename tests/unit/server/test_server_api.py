@@ -34,12 +34,6 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
         yield opened
 
 
-@pytest.fixture
-def daemon(staff: Staff) -> Iterator[DaemonClient]:
-    with serving(staff.settings) as asked:
-        yield asked
-
-
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonClient]:
     """A daemon without a session, for what changes nothing."""

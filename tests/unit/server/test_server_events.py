@@ -73,12 +73,6 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
         yield opened
 
 
-@pytest.fixture
-def daemon(staff: Staff) -> Iterator[DaemonClient]:
-    with serving(staff.settings) as asked:
-        yield asked
-
-
 def stored(daemon: DaemonClient, id_: str) -> list[tuple[int, str]]:
     """The events of a session's log."""
     lines = (Path(daemon.file.store) / id_ / "events.jsonl").read_text().splitlines()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.daemon import DaemonClient, Staff, serving, wait_until
+from support.daemon import DaemonClient, Staff, wait_until
 
 FIELDS = {
     "id",
@@ -36,12 +36,6 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
         agents = f"[projects.agents]\nstub = {json.dumps(argv)}\n"
         file.write_text(f'{file.read_text()}[[projects]]\nid = "parser"\ndurable = {json.dumps(str(opened.app.path))}\n{agents}')
         yield opened
-
-
-@pytest.fixture
-def daemon(staff: Staff) -> Iterator[DaemonClient]:
-    with serving(staff.settings) as asked:
-        yield asked
 
 
 @pytest.fixture

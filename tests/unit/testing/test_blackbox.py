@@ -15,16 +15,7 @@ import pytest
 from support.blackbox import directories_in, making
 
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
-from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.schedules.blackbox import Command, ProcessInterleaving, calls_of, explore_processes, interleave, intrude
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A directory to work in, where supervision works."""
-    if reason := supported():
-        pytest.skip(reason)
-    return tmp_path
 
 
 @contextmanager

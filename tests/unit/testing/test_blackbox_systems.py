@@ -14,25 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
 from support.blackbox import making
 from support.patience import long_enough
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
+from pytest_gittrix.testing.faults.supervisor import supervise_function
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.schedules.blackbox import Command, Explored, ProcessInterleaving, explore_processes, interleave, intrude
 from pytest_gittrix.testing.world import World
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A directory to work in, where supervision works."""
-    if reason := supported():
-        pytest.skip(reason)
-    return tmp_path
-
 
 # --- systems over git
 

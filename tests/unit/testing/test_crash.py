@@ -17,15 +17,6 @@ from pytest_gittrix.errors import Deadlock, InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.faults.crash import Crashed, crash_at
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A file with old contents."""
-    path = tmp_path / "notes.txt"
-    path.write_text(OLD)
-    return path
-
-
 # --- at a named point, in this process
 
 

@@ -35,14 +35,6 @@ from pytest_gittrix.testing.faults.faults import Errno, FileCall, Kill, ShortWri
 from pytest_gittrix.testing.faults.small_disks import SmallDisks, byte_count, run_on_small_disk, small_disk
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A file with old contents."""
-    path = tmp_path / "notes.txt"
-    path.write_text(OLD)
-    return path
-
-
 def save_atomically(path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     save_in_place(temporary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,24 +16,6 @@ from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Executable, Submodule, Symlink
-
-
-@pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
-
-
-@pytest.fixture
-def durable(tmp_path: Path, clock: FrozenClock) -> Iterator[DurableRepo]:
-    with DurableRepo(make(tmp_path), when=clock.now, home=tmp_path / "home") as repo:
-        yield repo
-
-
-@pytest.fixture
-def bare(tmp_path: Path, clock: FrozenClock) -> Iterator[DurableRepo]:
-    with DurableRepo(make(tmp_path, "bare", bare=True), when=clock.now, home=tmp_path / "home") as repo:
-        yield repo
-
 
 # Committing --------------------------------------------------------------------------------------------------------------------
 

@@ -20,26 +20,9 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/run-tests-from-a-git-h
 
 
 @pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
-
-
-@pytest.fixture
-def durable(tmp_path: Path, clock: FrozenClock) -> Iterator[DurableRepo]:
-    with DurableRepo(make(tmp_path), when=clock.now, home=tmp_path / "home") as repo:
-        yield repo
-
-
-@pytest.fixture
 def rival(durable: DurableRepo, tmp_path: Path, clock: FrozenClock) -> Iterator[Rival]:
     with Rival(durable.path, when=clock.now, home=tmp_path / "home") as other:
         yield other
-
-
-@pytest.fixture
-def bare(tmp_path: Path, clock: FrozenClock) -> Iterator[DurableRepo]:
-    with DurableRepo(make(tmp_path, "bare", bare=True), when=clock.now, home=tmp_path / "home") as repo:
-        yield repo
 
 
 # Looking -----------------------------------------------------------------------------------------------------------------------

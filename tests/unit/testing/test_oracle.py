@@ -21,12 +21,6 @@ POINTER = "1234567890" * 4
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World.open(tmp_path / "world", files=FILES) as opened:
-        yield opened
-
-
-@pytest.fixture
 def judge(world: World) -> Iterator[Judge]:
     with Judge(world.durable.path) as opened:
         yield opened

@@ -32,16 +32,7 @@ from pytest_gittrix.testing.faults.supervisor import (
     TornKill,
     supervise,
     supervise_function,
-    supported,
 )
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A directory to work in, where supervision works."""
-    if reason := supported():
-        pytest.skip(reason)
-    return tmp_path
 
 
 @pytest.fixture

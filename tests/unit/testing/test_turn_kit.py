@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.engine.agents.turns import RUNS
 from pytest_gittrix.engine.user_session import UserSession
@@ -18,22 +18,11 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
 
+FILES = {"app.py": "v1\n"}
+
 LONG = 60.0
 
 everywhere = pytest.mark.parametrize("runs", RUNS)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(site: Site) -> UserSession:
-    """One that was just started."""
-    return site.start()
 
 
 @pytest.fixture

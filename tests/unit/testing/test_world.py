@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -24,12 +23,6 @@ from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
 
 FILES = {"app.py": "one\n", "run.sh": Executable("#!/bin/sh\n")}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World.open(tmp_path / "world", files=FILES) as opened:
-        yield opened
 
 
 def test_a_world_holds_a_small_project_unless_told_otherwise(tmp_path: Path) -> None:

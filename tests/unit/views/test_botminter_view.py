@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 from support.life import ID, WAYS, Lived, at
 
 from pytest_gittrix.errors import SessionNotFound
@@ -18,17 +17,12 @@ from pytest_gittrix.record.state.lifecycle import STATES
 from pytest_gittrix.views import gastown, gittrix, orchestrator, pixir, state_in, view
 from pytest_gittrix.views.botminter import FINALIZATION, LEGAL, LEGAL_AS_CODE, history, history_row, record
 
+FILES = {"app.py": "v1\n"}
+
 FIELDS = [
     *("session_id", "member_name", "session_type", "current_state", "created_at", "state_transitioned_at"),
     *("agent_pid", "workspace_path", "finalization_result", "finalization_agent_pid"),
 ]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
 
 
 def saved(status: str = "CompletedDegraded", ending: str = "completed") -> Lived:

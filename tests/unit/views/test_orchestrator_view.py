@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 from support.orchestrator import Watched, at, does
 
 from pytest_gittrix.record.state.fold import fold
@@ -26,17 +23,12 @@ from pytest_gittrix.views.orchestrator import (
 )
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, LEGAL, STATUSES
 
+FILES = {"app.py": "v1\n"}
+
 FIELDS = [
     *("id", "projectId", "status", "activity", "branch", "issueId", "pr", "workspacePath", "runtimeHandle", "agentInfo"),
     *("createdAt", "lastActivityAt", "metadata"),
 ]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
 
 
 # The record --------------------------------------------------------------------------------------------------------------------

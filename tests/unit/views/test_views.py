@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.views import VIEWS, botminter, gastown, orchestrator, pixir, state_in, view
 from pytest_gittrix.views import gittrix as gittrix_view
+
+FILES = {"app.py": "v1\n"}
 
 LEGAL = {
     "gittrix": gittrix_view.LEGAL,
@@ -21,13 +21,6 @@ LEGAL = {
     "orchestrator": orchestrator.LEGAL,
     "botminter": botminter.LEGAL,
 }
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A repository and an engine."""
-    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import SUBMODULE, SYMLINK, Content, Site, open_site
+from support.engine import SUBMODULE, SYMLINK, Content, Site
 
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import PathIsDirectory, PathNotFound, WriteRejected
@@ -20,12 +19,6 @@ FILES: dict[str, Content] = {
     "ln": (SYMLINK, "a"),
     "sub": (SUBMODULE, "1" * 40),
 }
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 @pytest.fixture(params=["lazy", "clone"])

@@ -10,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -122,12 +121,6 @@ KINDS = ("write", "write", "append", "touch", "remove", "remove", "again", "move
 def _overlays(tmp_path: Path) -> None:
     if why := missing_layers(str(tmp_path)):
         pytest.skip(why)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path, FILES) as opened:
-        yield opened
 
 
 @pytest.fixture

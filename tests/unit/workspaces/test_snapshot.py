@@ -38,12 +38,6 @@ def durable(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
     return GitRepo.make(tmp_path_factory.mktemp("snapshot") / "durable", FILES)
 
 
-@pytest.fixture
-def workspace(durable: GitRepo, tmp_path: Path) -> Workspace:
-    """A clone of it."""
-    return make_workspace(durable, tmp_path)
-
-
 def expected(changes: Mapping[str, Content]) -> Found:
     """Changes as ``found`` gives them."""
     return {path: None if content is None else moded(content) for path, content in sorted(changes.items())}

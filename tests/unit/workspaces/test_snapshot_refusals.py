@@ -25,12 +25,6 @@ def durable(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
     return GitRepo.make(tmp_path_factory.mktemp("refusals") / "durable", {"app.py": "value = 1\n", "src/util.py": "x = 1\n"})
 
 
-@pytest.fixture
-def workspace(durable: GitRepo, tmp_path: Path) -> Workspace:
-    """A clone of it."""
-    return make_workspace(durable, tmp_path)
-
-
 @pytest.mark.parametrize("name", [".GIT/config", "git~1", ".git /x", ".g\u200cit/config", "sub/.Git"])
 def test_names_that_could_be_a_git_directory_are_refused_with_the_reason(workspace: Workspace, name: str) -> None:
     put(Path(workspace.path), {name: "hostile\n"})

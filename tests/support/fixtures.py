@@ -1,0 +1,58 @@
+"""Fixtures that tests of several folders share; a folder's own are in its ``conftest.py``. What one needs is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.cli import Cli
+    from support.engine import Site
+    from support.members import Crew
+    from support.orchestrator import Led
+
+    from pytest_gittrix.engine.user_session import UserSession
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """A repository and an engine. The repository holds the ``FILES`` of the test's module, or those of ``support.engine``."""
+    from support import engine
+
+    with engine.open_site(tmp_path, getattr(request.module, "FILES", engine.FILES)) as site:
+        yield site
+
+
+@pytest.fixture
+def session(site: Site) -> UserSession:
+    """A session of the site that was just started."""
+    return site.start()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    """A terminal in a repository."""
+    from support.cli import Cli
+
+    return Cli(tmp_path, monkeypatch, capsysbinary)
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    """A team with its repositories, and an engine with members."""
+    from support.members import Crew
+
+    with Crew.open(tmp_path) as crew:
+        yield crew
+
+
+@pytest.fixture(name="led")
+def led_fixture(tmp_path: Path) -> Iterator[Led]:
+    """An orchestrator at work."""
+    from support.orchestrator import leading
+
+    with leading(tmp_path) as led:
+        yield led

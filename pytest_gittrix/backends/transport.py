@@ -11,16 +11,15 @@ from __future__ import annotations
 import base64
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from pytest_gittrix.errors import AdapterUnavailable, Advice, AuthFailed, GittrixError, InvalidInput
 from pytest_gittrix.git.environment import git_binary, git_version, hermetic_env
+from pytest_gittrix.os_level.process_tree import end_tree
 
 Outcome = Literal["landed", "rejected", "refused", "unknown"]
 """How a push ended: the branch moved; the remote rejected the update; the push failed before it reached the branch; not known."""
@@ -238,8 +237,7 @@ class Transport:
                 stdout, stderr = process.communicate(timeout=self.timeout)
             except BaseException as error:
                 # Its helpers are killed too: a push must not land after the engine has stopped waiting for it.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                end_tree(process.pid)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 return GitResult(None, "", f"it did not answer within {self.timeout:g} s")

@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 
 from pytest_gittrix.os_level import linux
-from pytest_gittrix.os_level.proc import end_descendants
+from pytest_gittrix.os_level.process_tree import end_descendants
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # the other one makes an enumeration of every number, at every call
 
-COMMAND = (
-    "import sys; package = type(sys)('pytest_gittrix'); package.__path__ = [sys.argv[1]]; sys.modules['pytest_gittrix'] = package; "
-    "from pytest_gittrix.confine.launcher import main; main()"
-)
-"""The program of a Python that is a launcher. What the package itself loads would double what a launch costs, and is passed over."""
+COMMAND = """import sys
+for name, path in ('pytest_gittrix', sys.argv[1]), ('pytest_gittrix.confine', sys.argv[1] + '/confine'):
+    sys.modules[name] = type(sys)(name)
+    sys.modules[name].__path__ = [path]
+from pytest_gittrix.confine.launcher import main
+main()
+"""
+"""The program of a Python that is a launcher. What the packages themselves load would double what a launch costs, and is passed over."""
 MOST_DESCRIPTORS = 4096
 """Open files that a process of a program with limits may have."""
 NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125

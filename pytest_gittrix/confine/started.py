@@ -15,13 +15,13 @@ import subprocess
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.proc import children
-from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, signal_process
+from pytest_gittrix.os_level.process_tree import MARK, ProcessTree, process, signal_process
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """The signals that can be sent to a program at every level; killing it is something else."""
@@ -68,19 +68,6 @@ class Started(Protocol):
     def status(self) -> int:
         """Its status, or the negative number of the signal that ended it; asked once, when nothing is left of it."""
         ...
-
-
-def end_tree_of(leader: Owner | None, mark: str | None = None, *, grace: float = 0) -> None:
-    """Kill a process that leads a session, with everything that can be found of it.
-
-    Args:
-        leader: the process; one that is gone is nobody.
-        mark: what all of it has in its environment.
-        grace: real seconds that it has from a SIGTERM; 0 kills at once.
-    """
-    tree = AgentTree(leader, mark=mark)
-    if tree.look():
-        tree.end(grace=grace, poll=POLL)
 
 
 def set_size(terminal: int, rows: int, columns: int) -> None:
@@ -188,7 +175,7 @@ class Spawned:
         os.close(self.news)
         if self._mark is not None or not ended:
             seen = process(self._process.pid)
-            end_tree_of(None if seen is None else replace(Owner.current(), pid=seen.pid, start_time=seen.start_time), self._mark)
+            ProcessTree(None if seen is None else Owner.here(*seen.identity), mark=self._mark).end()
 
     def status(self) -> int:
         """Its status, as ``Popen`` tells it."""

@@ -21,7 +21,8 @@ from contextlib import suppress
 from pytest_gittrix.confine.launcher import COMMAND as LAUNCHER
 from pytest_gittrix.confine.launcher import PASSED_ON, Launcher
 from pytest_gittrix.os_level import linux
-from pytest_gittrix.os_level.proc import children, end_below, end_descendants, open_descriptors, start_time
+from pytest_gittrix.os_level.proc import children, open_descriptors, start_time
+from pytest_gittrix.os_level.process_tree import end_below, end_descendants
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:

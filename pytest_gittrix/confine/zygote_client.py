@@ -18,17 +18,17 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine import zygote as zygote
-from pytest_gittrix.confine.started import Streams, end_tree_of, opened
+from pytest_gittrix.confine.started import Streams, opened
 from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.proc import HELPERS
-from pytest_gittrix.os_level.process_tree import Process, process, signal_process
+from pytest_gittrix.os_level.process_tree import Process, ProcessTree, process, signal_process
 
 _WAIT: Final = 60.0
 _FAREWELL: Final = 2.0
@@ -206,14 +206,12 @@ class ZygoteProgram:
 
     def signal(self, number: int) -> None:
         """Send it a signal by its attendant, who passes it on."""
-        seen = process(self._attendant[0])
-        if seen is not None and seen.start_time == self._attendant[1]:
-            signal_process(seen, number)
+        signal_process(Owner.here(*self._attendant), number)
 
     def leave(self, *, ended: bool) -> None:
         """Kill what there is of it, if its attendant has not seen to that."""
         if not ended:
-            end_tree_of(replace(Owner.current(), pid=self._attendant[0], start_time=self._attendant[1]))
+            ProcessTree(Owner.here(*self._attendant)).end()
             self._hang_up()
         self._line.close()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.os_level.process_tree import end_tree
 
 JSON_KINDS: Final[Mapping[type, str]] = {str: "text", int: "number", list: "array", dict: "object"}
 _SHOWN: Final = 2000
@@ -201,8 +201,7 @@ def _run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: byt
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_tree(process.pid)
     process.wait()
 
 

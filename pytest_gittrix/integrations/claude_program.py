@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from pytest_gittrix.confine.command import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import HOME, Place
 from pytest_gittrix.confine.network import PLACEHOLDER, Reachable
-from pytest_gittrix.confine.started import end_tree_of
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.os_level.safe_dir import SafeDir
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class StartedPrograms:
         """End those that run, with everything that they started."""
         for file in sorted((self._directory / _STARTED).iterdir()):
             pid, start_time = map(int, file.name.split("-"))
-            end_tree_of(replace(Owner.current(), pid=pid, start_time=start_time), grace=grace)
+            ProcessTree(Owner.here(pid, start_time)).end(grace=grace)
         self._attendance.close()
 
     def _watch(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,7 +183,7 @@ class MemberRecord:
         found = AgentProcess(self.directory / AGENT)
         if found.owner is not None and (found.owner.pid, found.owner.start_time) == known:
             return found
-        return AgentProcess(self.directory / AGENT, replace(Owner.current(), pid=life.agent.pid, start_time=life.agent.start_time))
+        return AgentProcess(self.directory / AGENT, Owner.here(life.agent.pid, life.agent.start_time))
 
 
 class LockedSession:

@@ -121,7 +121,7 @@ class Agents:
         runtime = observed.observations.runtime
         if (directory / RECORD).exists() or runtime.pid is None or runtime.start_time is None:
             return AgentProcess(directory)
-        return AgentProcess(directory, replace(Owner.current(), pid=runtime.pid, start_time=runtime.start_time))
+        return AgentProcess(directory, Owner.here(runtime.pid, runtime.start_time))
 
     def observe(self, observed: ObservedSession) -> Runtime:
         """The present state of the process of a session's agent."""

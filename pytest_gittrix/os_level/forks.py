@@ -20,7 +20,7 @@ from typing import IO, NoReturn
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.proc import end_tree
+from pytest_gittrix.os_level.process_tree import end_tree
 
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01  # seconds
 

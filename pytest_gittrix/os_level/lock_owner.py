@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -58,6 +58,11 @@ class Owner:
     def current(cls) -> Owner:
         """This process."""
         return owner_of(os.getpid())
+
+    @classmethod
+    def here(cls, pid: int, start_time: int | None) -> Owner:
+        """A process of this machine and namespace, by its number and its start."""
+        return replace(cls.current(), pid=pid, start_time=start_time)
 
     def alive(self) -> bool | None:
         """Whether that process still runs; None when that cannot be known from here (another machine or container)."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import timedelta
+    from typing import Final
 
 _CLOCK_REALTIME_COARSE: Final = 5  # of linux/time.h; Python does not name it
 _MOST_LAG_NS: Final = 100_000_000

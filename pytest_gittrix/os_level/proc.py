@@ -1,22 +1,14 @@
-"""Processes as ``/proc`` shows them, and ending one with everything it started, whatever that does to stay alive.
-
-On Linux the whole tree is stopped first and killed then, so that nothing slips away between two looks; elsewhere its process group is
-killed. The module loads as little as it can, since small programs of the package use it, too.
-"""
+"""Processes as ``/proc`` shows them. The module loads as little as it can, since small programs of the package use it, too."""
 
 from __future__ import annotations
 
 import os
 import stat
-import sys
 from contextlib import suppress
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterable, Iterator, Mapping
-else:
-    import _signal as signal  # the other one makes an enumeration of every number
 
 STATE, PARENT, GROUP, SESSION, THREADS, START_TIME, RESIDENT, EXIT_STATUS = 0, 1, 2, 3, 17, 19, 21, 49
 OWN_TICKS, CHILDREN_TICKS = slice(11, 13), slice(13, 15)
@@ -301,58 +293,6 @@ def _has_open(pid: int, socket: str) -> bool:
                 if os.readlink(descriptor.path) == socket:
                     return True
     return False
-
-
-def lead() -> None:
-    """Make this process the leader of a group of its own, and (on Linux) the parent of every orphan among its descendants."""
-    os.setsid()
-    if sys.platform == "linux":
-        from pytest_gittrix.os_level.linux import adopt_orphans
-
-        adopt_orphans()
-
-
-def end_tree(root: int) -> None:
-    """Kill a process that leads its group (perhaps this one), and all that descend from it. One that is gone already is no error.
-
-    The process itself is the caller's to wait for.
-    """
-    end_below(root)
-    # Its group outlives a leader that died by itself.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
-
-
-def end_below(root: int, *, spare: frozenset[int] = frozenset()) -> None:
-    """Kill a process with all that descend from it, but for those to spare and for the one that calls this."""
-    stopped: set[int] = set()
-    spared = spare | {os.getpid()}  # a process that stops itself kills nothing any more
-    while fresh := _tree(root) - stopped - spared:
-        for pid in fresh:
-            _signal(pid, signal.SIGSTOP)
-        stopped |= fresh
-    for pid in stopped:
-        _signal(pid, signal.SIGKILL)
-
-
-def end_descendants() -> None:
-    """Kill all that descend from this process, which must adopt orphans, and wait for them."""
-    with suppress(ChildProcessError):
-        while True:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-            end_below(os.getpid())
-            os.waitpid(-1, 0)
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def _tree(root: int) -> set[int]:
-    parents = _parents()
-    return with_descendants({root} & (parents.keys() or {root}), parents)
 
 
 def _parents() -> dict[int, int]:

@@ -1,18 +1,17 @@
-"""All processes of an agent, found whatever they did to get away, and signalled only while they are still the same ones.
+"""Ends processes with everything that they started, whatever those did to get away, and signals only those that are still the same.
 
-Four things show that a process is an agent's: it descends from it or from its keeper (who adopts orphans), it is in its session or
-group, it carries its mark in its environment, or it was found before. Needs Linux's ``/proc``.
+``end_tree`` kills what descends from one process. A ``ProcessTree`` also finds what left its parents: processes that descend from its
+keeper (who adopts orphans), are in the session or group of its leader, carry its mark in their environment, or were found before. All of a
+tree is stopped before any of it is killed, so that nothing slips away between two looks. Needs Linux's ``/proc``; elsewhere ``end_tree``
+kills a process group. The module loads as little as it can, since small programs of the package use it, too.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterable, Iterator
+import sys
 from contextlib import suppress
-from typing import Final, NamedTuple
 
-from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.proc import (
     EXIT_STATUS,
@@ -27,6 +26,16 @@ from pytest_gittrix.os_level.proc import (
     with_descendants,
 )
 
+TYPE_CHECKING = False  # the module of that name is dear to load
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from typing import Final
+
+    from pytest_gittrix.os_level.lock_owner import Owner
+else:
+    import _signal as signal  # the other one makes an enumeration of every number
+
 MARK: Final = "GITTRIX_AGENT_MARK"
 """The variable that every process of an agent inherits; its value is the agent's own."""
 POLL: Final = 0.5
@@ -40,7 +49,7 @@ _DEAD: Final = ("Z", "X")
 _STOPPED: Final = ("T", "t")
 
 
-class Process(NamedTuple):
+class Process:
     """One line of the process table.
 
     Attributes:
@@ -53,13 +62,21 @@ class Process(NamedTuple):
         status: how it ended, as ``waitpid`` tells it; only of a dead one, and None where the system does not say.
     """
 
-    pid: int
-    start_time: int
-    parent: int
-    group: int
-    session: int
-    state: str
-    status: int | None = None
+    __slots__ = ("group", "parent", "pid", "session", "start_time", "state", "status")
+
+    def __init__(self, pid: int, start_time: int, parent: int, group: int, session: int, state: str, status: int | None = None) -> None:
+        self.pid = pid
+        self.start_time = start_time
+        self.parent = parent
+        self.group = group
+        self.session = session
+        self.state = state
+        self.status = status
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells it from every other process of this boot."""
+        return self.pid, self.start_time
 
     @property
     def alive(self) -> bool:
@@ -68,7 +85,7 @@ class Process(NamedTuple):
 
     def is_(self, owner: Owner | None) -> bool:
         """Whether it is the process that an owner names."""
-        return owner is not None and (owner.pid, owner.start_time) == (self.pid, self.start_time)
+        return owner is not None and (owner.pid, owner.start_time) == self.identity
 
 
 def process(pid: int) -> Process | None:
@@ -123,7 +140,7 @@ def marks_above(pid: int, variable: str = MARK) -> Iterator[str]:
             return
 
 
-def signal_process(which: Process, number: int) -> bool:
+def signal_process(which: Process | Owner, number: int) -> bool:
     """Send a signal to a process if it is still the same one; whether it was sent.
 
     Where the system has pidfds, nobody else can get the signal, however fast numbers are used again.
@@ -147,7 +164,7 @@ def signal_process(which: Process, number: int) -> bool:
     return True
 
 
-class EndedTree(NamedTuple):
+class EndedTree:
     """What was done to end processes.
 
     Attributes:
@@ -156,23 +173,22 @@ class EndedTree(NamedTuple):
         left: pids that run all the same: they belong to another user, or hang in the kernel.
     """
 
-    asked: tuple[int, ...] = ()
-    killed: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
+    def __init__(self, asked: Iterable[int], killed: Iterable[int], left: Iterable[int]) -> None:
+        self.asked, self.killed, self.left = tuple(asked), tuple(killed), tuple(left)
 
 
-class AgentTree:
-    """The processes of one agent.
+class ProcessTree:
+    """The processes of an agent, or of another program.
 
     Args:
-        agent: the first of them; None to go by the mark alone.
+        leader: the first of them, which leads a session; None to go by the mark alone.
         keeper: who waits for it and adopts orphans; not one of them itself.
         mark: what they carry in their environment.
         variable: under which name.
     """
 
-    def __init__(self, agent: Owner | None, keeper: Owner | None = None, mark: str | None = None, *, variable: str = MARK) -> None:
-        self._agent = agent
+    def __init__(self, leader: Owner | None = None, keeper: Owner | None = None, mark: str | None = None, *, variable: str = MARK) -> None:
+        self._leader = leader
         self._keeper = keeper
         self._mark = mark
         self._variable = variable
@@ -185,11 +201,12 @@ class AgentTree:
     def _ours(self) -> list[Process]:
         """Those that live, and those that are dead but not waited for."""
         now = table()
-        found = {pid for pid, one in now.items() if self._known.get(pid) == one.start_time or one.is_(self._agent) or one.is_(self._keeper)}
-        if self._agent is not None and self._agent.pid in found:
+        found = {
+            pid for pid, one in now.items() if self._known.get(pid) == one.start_time or one.is_(self._leader) or one.is_(self._keeper)
+        }
+        if self._leader is not None and self._leader.pid in found:
             # As long as the leader's number is the leader's, a session of that number is no other one.
-            leader = self._agent.pid
-            found |= {pid for pid, one in now.items() if leader in (one.session, one.group)}
+            found |= {pid for pid, one in now.items() if self._leader.pid in (one.session, one.group)}
         if self._mark is not None:
             found |= marked(now, self._mark, self._variable)
         parents = {pid: one.parent for pid, one in now.items()}
@@ -197,8 +214,8 @@ class AgentTree:
         self._known = {one.pid: one.start_time for one in ours}
         return ours
 
-    def end(self, *, grace: float, poll: float) -> EndedTree:
-        """Have all of them end: the agent is asked first, then what it left behind; what does not end in time is killed.
+    def end(self, *, grace: float = 0, poll: float = POLL) -> EndedTree:
+        """Have all of them end: the leader is asked first, then what it left behind; what does not end in time is killed.
 
         Args:
             grace: real seconds from the first SIGTERM to SIGKILL; 0 asks nobody.
@@ -208,13 +225,13 @@ class AgentTree:
         # Who forks faster than anybody can look may not be seen; but a keeper does not end as long as there is somebody.
         killed = self._kill() if self.look() or not self._keeper_ends() else []
         left = [one.pid for one in self._wait_gone(KILL_WAIT)] if killed else [one.pid for one in self.look()]
-        return EndedTree(tuple(asked), tuple(killed), tuple(left))
+        return EndedTree(asked, killed, left)
 
     def _ask(self, grace: float, poll: float) -> list[int]:
         asked: dict[int, int] = {}
         deadline, nap = real_seconds() + grace, _FIRST_NAP
         while left := self.look():
-            first = [one for one in left if one.is_(self._agent)]
+            first = [one for one in left if one.is_(self._leader)]
             for one in first or left:
                 if asked.get(one.pid) != one.start_time:
                     asked[one.pid] = one.start_time
@@ -228,20 +245,15 @@ class AgentTree:
         return [*asked]
 
     def _kill(self) -> list[int]:
-        """Stop them all first, so that none slips away between two looks; then kill them."""
         # A stopped keeper waits for nobody, so that even those that die and fork all the time can be seen, and keep their numbers.
         self._stop_keeper()
-        stopped: dict[tuple[int, int], Process] = {}
-        before: list[Process] | None = None
-        deadline = real_seconds() + KILL_WAIT
-        while (ours := self._ours()) != before and real_seconds() < deadline:
-            before = ours
+
+        def look() -> list[Process]:
+            ours = self._ours()
             self._stop_groups(ours)
-            for one in ours:
-                if one.alive and (one.pid, one.start_time) not in stopped:
-                    stopped[one.pid, one.start_time] = one
-                    signal_process(one, signal.SIGSTOP)
-        killed = [one.pid for one in stopped.values() if signal_process(one, signal.SIGKILL)]
+            return ours
+
+        killed = _stop_and_kill(look)
         if (keeper := self._living_keeper()) is not None:
             signal_process(keeper, signal.SIGCONT)
         return killed
@@ -278,3 +290,62 @@ class AgentTree:
             pause(nap)
             nap = min(nap * 2, 0.05)
         return left
+
+
+def _stop_and_kill(look: Callable[[], list[Process]]) -> list[int]:
+    """Stop all that is found, until two looks find the same; then kill it, and return the pids of what was killed."""
+    stopped: dict[tuple[int, int], Process] = {}
+    before: list[tuple[int, int, str]] | None = None
+    deadline = real_seconds() + KILL_WAIT
+    while real_seconds() < deadline:
+        ours = look()
+        now = [(*one.identity, one.state) for one in ours]
+        if now == before:
+            break
+        before = now
+        for one in ours:
+            if one.alive and one.identity not in stopped:
+                stopped[one.identity] = one
+                signal_process(one, signal.SIGSTOP)
+    return [one.pid for one in stopped.values() if signal_process(one, signal.SIGKILL)]
+
+
+def lead() -> None:
+    """Make this process the leader of a group of its own, and (on Linux) the parent of every orphan among its descendants."""
+    os.setsid()
+    if sys.platform == "linux":
+        from pytest_gittrix.os_level.linux import adopt_orphans
+
+        adopt_orphans()
+
+
+def end_tree(root: int) -> None:
+    """Kill a process that leads its group (perhaps this one), and all that descend from it. One that is gone already is no error.
+
+    The process itself is the caller's to wait for.
+    """
+    end_below(root)
+    # Its group outlives a leader that died by itself.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def end_below(root: int, *, spare: Collection[int] = ()) -> None:
+    """Kill a process with all that descend from it, but for those to spare and for the one that calls this."""
+
+    def look() -> list[Process]:
+        now = table()
+        below = with_descendants({root} & now.keys(), {pid: one.parent for pid, one in now.items()})
+        return [now[pid] for pid in sorted(below.difference(spare, {os.getpid()}))]  # a process that stops itself kills nothing any more
+
+    _stop_and_kill(look)
+
+
+def end_descendants() -> None:
+    """Kill all that descend from this process, which must adopt orphans, and wait for them."""
+    with suppress(ChildProcessError):
+        while True:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            end_below(os.getpid())
+            os.waitpid(-1, 0)

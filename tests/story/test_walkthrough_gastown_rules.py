@@ -183,7 +183,7 @@ class TestRule03And04:
 
     def test_rule_03_a_process_that_is_gone_is_found_dead_whatever_is_written(self) -> None:
         process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-        owner = replace(Owner.current(), pid=process.pid, start_time=start_time(process.pid))
+        owner = Owner.here(process.pid, start_time(process.pid))
         assert owner.alive()
         process.communicate(b"", timeout=LONG)
         assert owner.alive() is False

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import select
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.process_tree import ProcessTree, end_tree
 from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal
 
@@ -91,8 +90,7 @@ def run_line(line: str, where: Path, environment: Mapping[str, str], *, stdin: s
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_tree(process.pid)
     process.wait()
 
 
@@ -123,7 +121,7 @@ def run_script(script: str, place: Path, environment: Mapping[str, str], *, limi
     try:
         return run_line(script, place, {**environment, "TMPDIR": str(place)}, limit=limit)
     finally:
-        AgentTree(None, mark=environment[MARK], variable=MARK).end(grace=0, poll=0.01)
+        ProcessTree(mark=environment[MARK], variable=MARK).end()
 
 
 def shows_again(script: str, journal: Journal) -> bool | None:

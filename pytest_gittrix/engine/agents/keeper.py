@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.os_level.proc import lead, start_time
+from pytest_gittrix.os_level.proc import start_time
+from pytest_gittrix.os_level.process_tree import lead
 
 RECORD: Final = "agent.json"
 OUTPUT: Final = "output"

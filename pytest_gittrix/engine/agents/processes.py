@@ -22,7 +22,7 @@ from pytest_gittrix.os_level.file_lock import try_lock
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
-from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, process, signal_process
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, ProcessTree, process, signal_process
 
 AgentState = Literal["alive", "exited", "missing", "probe_failed"]
 
@@ -179,7 +179,7 @@ class AgentProcess:
             )
         if self.owner is None or self.owner.boot_id != Owner.current().boot_id:
             return Stopped(before)
-        ended = AgentTree(self.owner, self._keeper, self._mark).end(grace=grace, poll=poll)
+        ended = ProcessTree(self.owner, self._keeper, self._mark).end(grace=grace, poll=poll)
         if not ended.left:
             self._await_keeper()
         return Stopped(self.observe(), ended.asked, ended.killed, ended.left)

@@ -12,7 +12,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process
+from pytest_gittrix.os_level.process_tree import MARK, ProcessTree, process
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
@@ -138,9 +137,8 @@ class _Starting:
                 raise
 
     def _record(self, report: Mapping[str, Any]) -> AgentProcess:
-        here = Owner.current()
-        owner = replace(here, pid=report["pid"], start_time=report["start_time"])
-        keeper = replace(here, pid=report["keeper"], start_time=report["keeper_start_time"])
+        owner = Owner.here(report["pid"], report["start_time"])
+        keeper = Owner.here(report["keeper"], report["keeper_start_time"])
         record = {"version": 1, "owner": owner.to_json(), "keeper": keeper.to_json(), "mark": self.mark}
         try:
             write_file(str(self.directory / RECORD), json.dumps(record, indent=2).encode() + b"\n", sync=True)
@@ -176,7 +174,7 @@ class _Starting:
             pass
         if agent is not None:
             agent.stop(grace=0)
-        AgentTree(None, mark=self.mark).end(grace=0, poll=POLL)
+        ProcessTree(mark=self.mark).end()
 
     def _check_executed(self, report: Mapping[str, Any]) -> None:
         if "failed" not in report:

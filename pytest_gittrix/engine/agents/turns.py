@@ -31,7 +31,7 @@ from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.git.environment import local_variables
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.os_level.proc import end_tree, lead
+from pytest_gittrix.os_level.process_tree import end_tree, lead
 from pytest_gittrix.record.eventlog.events import Event, live_event
 from pytest_gittrix.record.eventlog.log import report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import ROLE

@@ -33,7 +33,7 @@ from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, JobResult, Setting, execute, record_failure, remove_work_dirs
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
-from pytest_gittrix.os_level.process_tree import KILL_WAIT, process, signal_process
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, signal_process
 
 _NAP = 0.005
 _AHEAD = 2
@@ -421,9 +421,7 @@ class _Dispatch:
     def _end_workers(self, setting: Setting) -> None:
         ours = [owner for owner, run in owners(setting.scratch).values() if run == str(setting.store) and owner.pid != os.getpid()]
         for owner in ours:
-            found = process(owner.pid)
-            if found is not None and found.is_(owner):
-                signal_process(found, signal.SIGKILL)
+            signal_process(owner, signal.SIGKILL)
         deadline = real_seconds() + KILL_WAIT
         while any(owner.alive() for owner in ours) and real_seconds() < deadline:
             pause(_NAP)

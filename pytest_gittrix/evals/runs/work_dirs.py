@@ -25,7 +25,7 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.environment import HOME, HOME_OWNER
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.workspaces.workspace import Trash
 
 MARK: Final = "GITTRIX_EVAL_MARK"
@@ -187,7 +187,7 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
             with suppress(OSError):
                 os.rename(root / name, dead)
                 points.reached("eval:lease-dead")
-                gone = AgentTree(None, mark=name.removeprefix(_NEW), variable=MARK).end(grace=0, poll=0.01)
+                gone = ProcessTree(mark=name.removeprefix(_NEW), variable=MARK).end()
                 ended += [*gone.killed, *gone.left]
                 _remove(dead)
                 removed.append(name)

@@ -30,7 +30,7 @@ from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expect
 from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, check_machine, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.testing.repos.templates import Templates
 
 _REASON: Final = 300
@@ -275,5 +275,5 @@ def _end_with_parent() -> None:
     connection.wait([parent.sentinel])
     _orphaned.set()
     for state in [*_worker_states.values()]:
-        AgentTree(None, mark=state.work_dir.mark, variable=MARK).end(grace=0, poll=0.01)
+        ProcessTree(mark=state.work_dir.mark, variable=MARK).end()
     os._exit(1)

@@ -16,7 +16,7 @@ from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import without_local_variables
-from pytest_gittrix.os_level.proc import end_tree
+from pytest_gittrix.os_level.process_tree import end_tree
 from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.faults.fault_sweep import CheckFailed, Progress, Report, kind_of, require_kind, sweep_and_check
 from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun

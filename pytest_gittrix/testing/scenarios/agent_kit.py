@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -26,7 +26,7 @@ from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
-from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.testing.scenarios import agent_program
 from pytest_gittrix.testing.scenarios.agent_program import MARK
 from pytest_gittrix.testing.scenarios.rendezvous import Rendezvous, ScriptKit
@@ -166,10 +166,10 @@ class AgentKit(ScriptKit):
         for agent in self._agents:
             agent.stop(grace=0)
         for _ in range(_ROUNDS):  # a process that was about to begin is found in the next round
-            AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=_NAP)
+            ProcessTree(mark=self._mark, variable=MARK).end()
             for one in self.processes():
                 if one.alive:
-                    AgentTree(one.owner).end(grace=0, poll=_NAP)
+                    ProcessTree(one.owner).end()
             if not self.alive():
                 break
         self._closed = True
@@ -184,7 +184,7 @@ class AgentKit(ScriptKit):
     def _receive(self, message: Mapping[str, Any]) -> None:
         match message:
             case {"begun": name, "pid": pid, "start_time": start_time}:
-                self._processes.append(ScriptedProcess(name, replace(Owner.current(), pid=pid, start_time=start_time)))
+                self._processes.append(ScriptedProcess(name, Owner.here(pid, start_time)))
             case {"heard": line}:
                 self._lines_read.append(line)
             case {"asked": name}:

@@ -24,7 +24,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lease import Owner
 from pytest_gittrix.os_level.lock_owner import owner_of
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.proc import end_tree
+from pytest_gittrix.os_level.process_tree import end_tree
 from pytest_gittrix.testing.scenarios.rendezvous import STAY, Rendezvous, ScriptKit
 
 _SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end

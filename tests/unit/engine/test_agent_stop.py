@@ -22,7 +22,7 @@ from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import AgentTree, Process, marked, process, signal_process, table
+from pytest_gittrix.os_level.process_tree import Process, ProcessTree, marked, process, signal_process, table
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 
 pytestmark = on_linux
@@ -268,8 +268,7 @@ def test_processes_that_come_and_go_all_end(tmp_path: Path, command: list[str]) 
 
 
 def test_a_process_that_got_its_number_is_left_alone(tmp_path: Path, bystander: Process) -> None:
-    here = Owner.current()
-    former = replace(here, pid=bystander.pid, start_time=bystander.start_time - 1)
+    former = Owner.here(bystander.pid, bystander.start_time - 1)
     directory = tmp_path / "agent"
     directory.mkdir()
     record = {"owner": former.to_json(), "keeper": replace(former, start_time=bystander.start_time - 2).to_json(), "mark": "0" * 16}
@@ -277,15 +276,15 @@ def test_a_process_that_got_its_number_is_left_alone(tmp_path: Path, bystander: 
 
     assert AgentProcess(directory).stop(grace=0).idle
     assert untouched(bystander)
-    assert not signal_process(bystander._replace(start_time=bystander.start_time - 1), signal.SIGKILL)
+    assert not signal_process(former, signal.SIGKILL)
 
 
 def test_a_session_of_a_number_used_again_is_left_alone(bystander: Process) -> None:
     """The bystander leads a session of its own number, which an agent that is dead had before."""
-    former = replace(Owner.current(), pid=bystander.pid, start_time=bystander.start_time - 1)
+    former = Owner.here(bystander.pid, bystander.start_time - 1)
 
-    assert AgentTree(former).look() == []
-    assert [one.pid for one in AgentTree(replace(former, start_time=bystander.start_time)).look()] == [bystander.pid]
+    assert ProcessTree(former).look() == []
+    assert [one.pid for one in ProcessTree(replace(former, start_time=bystander.start_time)).look()] == [bystander.pid]
 
 
 def test_an_agent_whose_files_are_gone_ends_by_its_stored_identity(agents: AgentKit) -> None:

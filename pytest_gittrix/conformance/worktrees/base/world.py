@@ -21,7 +21,7 @@ from typing import Final
 from pytest_gittrix.conformance.base.shell_lines import MARK, RanLine, run_line, run_script
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 from pytest_gittrix.visible import printable
@@ -347,7 +347,7 @@ class ToolWorld:
 
     def close(self) -> None:
         """End every process that was started in the world, and remove it."""
-        AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=0.01)
+        ProcessTree(mark=self._mark, variable=MARK).end()
         remove_tree(self.root)
 
 

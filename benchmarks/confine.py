@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Measurement, Variant, interleave, summarise, timed
-from pytest_gittrix.confine.choose import Confinement, Place, missing, run
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.levels import missing
+from pytest_gittrix.confine.runner import run
 
 PLAIN: Final = "plain subprocess.run"
 MEANS: Final = (

@@ -14,8 +14,10 @@ from typing import Final
 
 from benchmarks.confine import MEANS
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, interleave, summarise
-from pytest_gittrix.confine.choose import Confinement, Place, missing
-from pytest_gittrix.confine.execute import start
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.levels import missing
+from pytest_gittrix.confine.runner import start
 from pytest_gittrix.os_level.proc import with_descendants
 from pytest_gittrix.os_level.process_tree import table
 

@@ -1,6 +1,6 @@
 """Lazy doors: a package whose public names are loaded from their modules when they are first used.
 
-A door keeps the start of a program cheap. The keeper of an agent and the launcher of confined programs run without site-packages, so a
+A door keeps the start of a program cheap. The supervisor of an agent and the launcher of confined programs run without site-packages, so a
 door that loaded what it leads to would end every start of an agent. ``dir()`` of a door does not list its names: programs such as freezegun
 and pytest read every attribute that a module lists, and would load them all.
 """

@@ -93,8 +93,8 @@ def main(text: str, argv: Sequence[str]) -> int:
 async def _run(drive: Drive, argv: Sequence[str]) -> str:
     """Send the prompts of a drive until the last one, or until SIGTERM; returns the stop reason of the last turn."""
     from pytest_gittrix.acp.client import CANCELLED, conversation
-    from pytest_gittrix.confine.command import Launch
-    from pytest_gittrix.confine.execute import start_wrapped
+    from pytest_gittrix.confine.command_line import Launch
+    from pytest_gittrix.confine.runner import start_wrapped
 
     task = asyncio.current_task()
     assert task is not None

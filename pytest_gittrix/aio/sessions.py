@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
-from pytest_gittrix.confine.command import Confinement
-from pytest_gittrix.confine.execute import MOST_OUTPUT, SIZE
+from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Place
-from pytest_gittrix.confine.running import Finished, Keep, Running
+from pytest_gittrix.confine.runner import MOST_OUTPUT, SIZE
+from pytest_gittrix.confine.running_program import Finished, Keep, Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 

@@ -21,7 +21,7 @@ from pytest_gittrix.os_level.command import LEVELS
 from pytest_gittrix.visible import visible_line
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.choose import Confinement
+    from pytest_gittrix.confine.command_line import Confinement
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.engine.agents.programs import Programs
 
@@ -162,6 +162,6 @@ def _repository(directory: str) -> tuple[str, str]:
 
 def _confined(options: argparse.Namespace) -> Confinement:
     """How agents are confined. Raises ConfinementMissing if nothing does: they could promote by themselves."""
-    from pytest_gittrix.confine.choose import confinement
+    from pytest_gittrix.confine.levels import confinement
 
     return confinement(options.confine, options.network or "none", options.limit or None)

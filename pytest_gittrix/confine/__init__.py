@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.choose import confinement as confinement
-    from pytest_gittrix.confine.choose import strongest as strongest
-    from pytest_gittrix.confine.command import Confinement as Confinement
-    from pytest_gittrix.confine.command import Launch as Launch
-    from pytest_gittrix.confine.command import wrapped as wrapped
-    from pytest_gittrix.confine.execute import run as run
-    from pytest_gittrix.confine.execute import start as start
+    from pytest_gittrix.confine.command_line import Confinement as Confinement
+    from pytest_gittrix.confine.command_line import Launch as Launch
+    from pytest_gittrix.confine.command_line import wrapped as wrapped
     from pytest_gittrix.confine.filesystem_layout import Layers as Layers
     from pytest_gittrix.confine.filesystem_layout import Place as Place
     from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
+    from pytest_gittrix.confine.levels import confinement as confinement
+    from pytest_gittrix.confine.levels import strongest as strongest
     from pytest_gittrix.confine.limits import ResourceLimits as ResourceLimits
     from pytest_gittrix.confine.network import MODELS as MODELS
     from pytest_gittrix.confine.network import ModelEndpoint as ModelEndpoint
-    from pytest_gittrix.confine.running import Finished as Finished
-    from pytest_gittrix.confine.running import Output as Output
-    from pytest_gittrix.confine.running import Running as Running
+    from pytest_gittrix.confine.runner import run as run
+    from pytest_gittrix.confine.runner import start as start
+    from pytest_gittrix.confine.running_program import Finished as Finished
+    from pytest_gittrix.confine.running_program import Output as Output
+    from pytest_gittrix.confine.running_program import Running as Running
     from pytest_gittrix.os_level.command import LEVELS as LEVELS
     from pytest_gittrix.os_level.command import Level as Level
     from pytest_gittrix.os_level.command import check_level as check_level
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.confine.choose": ("confinement", "strongest"),
-        "pytest_gittrix.confine.execute": (
+        "pytest_gittrix.confine.levels": ("confinement", "strongest"),
+        "pytest_gittrix.confine.runner": (
             "run",
             "start",
         ),
-        "pytest_gittrix.confine.running": (
+        "pytest_gittrix.confine.running_program": (
             "Finished",
             "Output",
             "Running",
@@ -45,7 +45,7 @@ __getattr__ = door(
             "Place",
             "toolchain",
         ),
-        "pytest_gittrix.confine.command": (
+        "pytest_gittrix.confine.command_line": (
             "Confinement",
             "Launch",
             "wrapped",

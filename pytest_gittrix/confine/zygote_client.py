@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine import zygote as zygote
-from pytest_gittrix.confine.started import Streams, opened
+from pytest_gittrix.confine.started_program import Streams, opened
 from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -56,8 +56,8 @@ class _Zygote:
     likeness: tuple[object, ...]
 
 
-class _Keeper:
-    """Who has the zygote of this process."""
+class _CurrentZygote:
+    """The zygote of this process, started with the first request and replaced when it no longer fits."""
 
     _zygote: _Zygote | None
     _let_go: list[int]
@@ -96,7 +96,7 @@ class _Keeper:
                 self._leave(kill=True)
 
     def forget(self) -> None:
-        """Be the keeper of a fork, who has no zygote; the parent's must not be kept from seeing that its own end is closed."""
+        """Have no zygote, in a fork; the parent's must not be kept from seeing that its own end is closed."""
         parents = self._zygote
         self._begin()
         if parents is not None:
@@ -126,9 +126,9 @@ class _Keeper:
         self._let_go = [pid for pid in self._let_go if not _buried(pid)]
 
 
-_KEEPER: Final = _Keeper()
-os.register_at_fork(after_in_child=_KEEPER.forget)
-atexit.register(_KEEPER.end)
+_CURRENT: Final = _CurrentZygote()
+os.register_at_fork(after_in_child=_CURRENT.forget)
+atexit.register(_CURRENT.end)
 
 
 class ZygoteProgram:
@@ -169,12 +169,12 @@ class ZygoteProgram:
             held.callback(self._hang_up)
             self._line.settimeout(_WAIT)
             with far:
-                zygote = _KEEPER.ask([far.fileno(), *theirs])
+                zygote = _CURRENT.ask([far.fileno(), *theirs])
             try:
                 self._attendant = self._greeted()
                 self._line.sendall(wanted)
             except OSError:
-                _KEEPER.drop(zygote)
+                _CURRENT.drop(zygote)
                 raise
             self._line.setblocking(False)
             held.pop_all()

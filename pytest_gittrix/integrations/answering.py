@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from pytest_gittrix.confine.running import Running
+from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.os_level.monotonic import real_seconds
 

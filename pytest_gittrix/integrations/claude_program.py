@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from pytest_gittrix.confine.command import Confinement, wrapped
+from pytest_gittrix.confine.command_line import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import HOME, Place
 from pytest_gittrix.confine.network import PLACEHOLDER, Reachable
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError

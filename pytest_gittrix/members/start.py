@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.acp.driver import PREFIX, Drive
 from pytest_gittrix.backends.transport import Transport
-from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.acp.driver import PREFIX, Drive
-from pytest_gittrix.confine.command import Confinement, level_of
+from pytest_gittrix.confine.command_line import Confinement, level_of
 from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
-from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess, agent_directories
 from pytest_gittrix.engine.agents.programs import layers_of
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
+from pytest_gittrix.engine.agents.supervisor import RECORD
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError

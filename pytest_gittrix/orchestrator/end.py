@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.confine.command import Confinement, level_of, limits_of
+from pytest_gittrix.confine.command_line import Confinement, level_of, limits_of
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive_data
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession

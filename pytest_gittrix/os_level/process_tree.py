@@ -1,9 +1,9 @@
 """Ends processes with everything that they started, whatever those did to get away, and signals only those that are still the same.
 
 ``end_tree`` kills what descends from one process. A ``ProcessTree`` also finds what left its parents: processes that descend from its
-keeper (who adopts orphans), are in the session or group of its leader, carry its mark in their environment, or were found before. All of a
-tree is stopped before any of it is killed, so that nothing slips away between two looks. Needs Linux's ``/proc``; elsewhere ``end_tree``
-kills a process group. The module loads as little as it can, since small programs of the package use it, too.
+supervisor (who adopts orphans), are in the session or group of its leader, carry its mark in their environment, or were found before. All
+of a tree is stopped before any of it is killed, so that nothing slips away between two looks. Needs Linux's ``/proc``; elsewhere
+``end_tree`` kills a process group. The module loads as little as it can, since small programs of the package use it, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KILL_WAIT: Final = 2.0
 """Real seconds that killed processes have to be gone (BotMinter)."""
 
 _FIRST_NAP: Final = 0.002
-_KEEPER_WAIT: Final = 0.3
+_SUPERVISOR_WAIT: Final = 0.3
 _DEAD: Final = ("Z", "X")
 _STOPPED: Final = ("T", "t")
 
@@ -182,27 +182,29 @@ class ProcessTree:
 
     Args:
         leader: the first of them, which leads a session; None to go by the mark alone.
-        keeper: who waits for it and adopts orphans; not one of them itself.
+        supervisor: who waits for it and adopts orphans; not one of them itself.
         mark: what they carry in their environment.
         variable: under which name.
     """
 
-    def __init__(self, leader: Owner | None = None, keeper: Owner | None = None, mark: str | None = None, *, variable: str = MARK) -> None:
+    def __init__(
+        self, leader: Owner | None = None, supervisor: Owner | None = None, mark: str | None = None, *, variable: str = MARK
+    ) -> None:
         self._leader = leader
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._mark = mark
         self._variable = variable
         self._known: dict[int, int] = {}
 
     def look(self) -> list[Process]:
-        """Those that live now, without the keeper and without the process that asks."""
+        """Those that live now, without the supervisor and without the process that asks."""
         return sorted((one for one in self._ours() if one.alive), key=lambda one: (one.start_time, one.pid))
 
     def _ours(self) -> list[Process]:
         """Those that live, and those that are dead but not waited for."""
         now = table()
         found = {
-            pid for pid, one in now.items() if self._known.get(pid) == one.start_time or one.is_(self._leader) or one.is_(self._keeper)
+            pid for pid, one in now.items() if self._known.get(pid) == one.start_time or one.is_(self._leader) or one.is_(self._supervisor)
         }
         if self._leader is not None and self._leader.pid in found:
             # As long as the leader's number is the leader's, a session of that number is no other one.
@@ -210,7 +212,7 @@ class ProcessTree:
         if self._mark is not None:
             found |= marked(now, self._mark, self._variable)
         parents = {pid: one.parent for pid, one in now.items()}
-        ours = [now[pid] for pid in with_descendants(found, parents) if not now[pid].is_(self._keeper) and pid != os.getpid()]
+        ours = [now[pid] for pid in with_descendants(found, parents) if not now[pid].is_(self._supervisor) and pid != os.getpid()]
         self._known = {one.pid: one.start_time for one in ours}
         return ours
 
@@ -222,8 +224,8 @@ class ProcessTree:
             poll: the longest time between two looks, in real seconds.
         """
         asked = self._ask(grace, poll) if grace > 0 else []
-        # Who forks faster than anybody can look may not be seen; but a keeper does not end as long as there is somebody.
-        killed = self._kill() if self.look() or not self._keeper_ends() else []
+        # Who forks faster than anybody can look may not be seen; but a supervisor does not end as long as there is somebody.
+        killed = self._kill() if self.look() or not self._supervisor_ends() else []
         left = [one.pid for one in self._wait_gone(KILL_WAIT)] if killed else [one.pid for one in self.look()]
         return EndedTree(asked, killed, left)
 
@@ -245,8 +247,8 @@ class ProcessTree:
         return [*asked]
 
     def _kill(self) -> list[int]:
-        # A stopped keeper waits for nobody, so that even those that die and fork all the time can be seen, and keep their numbers.
-        self._stop_keeper()
+        # A stopped supervisor waits for nobody, so that even those that die and fork all the time can be seen, and keep their numbers.
+        self._stop_supervisor()
 
         def look() -> list[Process]:
             ours = self._ours()
@@ -254,8 +256,8 @@ class ProcessTree:
             return ours
 
         killed = _stop_and_kill(look)
-        if (keeper := self._living_keeper()) is not None:
-            signal_process(keeper, signal.SIGCONT)
+        if (supervisor := self._living_supervisor()) is not None:
+            signal_process(supervisor, signal.SIGCONT)
         return killed
 
     def _stop_groups(self, ours: list[Process]) -> None:
@@ -266,21 +268,21 @@ class ProcessTree:
                 with suppress(OSError):
                     os.killpg(group, signal.SIGSTOP)
 
-    def _living_keeper(self) -> Process | None:
-        keeper = process(self._keeper.pid) if self._keeper is not None else None
-        return keeper if keeper is not None and keeper.alive and keeper.is_(self._keeper) else None
+    def _living_supervisor(self) -> Process | None:
+        supervisor = process(self._supervisor.pid) if self._supervisor is not None else None
+        return supervisor if supervisor is not None and supervisor.alive and supervisor.is_(self._supervisor) else None
 
-    def _stop_keeper(self) -> None:
-        deadline = real_seconds() + _KEEPER_WAIT
-        while (keeper := self._living_keeper()) is not None and keeper.state not in _STOPPED and real_seconds() < deadline:
-            signal_process(keeper, signal.SIGSTOP)
+    def _stop_supervisor(self) -> None:
+        deadline = real_seconds() + _SUPERVISOR_WAIT
+        while (supervisor := self._living_supervisor()) is not None and supervisor.state not in _STOPPED and real_seconds() < deadline:
+            signal_process(supervisor, signal.SIGSTOP)
             pause(_FIRST_NAP)
 
-    def _keeper_ends(self) -> bool:
-        deadline = real_seconds() + _KEEPER_WAIT
-        while self._living_keeper() is not None and real_seconds() < deadline:
+    def _supervisor_ends(self) -> bool:
+        deadline = real_seconds() + _SUPERVISOR_WAIT
+        while self._living_supervisor() is not None and real_seconds() < deadline:
             pause(_FIRST_NAP)
-        return self._living_keeper() is None
+        return self._living_supervisor() is None
 
     def _wait_gone(self, wait: float) -> list[Process]:
         deadline, nap = real_seconds() + wait, _FIRST_NAP

@@ -405,7 +405,7 @@ def _a_program_in_a_workspace_without_files(bench: Bench) -> object:
     "as `ConfinementMissing`, nothing on this machine confines programs as requested, and the message says what is in the way",
 )
 def _a_jail_where_there_is_none(bench: Bench) -> object:
-    bench.patch.setattr("pytest_gittrix.confine.choose.missing", lambda means: f"{means} does not work")
+    bench.patch.setattr("pytest_gittrix.confine.levels.missing", lambda means: f"{means} does not work")
     with pytest.raises(ConfinementMissing, match="no jail by bubblewrap: bwrap does not work") as missing:
         bench.session().for_agent().run(["true"], confine="jail")
     raise missing.value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 
 Run = Callable[..., pytest.RunResult]
 

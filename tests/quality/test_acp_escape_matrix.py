@@ -124,9 +124,9 @@ def test_an_agent_that_nothing_confines_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pytest_gittrix.cli.main import main
-    from pytest_gittrix.confine import choose
+    from pytest_gittrix.confine import levels
 
-    monkeypatch.setattr(choose, "missing", lambda means: f"{means} does not work")
+    monkeypatch.setattr(levels, "missing", lambda means: f"{means} does not work")
 
     assert main(["acp", "--store", str(tmp_path / "store"), "--json", "--", sys.executable]) == 1
     assert "CAPABILITY_MISSING" in capsys.readouterr().out

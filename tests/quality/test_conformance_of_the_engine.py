@@ -9,7 +9,7 @@ import pytest
 from support.scene import SOAK
 
 from fixtures.broken_systems.judging import clauses, complaint
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.conformance import test_conformance
 from pytest_gittrix.conformance.base.catalogue import families
 from pytest_gittrix.conformance.families import concurrency

@@ -18,7 +18,10 @@ from support import escapes
 from support.engine import open_site
 from support.escapes import CONFINEMENTS, EXPECTED, LEVELS, Target, open_host
 
-from pytest_gittrix.confine.choose import Confinement, Place, lets_signals_out, missing, run, toolchain, wrapped
+from pytest_gittrix.confine.command_line import Confinement, wrapped
+from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.levels import lets_signals_out, missing
+from pytest_gittrix.confine.runner import run
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.evals.runs.launch import Launcher

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.evals import SOLVES, agent_file, case, command_file, ran, suite, write
 
-from pytest_gittrix.confine.choose import confinement, strongest
+from pytest_gittrix.confine.levels import confinement, strongest
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.results.store import RunStore

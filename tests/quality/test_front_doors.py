@@ -114,7 +114,7 @@ def test_every_name_of_a_door_can_be_imported_and_none_is_hidden_by_a_module(nam
 
 
 def test_doors_load_nothing_until_they_are_used() -> None:
-    """The keeper of an agent and the launcher of confined programs run without site-packages, and must start quickly."""
+    """The supervisor of an agent and the launcher of confined programs run without site-packages, and must start quickly."""
     program = (
         f"import sys; sys.path.append({str(ROOT)!r}); import importlib; [importlib.import_module(d) for d in {LAZY!r}]; print(*sys.modules)"
     )

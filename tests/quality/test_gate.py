@@ -21,7 +21,7 @@ from support.gate import CODING_AGENT, FOR_PEOPLE, LAUNCHERS, MODEL_KEY, Gate
 from support.gateway import serving
 from support.unconfinable import ROOT, on_a_machine_without
 
-from pytest_gittrix.confine.choose import missing, strongest
+from pytest_gittrix.confine.levels import missing, strongest
 
 pytestmark = on_linux
 

@@ -15,7 +15,7 @@ import pytest
 from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
 from support.hidden_tests import LEVEL, verdict_on
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.errors import CapabilityMissing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"

@@ -24,7 +24,7 @@ from support.moving import contents, edit
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession

@@ -16,7 +16,7 @@ from support.git import GitRepo
 from support.orchestrator import on_linux
 from support.tmux import Tmux, needs_tmux
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.git.environment import hermetic_env
 
 pytestmark = [on_linux, needs_tmux]

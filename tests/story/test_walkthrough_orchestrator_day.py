@@ -18,7 +18,7 @@ from support.daemon import DaemonProcess, wait_until
 from support.orchestrator import on_linux
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.testing.repos.forge_server import ForgeServer

@@ -64,7 +64,7 @@ def record(agent: AgentProcess) -> dict[str, Any]:
     return stored
 
 
-def keeper_of(agent: AgentProcess) -> Owner:
+def supervisor_of(agent: AgentProcess) -> Owner:
     """Who keeps it."""
     return Owner.from_json(record(agent)["keeper"])
 

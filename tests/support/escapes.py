@@ -21,7 +21,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gittrix.confine.choose import Confinement, Place, missing, run, toolchain, wrapped
+from pytest_gittrix.confine.command_line import Confinement, wrapped
+from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.levels import missing
+from pytest_gittrix.confine.runner import run
 from pytest_gittrix.git.environment import hermetic_env, run_git
 
 OUT, IN = True, False

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from support.cheats import TESTS
 
-from pytest_gittrix.confine.choose import Place, confinement, run, strongest, toolchain
+from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.levels import confinement, strongest
+from pytest_gittrix.confine.runner import run
 from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
 
 LEVEL = strongest().level

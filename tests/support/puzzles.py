@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from pytest_gittrix.confine import choose
-from pytest_gittrix.confine.choose import Finished
+from pytest_gittrix.confine import runner
+from pytest_gittrix.confine.running_program import Finished
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals import Toolbox
@@ -98,7 +98,7 @@ def quick_python() -> Iterator[None]:
 
     def run(argv: Sequence[str], place: Any, confinement: Any, *, environment: Mapping[str, str], stdin: bytes, **more: Any) -> Finished:
         if list(argv[:4]) != [sys.executable, "-P", "-s", "-c"]:
-            return choose.run(argv, place, confinement, environment=environment, stdin=stdin, **more)
+            return runner.run(argv, place, confinement, environment=environment, stdin=stdin, **more)
         given = place.home / ".given"
         given.write_bytes(stdin)
         variables = {**environment, "HOME": str(place.home), "TMPDIR": str(place.home)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from support.evals import ran, suite
 
 from pytest_gittrix import World
-from pytest_gittrix.confine.choose import missing
+from pytest_gittrix.confine.levels import missing
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 

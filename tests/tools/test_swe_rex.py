@@ -28,7 +28,7 @@ from swerex.runtime.abstract import (
     WriteFileRequest,
 )
 
-from pytest_gittrix.confine.running import Running
+from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired
 from pytest_gittrix.integrations.answering import AnsweringPython

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain, wrapped
+from pytest_gittrix.confine.command_line import Confinement, wrapped
+from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import Network, check_network
-from pytest_gittrix.engine.agents.keeper import LIMIT
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
+from pytest_gittrix.engine.agents.supervisor import LIMIT
 from pytest_gittrix.engine.operations.in_use import Attendance
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import InvalidInput

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, LIMIT, OUTPUT, RECORD
+from pytest_gittrix.engine.agents.supervisor import EXIT, INPUT, LIMIT, OUTPUT, RECORD
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.file_lock import try_lock
 from pytest_gittrix.os_level.files import names_in
@@ -46,7 +46,7 @@ class Observation:
             ``probe_failed``: it cannot be observed from here.
         code: its exit status; None if a signal ended it, or its end was not observed.
         signal: the number of the signal that ended it.
-        ended_ns: when it ended, in nanoseconds since 1970 UTC, if its keeper observed it.
+        ended_ns: when it ended, in nanoseconds since 1970 UTC, if its supervisor observed it.
         reason: more about it, for people.
         limit: the limit that it passed, and was ended for: ``processes``, ``memory``, ``disk`` or ``cpu``.
     """
@@ -92,19 +92,19 @@ class AgentProcess:
 
     directory: Path
     owner: Owner | None = None
-    _keeper: Owner | None = field(default=None, init=False, repr=False)
+    _supervisor: Owner | None = field(default=None, init=False, repr=False)
     _mark: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         record = _json_file(self.directory / RECORD)
         try:
-            written, keeper, mark = Owner.from_json(record.get("owner")), Owner.from_json(record.get("keeper")), str(record["mark"])
+            written, supervisor, mark = Owner.from_json(record.get("owner")), Owner.from_json(record.get("keeper")), str(record["mark"])
         except (InvalidInput, KeyError):
             return
         if self.owner is None:
             object.__setattr__(self, "owner", written)
         if self.owner == written:  # the files of another agent say nothing about this one
-            object.__setattr__(self, "_keeper", keeper)
+            object.__setattr__(self, "_supervisor", supervisor)
             object.__setattr__(self, "_mark", mark)
 
     def observe(self) -> Observation:
@@ -128,11 +128,11 @@ class AgentProcess:
         return observation
 
     def _ended(self, owner: Owner) -> Observation:
-        # A zombie still shows how it ended; its keeper writes that down before it waits for it.
+        # A zombie still shows how it ended; its supervisor writes that down before it waits for it.
         observation = self._written(owner) or _of_zombie(owner) or self._written(owner)
         if observation is not None:
             return self._with_limit(observation)
-        if self._keeper is None:
+        if self._supervisor is None:
             return Observation("missing", reason=f"process {owner.pid} is not there, and nothing tells how it ended")
         return Observation("exited", reason="nobody was left to see how it ended")
 
@@ -162,7 +162,7 @@ class AgentProcess:
             poll: the longest time between two looks, in real seconds.
 
         Returns:
-            What was done. Killed processes have 2 seconds to end, and then the keeper has 2 to write down how the agent ended.
+            What was done. Killed processes have 2 seconds to end, and then the supervisor has 2 to write down how the agent ended.
 
         Raises:
             InvalidInput: grace is below 0, or poll not above.
@@ -179,9 +179,9 @@ class AgentProcess:
             )
         if self.owner is None or self.owner.boot_id != Owner.current().boot_id:
             return Stopped(before)
-        ended = ProcessTree(self.owner, self._keeper, self._mark).end(grace=grace, poll=poll)
+        ended = ProcessTree(self.owner, self._supervisor, self._mark).end(grace=grace, poll=poll)
         if not ended.left:
-            self._await_keeper()
+            self._await_supervisor()
         return Stopped(self.observe(), ended.asked, ended.killed, ended.left)
 
     def capture(self, lines: int = CAPTURED) -> str:
@@ -234,15 +234,15 @@ class AgentProcess:
                 fix="See whether it hangs, with observe() and capture().",
             )
 
-    def _await_keeper(self) -> None:
-        """Let the keeper write down how the agent ended; a keeper that does not is killed."""
-        if self._keeper is None or self.owner is None:
+    def _await_supervisor(self) -> None:
+        """Let the supervisor write down how the agent ended; a supervisor that does not is killed."""
+        if self._supervisor is None or self.owner is None:
             return
         deadline = real_seconds() + KILL_WAIT
-        while (keeper := process(self._keeper.pid)) and keeper.is_(self._keeper) and keeper.alive:
+        while (supervisor := process(self._supervisor.pid)) and supervisor.is_(self._supervisor) and supervisor.alive:
             if real_seconds() > deadline:
                 if self._written(self.owner) is None:
-                    signal_process(keeper, signal.SIGKILL)
+                    signal_process(supervisor, signal.SIGKILL)
                 return
             pause(_NAP)
 

@@ -19,12 +19,13 @@ from weakref import WeakSet
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, FOR_PYTHON
 from pytest_gittrix.clock.shown import for_programs
-from pytest_gittrix.confine.choose import Confinement, Layers, Place, confinement, toolchain
-from pytest_gittrix.confine.execute import MOST_OUTPUT as MOST_OUTPUT
-from pytest_gittrix.confine.execute import SIZE, run, start
-from pytest_gittrix.confine.filesystem_layout import directory_beside
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Layers, Place, directory_beside, toolchain
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.network import for_session
-from pytest_gittrix.confine.running import Finished, Keep, Running
+from pytest_gittrix.confine.runner import MOST_OUTPUT as MOST_OUTPUT
+from pytest_gittrix.confine.runner import SIZE, run, start
+from pytest_gittrix.confine.running_program import Finished, Keep, Running
 from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
 from pytest_gittrix.engine.operations.in_use import GRACE, Attendance, Program
 from pytest_gittrix.engine.operations.recorder import Recorder

@@ -1,6 +1,6 @@
-"""Starting an agent's process: by its own keeper, and not before its identity is on the disk.
+"""Starting an agent's process: by its own supervisor, and not before its identity is on the disk.
 
-The keeper (``keeper``) starts nothing if this process ends meanwhile, so no agent runs without a record of it. Linux only.
+The supervisor (``supervisor``) starts nothing if this process ends meanwhile, so no agent runs without a record of it. Linux only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.keeper import GO, INPUT, OUTPUT, RECORD, clear
 from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.supervisor import GO, INPUT, OUTPUT, RECORD, clear
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import write_file
@@ -26,7 +26,9 @@ from pytest_gittrix.os_level.process_tree import MARK, ProcessTree, process
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
-_KEEPER: Final = "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.engine.agents.keeper import main; main(*sys.argv[1::2])"
+_SUPERVISOR: Final = (
+    "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.engine.agents.supervisor import main; main(*sys.argv[1::2])"
+)
 
 
 def start_agent(
@@ -54,7 +56,7 @@ def start_agent(
         confirm: called with its process before that does anything, to store it; if it raises, nothing was started.
         mark: the value of that variable, which no other agent has; a random one by default. By one of ``make_mark`` the engine knows
             the agent, and refuses it what only a person decides.
-        attendance: an open file whose lock shows that the agent runs; its keeper holds that too, and touches the file at the end.
+        attendance: an open file whose lock shows that the agent runs; its supervisor holds that too, and touches the file at the end.
         terminal: the descriptor of a terminal that it gets as its standard streams, in the place of that file and of ``send``.
         leads: whether the terminal is its controlling one; a launcher gives it to the program that it confines.
 
@@ -101,27 +103,27 @@ class _Starting:
         self._rest = b""
 
     def run(self, confirm: Callable[[Owner], object] | None) -> AgentProcess:
-        """Start the keeper, and by it the agent; when this raises, both are gone."""
+        """Start the supervisor, and by it the agent; when this raises, both are gone."""
         root = Path(__file__).absolute().parents[3]
-        argv = [sys.executable, "-I", "-S", "-c", _KEEPER, str(self.directory), str(root), *map(str, self.attendance)]
+        argv = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(self.directory), str(root), *map(str, self.attendance)]
         try:
-            keeper = subprocess.Popen(
+            supervisor = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                env={**_keeper_environment(os.environ), MARK: self.mark},
+                env={**_supervisor_environment(os.environ), MARK: self.mark},
                 cwd="/",
                 pass_fds=[*self.attendance, *(() if self.spec["terminal"] is None else (self.spec["terminal"],))],
             )
         except OSError as problem:
-            raise self._refused(f"its keeper could not be started: {problem.strerror}") from problem
+            raise self._refused(f"its supervisor could not be started: {problem.strerror}") from problem
         agent: AgentProcess | None = None
-        with keeper:  # this process ends at once; its child goes on as the keeper, and is no child of ours
-            assert keeper.stdin is not None
-            assert keeper.stdout is not None
-            requests, reports = keeper.stdin.fileno(), keeper.stdout.fileno()
+        with supervisor:  # this process ends at once; its child goes on as the supervisor, and is no child of ours
+            assert supervisor.stdin is not None
+            assert supervisor.stdout is not None
+            requests, reports = supervisor.stdin.fileno(), supervisor.stdout.fileno()
             try:
                 self._send(requests, json.dumps(self.spec).encode() + b"\n")
                 agent = self._record(self._receive(reports))
@@ -132,14 +134,14 @@ class _Starting:
                 self._check_executed(self._receive(reports))
                 return agent
             except BaseException:
-                keeper.stdin.close()
+                supervisor.stdin.close()
                 self._await_end(reports, agent)
                 raise
 
     def _record(self, report: Mapping[str, Any]) -> AgentProcess:
         owner = Owner.here(report["pid"], report["start_time"])
-        keeper = Owner.here(report["keeper"], report["keeper_start_time"])
-        record = {"version": 1, "owner": owner.to_json(), "keeper": keeper.to_json(), "mark": self.mark}
+        supervisor = Owner.here(report["keeper"], report["keeper_start_time"])
+        record = {"version": 1, "owner": owner.to_json(), "keeper": supervisor.to_json(), "mark": self.mark}
         try:
             write_file(str(self.directory / RECORD), json.dumps(record, indent=2).encode() + b"\n", sync=True)
         except OSError as problem:
@@ -152,23 +154,23 @@ class _Starting:
             while view:
                 view = view[os.write(requests, view) :]
         except OSError as problem:
-            raise self._refused("its keeper ended early") from problem
+            raise self._refused("its supervisor ended early") from problem
 
     def _receive(self, reports: int) -> dict[str, Any]:
         deadline = real_seconds() + _START_WAIT
         while b"\n" not in self._rest:
             if not select.select([reports], [], [], max(0, deadline - real_seconds()))[0]:
-                raise self._refused(f"its keeper said nothing for {_START_WAIT:g} s")
+                raise self._refused(f"its supervisor said nothing for {_START_WAIT:g} s")
             chunk = os.read(reports, 65536)
             if not chunk:
-                raise self._refused("its keeper ended early")
+                raise self._refused("its supervisor ended early")
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
         report: dict[str, Any] = json.loads(line)
         return report
 
     def _await_end(self, reports: int, agent: AgentProcess | None) -> None:
-        """Return when the keeper has removed everything, or can do so no more."""
+        """Return when the supervisor has removed everything, or can do so no more."""
         deadline = real_seconds() + _START_WAIT
         while select.select([reports], [], [], max(0, deadline - real_seconds()))[0] and os.read(reports, 65536):
             pass
@@ -196,8 +198,8 @@ class _Starting:
         )
 
 
-def _keeper_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables without which a keeper cannot run. It gets no others, since its agent can read them."""
+def _supervisor_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without which a supervisor cannot run. It gets no others, since its agent can read them."""
     return {name: value for name, value in environment.items() if name == "PATH" or name.startswith(_LOADER)}
 
 

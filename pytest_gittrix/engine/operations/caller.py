@@ -1,7 +1,8 @@
 """Who asks the engine for something: a person's program, or a process of an agent that this store's engine launched.
 
-An agent's process is known by the mark in its environment, in that of a process it descends from, or in that of its keeper, who adopts its
-orphans. This catches accidents and prompt injection. It is no wall: the wall is the level of confinement (docs/explanation/isolation.md).
+An agent's process is known by the mark in its environment, in that of a process it descends from, or in that of its supervisor, who adopts
+its orphans. This catches accidents and prompt injection. It is no wall: the wall is the level of confinement
+(docs/explanation/isolation.md).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def agents_sessions(store: Path) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _own_marks(pid: int) -> tuple[str, ...]:
-    """The marks above this process, which stay as they are: when one of an agent's processes ends, its keeper adopts the children."""
+    """The marks above this process, which stay as they are: when one of an agent's processes ends, its supervisor adopts the children."""
     return tuple(marks_above(pid))
 
 

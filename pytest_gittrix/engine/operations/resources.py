@@ -325,7 +325,7 @@ class Resources:
 
 
 def _require_layers(directory: str) -> None:
-    from pytest_gittrix.confine.choose import missing_layers  # most engines make no overlays, and start no programs
+    from pytest_gittrix.confine.levels import missing_layers  # most engines make no overlays, and start no programs
 
     why = missing_layers(directory)
     if why:

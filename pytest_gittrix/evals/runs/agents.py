@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pytest_gittrix.acp.driver import PREFIX
-from pytest_gittrix.confine.choose import toolchain
+from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
-from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
-from pytest_gittrix.confine.execute import start
-from pytest_gittrix.confine.running import Running
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.runner import run, start
+from pytest_gittrix.confine.running_program import Finished, Running
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
@@ -57,7 +58,7 @@ class Launcher:
         timeout: float | None = None,
         most_output: int = 10 << 20,
     ) -> Finished:
-        """Run a program to its end; arguments and errors are those of ``confine.choose.run``."""
+        """Run a program to its end; arguments and errors are those of ``confine.levels.run``."""
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
         variables = self._variables(environment, self._shown)

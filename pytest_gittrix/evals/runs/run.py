@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_gittrix.clock.clock import SystemClock
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import Confinement
+from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected

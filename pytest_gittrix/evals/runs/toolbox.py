@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_gittrix.confine.running import Running
+from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id

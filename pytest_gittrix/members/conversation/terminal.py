@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from pytest_gittrix.confine.started import set_size
+from pytest_gittrix.confine.started_program import set_size
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.monotonic import real_seconds
 

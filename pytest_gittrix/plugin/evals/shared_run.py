@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.clock.clock import SystemClock
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record

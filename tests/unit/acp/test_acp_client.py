@@ -17,8 +17,8 @@ from support.confined import available
 from support.patience import long_enough
 
 from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt, take_turn
-from pytest_gittrix.confine.choose import missing_layers
-from pytest_gittrix.confine.running import Running
+from pytest_gittrix.confine.levels import missing_layers
+from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, TurnBusy

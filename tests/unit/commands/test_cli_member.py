@@ -10,7 +10,7 @@ from support.cli import Cli
 from support.daemon import Staff, wait_until
 
 from pytest_gittrix.commands.render import confinement_note
-from pytest_gittrix.confine.choose import strongest
+from pytest_gittrix.confine.levels import strongest
 
 
 @pytest.fixture

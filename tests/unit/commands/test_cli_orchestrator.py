@@ -16,7 +16,7 @@ from support.acp_program import MEMBER
 from support.cli import Cli
 from support.daemon import LONG, wait_until
 
-from pytest_gittrix.confine.choose import strongest
+from pytest_gittrix.confine.levels import strongest
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.cli import FILES, SPREAD, Cli
 
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 
 
 def test_start_prints_the_id_then_the_workspace(cli: Cli) -> None:

@@ -16,9 +16,11 @@ from support.confined import LONG, available
 from support.engine import Site, open_site
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement, missing, strongest
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.levels import confinement, missing, strongest
 from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.errors import CapabilityMissing, ConfinementMissing, InvalidInput, SessionExpired
+from pytest_gittrix.os_level.command import LEVELS, Level
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -30,7 +32,10 @@ from pathlib import Path
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.linux import gain_nothing_by_exec
 from pytest_gittrix.os_level.seccomp import failing, install
-from pytest_gittrix.confine.choose import Confinement, Place, confinement, run, strongest
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.levels import confinement, strongest
+from pytest_gittrix.confine.runner import run
 
 os.environ["PATH"] = sys.argv[2]
 gain_nothing_by_exec()
@@ -87,7 +92,7 @@ def test_a_variable_names_the_level_that_auto_stands_for_and_no_other(monkeypatc
     if strongest().level == "jail":
         assert confinement("jail").level == "jail"
     monkeypatch.setenv("GITTRIX_CONFINE", "jail")
-    monkeypatch.setattr("pytest_gittrix.confine.choose.missing", lambda means: "" if means == "landlock" else "no namespaces")
+    monkeypatch.setattr("pytest_gittrix.confine.levels.missing", lambda means: "" if means == "landlock" else "no namespaces")
     assert confinement("guard").level == "guard"
     with pytest.raises(ConfinementMissing, match="'jail' is not available"):
         confinement()

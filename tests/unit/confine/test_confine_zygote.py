@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.confined import LONG, PATH, Confined, available
 
-from pytest_gittrix.confine.choose import lets_signals_out
+from pytest_gittrix.confine.levels import lets_signals_out
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.proc import children
@@ -33,7 +33,9 @@ WITH_DAEMON = f"env -i PATH=$PATH setsid sh -c 'setsid sh -c \"exec 9<> two; : >
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from pytest_gittrix.confine.choose import Confinement, Place, run
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.runner import run
 root, level, by, script = sys.argv[1:5]
 place = Place(Path(root, "w"), Path(root, "h"))
 def go(script=script):

@@ -15,8 +15,9 @@ import pytest
 from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 from support.escapes import CONFINEMENTS
 
-from pytest_gittrix.confine.choose import Place, run, wrapped
-from pytest_gittrix.confine.execute import start
+from pytest_gittrix.confine.command_line import wrapped
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.runner import run, start
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -203,7 +204,7 @@ def test_a_child_with_its_environment_ends_with_it_without_confinement_too(tmp_p
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_whoever_waits_for_it_takes_it_along(stronger: Confined, number: int) -> None:
     program = (
-        "import sys; from pathlib import Path; from pytest_gittrix.confine.choose import *; place, level, by, script, path = sys.argv[1:];"
+        "import sys; from pathlib import Path; from pytest_gittrix.confine.levels import *; place, level, by, script, path = sys.argv[1:];"
         "place = Place(Path(place, 'w'), Path(place, 'h'));"
         "run(['sh', '-c', script], place, Confinement(level, by), environment={'PATH': path})"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.confine.cures import CONTAINER, cures
+from pytest_gittrix.confine.levels import CONTAINER, cures
 
 
 def machine(root: Path, **files: str) -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 
-from pytest_gittrix.confine.choose import confinement, wrapped
-from pytest_gittrix.confine.command import Confinement, limits_of
+from pytest_gittrix.confine.command_line import Confinement, limits_of, wrapped
 from pytest_gittrix.confine.kernel.namespace_jail import numbers_are_its_own
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.engine.agents.start import start_agent

@@ -18,7 +18,7 @@ import trustme
 from support.confined import LONG, PATH, STRONGER, Confined, available
 from support.gateway import KEY, model_at, serving
 
-from pytest_gittrix.confine.command import Confinement, wrapped
+from pytest_gittrix.confine.command_line import Confinement, wrapped
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.monotonic import pause, real_seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on_linux, owner, place_fixture, start
+from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, on_linux, owner, place_fixture, start, supervisor_of
 
 from pytest_gittrix.engine.agents.processes import AgentProcess, Observation
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
@@ -33,7 +33,7 @@ def test_an_exit_status_is_known(place: Path, code: int) -> None:
     agent = start(place, "sh", "-c", f"exit {code}")
 
     assert replace(agent.wait(LONG), ended_ns=None) == Observation("exited", code)
-    assert agent.stop().idle  # its keeper is gone as well
+    assert agent.stop().idle  # its supervisor is gone as well
     seen = agent.observe()
     assert (seen.code, seen.signal) == (code, None)
     assert seen.ended_ns is not None
@@ -65,9 +65,9 @@ def test_a_dead_one_that_nobody_waited_for_is_dead_and_tells_how_it_ended(agents
     other = start(place, *agents.script().at("up").kill_itself().command, name="other")
     for _ in range(2):
         agents.wait_for("up")
-    keepers = [keeper_of(one), keeper_of(other)]
-    for keeper in keepers:
-        hit(keeper, signal.SIGSTOP)
+    supervisors = [supervisor_of(one), supervisor_of(other)]
+    for supervisor in supervisors:
+        hit(supervisor, signal.SIGSTOP)
     agents.go("up", times=2)
 
     seen = [one.wait(LONG), other.wait(LONG)]
@@ -75,17 +75,17 @@ def test_a_dead_one_that_nobody_waited_for_is_dead_and_tells_how_it_ended(agents
     assert not (one.directory / "exit.json").exists()
     assert seen == [Observation("exited", 6), Observation("exited", None, signal.SIGKILL)]
 
-    for keeper in keepers:
-        hit(keeper, signal.SIGCONT)
-    assert one.stop().observation.code == 6  # waits for the keeper
+    for supervisor in supervisors:
+        hit(supervisor, signal.SIGCONT)
+    assert one.stop().observation.code == 6  # waits for the supervisor
     assert one.observe().ended_ns is not None
 
 
-def test_an_agent_outlives_its_keeper_but_nobody_sees_how_it_ends(agents: AgentKit, place: Path) -> None:
+def test_an_agent_outlives_its_supervisor_but_nobody_sees_how_it_ends(agents: AgentKit, place: Path) -> None:
     agent = start(place, *agents.script().say("one").at("up").say("two").exits(3).command)
     agents.wait_for("up")
 
-    hit(keeper_of(agent), signal.SIGKILL)
+    hit(supervisor_of(agent), signal.SIGKILL)
     assert agent.observe().state == "alive"
     agents.go("up")
 

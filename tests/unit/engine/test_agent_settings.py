@@ -13,7 +13,8 @@ from support.agent_processes import on_linux
 
 from pytest_gittrix import World
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import Confinement, strongest
+from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.levels import strongest
 from pytest_gittrix.engine.agents.launch import INHERITED, NETWORK_LOG, AgentSettings, network_summary, settings_for
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner

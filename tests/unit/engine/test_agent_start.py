@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_processes import ENVIRONMENT, LONG, SOAK, agents_fixture, hit, keeper_of, on_linux, owner, place_fixture, start
+from support.agent_processes import ENVIRONMENT, LONG, SOAK, agents_fixture, hit, on_linux, owner, place_fixture, start, supervisor_of
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
@@ -210,15 +210,15 @@ def test_an_agent_that_nobody_wants_to_know_of_does_not_start(agents: AgentKit, 
     assert AgentProcess(place.parent / "agent", owners[0]).observe().state == "missing"
 
 
-def test_a_keeper_that_is_killed_at_the_start_is_an_error(agents: AgentKit, place: Path) -> None:
+def test_a_supervisor_that_is_killed_at_the_start_is_an_error(agents: AgentKit, place: Path) -> None:
     command = agents.script().write("done", "").command
     owners: list[Owner] = []
 
     def kill(who: Owner) -> None:
         owners.append(who)
-        hit(keeper_of(AgentProcess(place.parent / "agent")), signal.SIGKILL)
+        hit(supervisor_of(AgentProcess(place.parent / "agent")), signal.SIGKILL)
 
-    with pytest.raises(AdapterUnavailable, match="its keeper ended early"):
+    with pytest.raises(AdapterUnavailable, match="its supervisor ended early"):
         start_agent(command, directory=place.parent / "agent", workspace=place, environment=ENVIRONMENT, confirm=kill)
 
     assert owners[0].alive() is False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on_linux, owner, record, started
+from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, on_linux, owner, record, started, supervisor_of
 from support.patience import long_enough
 
 from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
@@ -187,10 +187,10 @@ def test_all_that_an_agent_started_ends_with_it(agents: AgentKit, way: str, agen
 
 
 @pytest.mark.parametrize("way", ["a child", "a daemon", "a daemon of a daemon"])
-def test_all_ends_without_the_keeper_too(agents: AgentKit, way: str) -> None:
+def test_all_ends_without_the_supervisor_too(agents: AgentKit, way: str) -> None:
     agent = started(agents, WAYS[way](agents))
     mark = record(agent)["mark"]
-    hit(keeper_of(agent), signal.SIGKILL)
+    hit(supervisor_of(agent), signal.SIGKILL)
 
     stopped = agent.stop(grace=0)
 
@@ -200,9 +200,9 @@ def test_all_ends_without_the_keeper_too(agents: AgentKit, way: str) -> None:
 
 
 def test_a_daemon_is_found_by_its_mark_alone(agents: AgentKit) -> None:
-    """Its parent, its leader and its keeper are dead: only the environment tells whose it is."""
+    """Its parent, its leader and its supervisor are dead: only the environment tells whose it is."""
     agent = started(agents, agents.script().spawn_daemon())
-    hit(keeper_of(agent), signal.SIGKILL)
+    hit(supervisor_of(agent), signal.SIGKILL)
     hit(owner(agent), signal.SIGKILL)
     assert agents.gone("agent")
     [daemon] = agents.alive("daemon")
@@ -212,20 +212,20 @@ def test_a_daemon_is_found_by_its_mark_alone(agents: AgentKit) -> None:
 
 
 def test_a_child_is_found_by_its_session_alone(agents: AgentKit) -> None:
-    """Its parent and its keeper are dead and its environment is empty: only the leader of its session tells whose it is."""
+    """Its parent and its supervisor are dead and its environment is empty: only the leader of its session tells whose it is."""
     agent = started(agents, agents.script().deaf().spawn_child(agents.script("middle").spawn_child(scrub=True)))
     assert agents.gone("middle")
-    hit(keeper_of(agent), signal.SIGKILL)
+    hit(supervisor_of(agent), signal.SIGKILL)
 
     assert {*agent.stop(grace=0).killed} == {owner(agent).pid, *[one.pid for one in agents.processes("child")]}
     assert agents.gone("child")
 
 
-def test_a_stopped_keeper_is_no_hindrance(agents: AgentKit) -> None:
+def test_a_stopped_supervisor_is_no_hindrance(agents: AgentKit) -> None:
     def stop_within(seconds: float) -> tuple[int | None, AgentProcess, str]:
         agent = started(agents, agents.script().polite(7).spawn_daemon())
         mark = record(agent)["mark"]
-        hit(keeper_of(agent), signal.SIGSTOP)
+        hit(supervisor_of(agent), signal.SIGSTOP)
         return agent.stop(grace=seconds, poll=0.01).observation.code, agent, mark
 
     code, agent, mark = long_enough(stop_within, lambda found: found[0] == 7)
@@ -263,7 +263,7 @@ def test_processes_that_come_and_go_all_end(tmp_path: Path, command: list[str]) 
 
     assert stopped.left == ()
     assert [pid for pid in marked(table(), mark) if (one := process(pid)) is not None and one.alive] == []
-    assert not keeper_of(agent).alive()
+    assert not supervisor_of(agent).alive()
     assert agent.stop(grace=0).idle
 
 

@@ -19,7 +19,7 @@ from support.daemon import DaemonProcess, wait_until
 from support.engine import Site, open_site
 
 from pytest_gittrix import EvictionPolicy, points
-from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.engine.operations import in_use
 from pytest_gittrix.engine.operations.in_use import Attendance, is_attended
 from pytest_gittrix.engine.user_session import UserSession

@@ -9,7 +9,7 @@ import pytest
 from support.engine import KINDS, Site, shell
 
 from pytest_gittrix.clock import CLOCK_START
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.record.state.records import SessionMetadata

@@ -13,7 +13,7 @@ from support.acp_program import agent_that
 from support.evals import agent_file, command_file, ran, suite, write
 from support.patience import long_enough
 
-from pytest_gittrix.confine.choose import confinement, strongest
+from pytest_gittrix.confine.levels import confinement, strongest
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.evals import agent_file, command_file, left_in, ran, suite
 
-from pytest_gittrix.confine.choose import confinement, strongest
+from pytest_gittrix.confine.levels import confinement, strongest
 from pytest_gittrix.evals.inputs.sample_record import Record
 
 TEST = "import app\n\n\ndef test_it():\n    assert app.VERSION == 2\n"

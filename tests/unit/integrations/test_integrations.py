@@ -19,7 +19,7 @@ from support.frameworks import discard_while
 from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.confine.choose import missing_layers, strongest
+from pytest_gittrix.confine.levels import missing_layers, strongest
 from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep

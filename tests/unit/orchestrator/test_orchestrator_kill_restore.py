@@ -13,7 +13,7 @@ import pytest
 from support.engine import at_point, passed
 from support.orchestrator import Led, Tracked, leading, on_linux
 
-from pytest_gittrix.confine.choose import strongest
+from pytest_gittrix.confine.levels import strongest
 from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import (
     AdapterUnavailable,

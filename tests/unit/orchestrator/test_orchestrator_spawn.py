@@ -16,7 +16,7 @@ from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import missing_layers, strongest
+from pytest_gittrix.confine.levels import missing_layers, strongest
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig, slug_of
 from pytest_gittrix.orchestrator.flat_files import read

@@ -150,22 +150,22 @@ def told_by(led: Led, session: Session, name: str) -> str:
     return (Path(str(session.workspace_path)) / name).read_text()
 
 
-def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_keeper(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_supervisor(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITTRIX_FORGE_TOKEN", "a-very-secret-token")
     monkeypatch.setenv("OF_THE_PERSON", "is not passed on")
     monkeypatch.setenv("LC_TIME", "C")
     monkeypatch.setenv("MODEL_KEY", "is named")
-    line = 'tr "\\0" "\\n" </proc/self/environ >mine; tr "\\0" "\\n" </proc/$PPID/environ >keepers'
+    line = 'tr "\\0" "\\n" </proc/self/environ >mine; tr "\\0" "\\n" </proc/$PPID/environ >supervisors'
     agent = led.agent()
     object.__setattr__(agent, "argv", ("/bin/sh", "-c", line))
     lead = led.another(led.project(agents=(agent,)), environment=None, pass_env=["MODEL_KEY", "NOT_SET"])
     session = led.spawn(lead)
 
-    mine, keepers = told_by(led, session, "mine"), told_by(led, session, "keepers")
-    assert "OF_THE_PERSON" not in mine + keepers
+    mine, supervisors = told_by(led, session, "mine"), told_by(led, session, "supervisors")
+    assert "OF_THE_PERSON" not in mine + supervisors
     assert {"LC_TIME=C", "MODEL_KEY=is named", f"PATH={os.environ['PATH']}"} <= {*mine.splitlines()}
-    assert "secret" not in mine + keepers
-    assert "GITTRIX_AGENT_MARK=" in keepers
+    assert "secret" not in mine + supervisors
+    assert "GITTRIX_AGENT_MARK=" in supervisors
 
 
 def test_who_says_what_agents_get_says_all_of_it(led: Led) -> None:

@@ -21,7 +21,7 @@ from support.moving import contents, edit
 
 from pytest_gittrix import confine
 from pytest_gittrix.confine import Layers, Place, confinement, toolchain
-from pytest_gittrix.confine.choose import missing_layers
+from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry

@@ -20,8 +20,8 @@ from support.git import git
 
 from pytest_gittrix import confine
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine import Confinement, Layers, Place, choose, confinement, wrapped
-from pytest_gittrix.confine.choose import missing, missing_layers
+from pytest_gittrix.confine import Confinement, Layers, Place, confinement, levels, wrapped
+from pytest_gittrix.confine.levels import missing, missing_layers
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
@@ -238,7 +238,7 @@ def test_a_program_outside_of_a_jail_is_refused(session: UserSession, level: str
 
 def test_where_no_overlay_can_be_mounted_a_start_says_why(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.store.mkdir(exist_ok=True)
-    monkeypatch.setitem(choose._layered, site.store.stat().st_dev, "user namespaces are switched off")
+    monkeypatch.setitem(levels._layered, site.store.stat().st_dev, "user namespaces are switched off")
 
     with pytest.raises(CapabilityMissing, match="user namespaces are switched off"):
         site.start(workspace="overlay")
@@ -284,7 +284,7 @@ def test_a_directory_of_the_baseline_is_not_renamed_and_can_be_moved_by_copying(
 
 def test_above_another_overlay_none_can_be_mounted(tmp_path: Path) -> None:
     mount = "mkdir l u w m; mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w,userxattr m"
-    ask = f"from pytest_gittrix.confine.choose import missing_layers; print(missing_layers('{tmp_path}/m'))"
+    ask = f"from pytest_gittrix.confine.levels import missing_layers; print(missing_layers('{tmp_path}/m'))"
     inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", f'{mount}; exec {sys.executable} -c "{ask}"']
     done = subprocess.run(inside, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 

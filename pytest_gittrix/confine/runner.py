@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from pytest_gittrix.confine.command import Confinement, Launch, launch, task
+from pytest_gittrix.confine.command_line import Confinement, Launch, launch, task
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filter
 from pytest_gittrix.confine.kernel.set_ids import drop_set_ids
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code, is_out_of_sight
 from pytest_gittrix.confine.network import Reachable
-from pytest_gittrix.confine.running import Finished, Keep, NeverStarted, Opening, Running, check_size
-from pytest_gittrix.confine.started import Spawned, Streams, signal_child, with_terminal
+from pytest_gittrix.confine.running_program import Finished, Keep, NeverStarted, Opening, Running, check_size
+from pytest_gittrix.confine.started_program import Spawned, Streams, signal_child, with_terminal
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import pid_namespace

@@ -1,4 +1,4 @@
-"""The keeper of an agent's process: a separate program that starts it, adopts its orphans, and writes down how it ended.
+"""The supervisor of an agent's process: a separate program that starts it, adopts its orphans, and writes down how it ended.
 
 It outlives the process that asked for the agent, and ends when no process of the agent is left. It reads on its standard input what to
 start, reports on its standard output, and starts nothing for a caller that is gone before it sends ``go``. It loads as little as it can.
@@ -33,7 +33,7 @@ _TRIES, _NAP = 120, 0.5
 
 
 def main(directory: str, attendance: str | None = None) -> None:
-    """Be the keeper of the agent whose files are in a directory; the process that calls this ends at once, and a child goes on.
+    """Be the supervisor of the agent whose files are in a directory; the process that calls this ends at once, and a child goes on.
 
     Args:
         directory: the directory.
@@ -80,8 +80,8 @@ def _start(directory: str, requests: int, reports: int) -> tuple[int, int] | Non
     os.close(go)
     os.close(problem_write)
     started = start_time(pid)
-    keeper = os.getpid()
-    _report(reports, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": start_time(keeper)})
+    supervisor = os.getpid()
+    _report(reports, {"pid": pid, "start_time": started, "keeper": supervisor, "keeper_start_time": start_time(supervisor)})
     if _line(requests, rest)[0] is None:
         os.close(send_go)
         os.waitpid(pid, 0)

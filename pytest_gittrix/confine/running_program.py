@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.limits import Limit
-from pytest_gittrix.confine.started import SIGNALS, Started, set_size
+from pytest_gittrix.confine.started_program import SIGNALS, Started, set_size
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT

@@ -20,7 +20,7 @@ from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.kernel.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits, require_limits
 from pytest_gittrix.confine.network import Network, Reachable
-from pytest_gittrix.confine.started import with_terminal
+from pytest_gittrix.confine.started_program import with_terminal
 from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import Level, check_command, check_level
 

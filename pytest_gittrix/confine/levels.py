@@ -13,45 +13,33 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, require_layers, wrapped
-from pytest_gittrix.confine.cures import cures
-from pytest_gittrix.confine.execute import run
-from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
+from pytest_gittrix.confine.command_line import BWRAP, Confinement, Means, require_gateway, require_layers
+from pytest_gittrix.confine.filesystem_layout import Layers, Place
 from pytest_gittrix.confine.kernel.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
-from pytest_gittrix.confine.running import Finished
+from pytest_gittrix.confine.runner import run
 from pytest_gittrix.errors import Advice, ConfinementMissing, GittrixError
-from pytest_gittrix.os_level.command import LEVELS, Level, check_level
-
-__all__ = [
-    "INSTEAD_OF_AUTO",
-    "LEVELS",
-    "Confinement",
-    "Finished",
-    "Launch",
-    "Layers",
-    "Level",
-    "Place",
-    "check_level",
-    "confinement",
-    "lets_signals_out",
-    "missing",
-    "missing_layers",
-    "run",
-    "strongest",
-    "toolchain",
-    "wrapped",
-]
+from pytest_gittrix.os_level.command import Level, check_level
 
 INSTEAD_OF_AUTO: Final = "GITTRIX_CONFINE"
 """The variable that names the level that ``auto`` stands for."""
+CONTAINER: Final = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+"""What lets a container of Docker make namespaces of its own, with a proc file system in them."""
+
+_IN_THE_WAY: Final = {
+    "proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns=0", "AppArmor"),
+    "proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1", "the kernel's setting"),
+    "proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=16384", "the kernel's limit"),
+}
+_CONTAINERS: Final = (".dockerenv", "run/.containerenv")
+_LSM: Final = "sys/kernel/security/lsm"
 _WAIT: Final = 30.0
 _layered: Final[dict[int, str]] = {}
 
@@ -213,3 +201,37 @@ def _tried(confinement: Confinement, place: Place, argv: Sequence[str]) -> str:
     except GittrixError as problem:
         return problem.fact.removeprefix("The program could not be confined: ").removesuffix(".")
     return "" if ended.code == 0 else f"{argv[0]!r} ended with {ended.code or ended.signal} there"
+
+
+def cures(platform: str = sys.platform, root: Path = Path("/")) -> str:
+    """What to do on this machine so that programs can be confined, in sentences; the likeliest cure comes first.
+
+    Args:
+        platform: as ``sys.platform``.
+        root: where the files of the machine are.
+    """
+    return " ".join(_cures(platform, root))
+
+
+def _cures(platform: str, root: Path) -> Iterator[str]:
+    if not platform.startswith("linux"):
+        yield "Run it on Linux, such as in a virtual machine."
+        return
+    for name, (value, setting, who) in _IN_THE_WAY.items():
+        if _read(root / name) == value:
+            yield f"{who[0].upper()}{who[1:]} keeps namespaces from users: run `sudo sysctl -w {setting}`."
+            if who == "AppArmor":
+                yield "Or install bubblewrap with a profile for it (AppArmor's bwrap-userns-restrict)."
+    if any((root / name).exists() for name in _CONTAINERS):
+        yield f"Start the container with `{CONTAINER}` (Podman: `--security-opt unmask=ALL`)."
+    if not {"landlock", ""} & {*_read(root / _LSM).split(",")}:
+        yield "Or boot Linux 6.2 or newer with Landlock: `landlock` is not in the list after `lsm=` of the kernel's command line."
+    else:
+        yield "Or use Linux 6.2 or newer, whose Landlock needs no namespaces."
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

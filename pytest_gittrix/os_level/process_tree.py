@@ -50,7 +50,7 @@ _STOPPED: Final = ("T", "t")
 
 
 class Process:
-    """One line of the process table.
+    """One line of the process table; equal to each later one of the same process.
 
     Attributes:
         pid: its number.
@@ -72,6 +72,12 @@ class Process:
         self.session = session
         self.state = state
         self.status = status
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Process) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -296,7 +302,7 @@ class ProcessTree:
 
 def _stop_and_kill(look: Callable[[], list[Process]]) -> list[int]:
     """Stop all that is found, until two looks find the same; then kill it, and return the pids of what was killed."""
-    stopped: dict[tuple[int, int], Process] = {}
+    stopped: dict[Process, None] = {}
     before: list[tuple[int, int, str]] | None = None
     deadline = real_seconds() + KILL_WAIT
     while real_seconds() < deadline:
@@ -306,10 +312,10 @@ def _stop_and_kill(look: Callable[[], list[Process]]) -> list[int]:
             break
         before = now
         for one in ours:
-            if one.alive and one.identity not in stopped:
-                stopped[one.identity] = one
+            if one.alive and one not in stopped:
+                stopped[one] = None
                 signal_process(one, signal.SIGSTOP)
-    return [one.pid for one in stopped.values() if signal_process(one, signal.SIGKILL)]
+    return [one.pid for one in stopped if signal_process(one, signal.SIGKILL)]
 
 
 def lead() -> None:

@@ -57,7 +57,7 @@ def zygote_of(pid: int) -> Process:
     """The one zygote of a process; two of the same are equal."""
     found = [process(one) for one in children(pid) if b"confine.zygote" in Path(f"/proc/{one}/cmdline").read_bytes()]
     (only,) = [one for one in found if one is not None and one.alive]
-    return only._replace(state="S")
+    return only
 
 
 def descriptors(pid: int) -> list[str]:

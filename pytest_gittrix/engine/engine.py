@@ -15,7 +15,6 @@ from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.clock.shown import clock_of_a_test
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
-from pytest_gittrix.engine.endings import evict, in_use, postponed, sweep
 from pytest_gittrix.engine.eviction.archive import archives_in
 from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.lineage.fork import FilesOf
@@ -35,6 +34,7 @@ from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests,
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
 from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.engine.sweep import Sweep, evict, in_use, postponed
 from pytest_gittrix.engine.user_session import UserSession, fork_session, moved_refs, open_session
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.files import private_directory
@@ -155,7 +155,7 @@ class GitTrix:
             private_directory(self.store.root, close=self.store.root == default_store())
         if not is_at_rest(str(self.store.root), self.clock.now_ns()):
             self.recover()
-            sweep(self.services, "the start of the engine")
+            Sweep(self.services, "the start of the engine").run()
         if self._timer is None and self._sweep_interval is not None:
             self._timer = self.clock.every(self._sweep_interval, _sweeping(self.services))
         return self
@@ -394,7 +394,7 @@ class GitTrix:
         or any other process; ``in_use`` names them. Past its absolute time it ends: the engine's programs get SIGTERM, and what is left of
         them five seconds later is killed. Its workspace stays as long as there is anybody else.
         """
-        return sweep(self.services)
+        return Sweep(self.services).run()
 
     def swept(self) -> list[str]:
         """The sessions that were evicted by sweeps since this engine began, in order, whoever swept; of more than 1000 the last.
@@ -449,6 +449,6 @@ def _sweeping(services: EngineServices) -> Callable[[], None]:
     def sweep_if_alive() -> None:
         alive = reference()
         if alive is not None:
-            sweep(alive, "the timer")
+            Sweep(alive, "the timer").run()
 
     return sweep_if_alive

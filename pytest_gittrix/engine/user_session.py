@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.engine.agents.agent_session import AgentSession
-from pytest_gittrix.engine.endings import evict
 from pytest_gittrix.engine.eviction.archive import Archive, archives_in
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
@@ -24,6 +23,7 @@ from pytest_gittrix.engine.operations.validation import check_commit_text, check
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.engine.sweep import evict
 from pytest_gittrix.errors import GittrixError, TurnOver
 from pytest_gittrix.record.eventlog.events import Actor, Event, path_fields
 from pytest_gittrix.record.state.fold import metadata_of

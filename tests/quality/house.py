@@ -80,7 +80,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "confine.filesystem_layout": "moves a directory of earlier versions out of a home, as it is",
         "engine.lineage.handoff": "moves the parts of a session, as they are, to its successor",
         "engine.lineage.member_recovery": "moves a workspace out of its place to see that it can be removed, and back",
-        "engine.eviction.removal": "moves a workspace that cannot be archived into the record, as it is",
+        "engine.eviction.archiver": "moves a workspace that cannot be archived into the record, as it is",
         "evals.results.store": "moves a record that does not count aside, as it is",
         "evals.runs.work_dirs": "moves a directory to a name that one process alone knows, as it is",
         "git.refs": "moves a reference's lock into its place, which is git's protocol",

@@ -18,7 +18,8 @@ from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.protocol import Drift
-from pytest_gittrix.engine.eviction import evictor, removal
+from pytest_gittrix.engine import sweep
+from pytest_gittrix.engine.eviction import archiver
 from pytest_gittrix.engine.operations import recorder
 from pytest_gittrix.engine.operations.review import Review
 from pytest_gittrix.engine.promotion import conflicts, promoter, promotion
@@ -176,7 +177,7 @@ def expires_at_the_deadline() -> Iterator[None]:
         deadline = deadline_ns(state)
         return deadline is not None and clock.now_ns() >= deadline
 
-    with patch.object(recorder, "is_past", is_past), patch.object(evictor, "is_past", is_past):
+    with patch.object(recorder, "is_past", is_past), patch.object(sweep, "is_past", is_past):
         yield
 
 
@@ -187,7 +188,7 @@ def ignores_file_changes() -> AbstractContextManager[object]:
 
 def forgets_archives() -> AbstractContextManager[object]:
     """What was not promoted is gone."""
-    return patch.object(removal, "unpromoted", lambda *_: {})
+    return patch.object(archiver, "unpromoted", lambda *_: {})
 
 
 def lets_time_run_out_unseen() -> AbstractContextManager[object]:

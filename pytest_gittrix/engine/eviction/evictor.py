@@ -1,8 +1,8 @@
-"""Eviction: a session ends, its unpromoted work is archived, its workspace is removed; and the sweep that evicts by TTL.
+"""Eviction: a session ends, its unpromoted work is archived, its workspace is removed.
 
-A session is expired if and only if now is strictly past its deadline (GitTrix). The order matters: the end is recorded, a rename takes the
-workspace out of the agent's reach, and only then it is read and archived, so nothing that was written before is lost (rule 8,
-docs/explanation/rules.md). What cannot be archived as a change of the baseline is kept whole. After a kill, a recovery goes on.
+The order matters: the end is recorded, a rename takes the workspace out of the agent's reach, and only then it is read and archived, so
+nothing that was written before is lost (rule 8, docs/explanation/rules.md). What cannot be archived as a change of the baseline is kept
+whole. After a kill, a recovery goes on.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from typing import Final, Literal, get_args
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.archive import Archive
-from pytest_gittrix.engine.eviction.removal import Removal, Removed, is_awaited, promoted_changes
-from pytest_gittrix.engine.operations.expiry import is_past, is_past_absolute, outlasts_idle_time, resolution_ns
+from pytest_gittrix.engine.eviction.archiver import Archiver, Removed, is_awaited, promoted_changes
 from pytest_gittrix.engine.operations.in_use import (
     GRACE,
     NOBODY,
     UNATTENDED_WAIT,
-    Lookout,
     Users,
     is_attended,
     tell_programs,
     users_of,
 )
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
-from pytest_gittrix.errors import CapabilityMissing, EvictionRace, GittrixError, InvalidInput
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
@@ -98,7 +96,7 @@ def is_repeated(state: SessionState, how: EndState, outcome: str | None) -> bool
 
 @dataclass(frozen=True)
 class Evictor:
-    """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.
+    """Ends sessions of one engine. Every method's caller holds the session's lease.
 
     Attributes:
         open_workspace: finds a session's workspace.
@@ -121,7 +119,7 @@ class Evictor:
             AdapterUnavailable: the workspace cannot be read.
             OSError: the archive cannot be written.
         """
-        return Removal(recorder, state, self.limits).archive_files(workspace)
+        return Archiver(recorder, state, self.limits).archive_files(workspace)
 
     def evict(
         self,
@@ -129,6 +127,7 @@ class Evictor:
         state: SessionState,
         how: EndState,
         *,
+        workspace: Workspace | None = None,
         promoted: Changes | None = None,
         seen: Changes | None = None,
         outcome: str | None = None,
@@ -144,6 +143,7 @@ class Evictor:
             recorder: the session's record.
             state: its state, read under the lease.
             how: the state in which it ends; an ended session stays as it is.
+            workspace: its workspace, if it is open; it is opened by default.
             promoted: the changes that were promoted; by default those of the commit that the session ended with.
             seen: all changes that the promotion found, if one runs now: what was written since is named.
             outcome: how its agent did, if the caller says.
@@ -169,9 +169,9 @@ class Evictor:
                 if staying:
                     return Removed(users=staying)
                 done = promoted if promoted is not None else promoted_changes(state, self.durable_of)
-                removal = Removal(recorder, state, self.limits, done, seen, within or TimeLimit())
+                archiver = Archiver(recorder, state, self.limits, done, seen, within or TimeLimit())
                 try:
-                    removed = self._clear(removal)
+                    removed = self._remove_workspace(archiver, workspace)
                 except OutOfTime:
                     recorder.append("eviction.postponed", {"budget_ns": _nanoseconds(self.budget)})
                     return Removed(slow=True)
@@ -202,59 +202,22 @@ class Evictor:
             recorder.append("eviction.postponed", {"budget_ns": None, "in_use": [*map(str, staying.processes)]})
         return staying
 
-    def _clear(self, removal: Removal) -> Removed:
+    def _remove_workspace(self, archiver: Archiver, workspace: Workspace | None) -> Removed:
         """Move a workspace out of the agent's reach, archive it or keep it whole, and move it to the trash."""
-        leaving = str(removal.recorder.directory / LEAVING)
+        leaving = str(archiver.recorder.directory / LEAVING)
         try:
-            workspace = self.open_workspace(removal.state)
+            workspace = workspace or self.open_workspace(archiver.state)
         except CapabilityMissing:
             raise  # its files are where only another adapter reaches them
         except GittrixError as problem:
-            removal.keep_whole(removal.state.workspace or leaving, problem)
+            archiver.keep_whole(archiver.state.workspace or leaving, problem)
             return Removed()
         workspace.move_aside(leaving)
         points.reached("evict:apart")
-        removed = removal.archive(workspace)
+        removed = archiver.archive(workspace)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
         return removed
-
-    def sweep_one(self, recorder: Recorder, *, lookout: Lookout | None = None, patient: bool = False) -> bool:
-        """Evict one session if it is past its TTL, judged under its lease; returns whether it was evicted.
-
-        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget`` to archive. One that
-        was only idle is left, too, while somebody works in its workspace. Past its absolute time it ends, and so do the engine's programs.
-
-        Args:
-            recorder: the session's record.
-            lookout: as for ``users_of``.
-            patient: look at all its files for use of it, however long that takes.
-
-        Raises:
-            OutOfTime: to look at its files takes longer than ``budget``, so that nobody can say yet whether it is past its TTL.
-        """
-        look = TimeLimit(None if patient else self.budget)
-        try:
-            with recorder.leased(wait=0) as state:
-                if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
-                    return False
-                points.reached("sweep:past-deadline")
-                if not state.ended:
-                    state = recorder.with_activity(state, look.check)
-                if not is_past(state, recorder.clock) or outlasts_idle_time(state, recorder.clock, recorder.directory, lookout):
-                    return False
-                users: WhoWorksThere = "ignore"  # there is nobody
-                if is_past_absolute(state, recorder.clock):
-                    users = "await" if state.ended else "end"
-                return self.evict(recorder, state, "expired", within=TimeLimit(self.budget), users=users).done
-        except EvictionRace:
-            return False
-
-    def rebase_one(self, recorder: Recorder) -> None:
-        """Restart the idle time of a session that was last used in the future, because the clock was set back since."""
-        with suppress(EvictionRace), recorder.leased(wait=0) as state:
-            if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
-                recorder.append("session.accessed", {"op": "clock set back"})
 
 
 def _end_agents(directory: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.eviction.archiver import was_postponed
 from pytest_gittrix.engine.eviction.evictor import Evictor
-from pytest_gittrix.engine.eviction.removal import was_postponed
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.attachments import RESOURCES

@@ -275,8 +275,7 @@ class Promoter:
         if not (state.ended and state.policy.until_promote):
             return _with_warnings(result, map(_STAYS.format, beside()))
         try:
-            evictor = replace(self.evictor, open_workspace=lambda _state: workspace)
-            removed = evictor.evict(recorder, state, "promoted", promoted=promoted, seen=seen)
+            removed = self.evictor.evict(recorder, state, "promoted", workspace=workspace, promoted=promoted, seen=seen)
         except (GittrixError, OSError) as problem:
             return _with_warnings(result, [f"the workspace is still there: {problem}"])
         if removed.users:

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from pytest_gittrix import EvictionPolicy, GittrixError, World, points
+from pytest_gittrix.clock import Clock
+from pytest_gittrix.engine import sweep
+from pytest_gittrix.engine.sweep import restart_idle_time
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.testing.repos.member_workspaces import git
 
 
@@ -153,15 +157,15 @@ class TestTime:
         assert world.gittrix.sweep() == [session.id]
 
     def test_set_back_is_not_noted_for_what_was_used_since_or_has_ended(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pytest_gittrix.engine.eviction.evictor.resolution_ns", lambda _clock: 10**9)
+        monkeypatch.setattr("pytest_gittrix.engine.sweep.resolution_ns", lambda _clock: 10**9)
         used, ended = world.start(), world.start()
         ended.discard()
         logs = [world.gittrix.store.log(id_) for id_ in (used.id, ended.id)]
         before = [log.path.read_bytes() for log in logs]
         engine = world.gittrix
-        engine.services.evictor.rebase_one(engine.services.recorder(used.id))
+        restart_idle_time(engine.services.recorder(used.id))
         world.clock.skew(hours=-10)
-        engine.services.evictor.rebase_one(engine.services.recorder(ended.id))
+        restart_idle_time(engine.services.recorder(ended.id))
         assert [log.path.read_bytes() for log in logs] == before
 
     @pytest.mark.parametrize("hours", [5, -5])
@@ -224,17 +228,16 @@ def test_a_store_is_not_stopped_by_an_error_that_nobody_foresaw(world: World, mo
     del first, second
     problems: list[str] = []
     world.gittrix.on("engine.error", lambda event: problems.append(event.data["code"]))
-    evictor = type(world.gittrix.services.evictor)
-    original = evictor.sweep_one
+    original = sweep.is_past
     calls: list[int] = []
 
-    def once_broken(self: object, recorder: object, **options: object) -> bool:
+    def once_broken(state: SessionState, clock: Clock) -> bool:
         calls.append(1)
         if len(calls) == 1:
             raise ZeroDivisionError
-        return original(self, recorder, **options)  # type: ignore[arg-type]
+        return original(state, clock)
 
-    monkeypatch.setattr(evictor, "sweep_one", once_broken)
+    monkeypatch.setattr(sweep, "is_past", once_broken)
     world.clock.advance(hours=4, minutes=6)
     assert problems
     assert {metadata.state for metadata in world.gittrix.list_sessions()} <= {"expired", "active"}

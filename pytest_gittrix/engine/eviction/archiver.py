@@ -1,4 +1,4 @@
-"""Removing a workspace: what is in it and nowhere else is archived first, and what cannot be archived is kept whole (rules 8 and 16).
+"""Archiving a workspace before it is removed: what is in it and nowhere else, or all of it where that cannot be done (rules 8 and 16).
 
 Files that differ from the baseline become a commit and a patch, together with ignored files that cannot be made again, if these are small.
 What only the agent's repository has, is moved into a repository beside the record. What was promoted is archived by nobody.
@@ -61,8 +61,8 @@ class Removed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Removal:
-    """The removal of one session's workspace. The caller holds the session's lease.
+class Archiver:
+    """Archives one session's workspace before it is removed. The caller holds the session's lease.
 
     Attributes:
         recorder: the session's record.
@@ -91,29 +91,33 @@ class Removal:
             OutOfTime: it takes longer than it may, for the first time.
             GittrixError, OSError: the disk refused; a recovery tries again.
         """
-        beside: list[str] = []
+        found: list[str] = []
         ignored = LeftOut({}, {}, ())
         try:
-            problem, ignored = self._archive_all(workspace, beside)
+            problem, ignored = self._archive_all(workspace, found)
         except OutOfTime:
             if not was_postponed(self.recorder):
                 raise
             problem = AdapterUnavailable("To archive it took longer than a session may take in a sweep, for the second time.")
         if problem is None:
-            return Removed(tuple(beside), tuple(line[:_LONGEST_LINE] for line in ignored.lines[:_MOST_LINES]))
+            return Removed(tuple(found), tuple(line[:_LONGEST_LINE] for line in ignored.lines[:_MOST_LINES]))
         why = self._archive_linked_work(workspace)
         with suppress(GittrixError, OSError):  # else what the agent changed is kept as it is
             workspace.stand_alone()
         self.keep_whole(workspace.path, problem, why)
-        return Removed(tuple(beside))
+        return Removed(tuple(found))
 
     def archive_files(self, workspace: Workspace) -> Archive | None:
         """Archive the files of a workspace; None if there is nothing to archive. Raises as ``current_snapshot`` and ``write_archive``."""
         snapshot = current_snapshot(self.state, workspace, self.limits, on_step=self.time.check)
-        large = store_large_files(self.recorder.directory, snapshot, workspace.files, sync=self._sync, on_step=self.time.check)
-        return self._write_archive(snapshot, large, read_left_out(workspace.files, snapshot, self.time.check))
+        return self._write_archive(snapshot, *self._files_beyond(workspace, snapshot))
 
-    def _archive_all(self, workspace: Workspace, beside: list[str]) -> tuple[Exception | None, LeftOut]:
+    def _files_beyond(self, workspace: Workspace, snapshot: Snapshot) -> tuple[Mapping[str, Entry], LeftOut]:
+        """The files that a snapshot has not read: large ones, which are stored now, and ignored ones."""
+        large = store_large_files(self.recorder.directory, snapshot, workspace.files, sync=self._sync, on_step=self.time.check)
+        return large, read_left_out(workspace.files, snapshot, self.time.check)
+
+    def _archive_all(self, workspace: Workspace, found: list[str]) -> tuple[Exception | None, LeftOut]:
         """Archive what can be archived.
 
         Returns:
@@ -127,15 +131,14 @@ class Removal:
         except (GittrixError, OSError) as refusal:
             return refusal, ignored
         self.recorder.note_touched(self.recorder.read(), snapshot.touched)
-        beside += islice(self._written_since(snapshot), _MOST_LINES)
+        found += islice(self._written_since(snapshot), _MOST_LINES)
         try:
             _require_archivable(workspace, snapshot)
-            large = store_large_files(self.recorder.directory, snapshot, workspace.files, sync=self._sync, on_step=self.time.check)
-            ignored = read_left_out(workspace.files, snapshot, self.time.check)
+            large, ignored = self._files_beyond(workspace, snapshot)
         except (GittrixError, OSError) as refusal:
             problem = refusal
         if problem is None:  # the last step, since it takes the objects out of the agent's repository
-            problem = self._archive_side_work(workspace, snapshot, beside)
+            problem = self._archive_agent_work(workspace, snapshot, found)
         self._write_archive(snapshot, large, ignored)
         return problem, ignored
 
@@ -169,10 +172,24 @@ class Removal:
         points.reached("evict:archived")
         return archive
 
-    def _archive_side_work(self, workspace: Workspace, snapshot: Snapshot, beside: list[str]) -> Exception | None:
-        """Archive what lies beside the files, and say what; returns why the whole workspace has to be kept instead, or None."""
+    def _archive_agent_work(self, workspace: Workspace, snapshot: Snapshot, found: list[str]) -> Exception | None:
+        """Archive what only the agent's git has, and commits of its branch that were not promoted.
+
+        Returns:
+            Why the whole workspace has to be kept instead; None if it is archived.
+        """
+        directory = self.recorder.directory
         try:
-            kept = self._keep_side_work(workspace, snapshot, beside)
+            kept = settle_agent_work(workspace.path, directory)
+            if kept is None:
+                commits = AgentCommits(workspace, directory.joinpath(*CHECKPOINTS), self.state.commits)
+                work = commits.beside(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
+                if work is None:
+                    return None
+                found += work.lines
+                if work.to_copy is None:
+                    workspace.stand_alone(".git")
+                kept = archive_agent_work(directory, workspace.began, work, sync=self._sync, on_step=self.time.check)
         except GittrixError as problem:
             return problem
         except OSError as problem:
@@ -183,24 +200,8 @@ class Removal:
             if may_pass:
                 raise  # a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
-        if kept is not None:
-            self._note_side_work(kept)
+        self._note_agent_work(kept)
         return None
-
-    def _keep_side_work(self, workspace: Workspace, snapshot: Snapshot, beside: list[str]) -> Path | None:
-        """Keep what the agent committed, stashed or staged aside, and commits of its branch that were not promoted."""
-        directory = self.recorder.directory
-        kept = settle_agent_work(workspace.path, directory)
-        if kept is not None:
-            return kept
-        commits = AgentCommits(workspace, directory.joinpath(*CHECKPOINTS), self.state.commits)
-        work = commits.beside(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
-        beside += () if work is None else work.lines
-        if work is None:
-            return None
-        if work.to_copy is None:
-            workspace.stand_alone(".git")
-        return archive_agent_work(directory, workspace.began, work, sync=self._sync, on_step=self.time.check)
 
     def _archive_linked_work(self, workspace: Workspace) -> str:
         """Archive what only the entry of a linked work tree in durable leads to, where the files are kept whole without it.
@@ -225,7 +226,7 @@ class Removal:
             reason = str(problem).partition("\n")[0] or "To archive what it leads to took too long."
             workspace.leave_in_durable(f"Its files are in {self.recorder.directory / WHOLE}. {reason}")
             return f" Its entry {git_dir} stays in durable, locked: {reason}"
-        self._note_side_work(kept)
+        self._note_agent_work(kept)
         return ""
 
     def keep_whole(self, path: str, problem: Exception, also: str = "") -> None:
@@ -248,19 +249,16 @@ class Removal:
         self._note({"touched": len(self.state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
-    def _note_side_work(self, repository: Path) -> None:
+    def _note_agent_work(self, repository: Path) -> None:
         """Store that what lay beside the files was set aside in a repository."""
         lines = (repository / CONTENTS).read_text("utf-8").splitlines()
         self._note({"touched": 0, "patch": repository.name, "reason": f"beside the work tree: {'; '.join(lines)}"[:_LONGEST_LINE]})
 
     def _note(self, archive: Mapping[str, Any]) -> None:
         """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
-        if self.recorder.read().archive is None or not self._is_noted(archive):
+        stored = () if self.recorder.read().archive is None else _since_the_end(self.recorder, "archive.written")
+        if not any((one.get("patch"), one.get("commit")) == (archive.get("patch"), archive.get("commit")) for one in stored):
             self.recorder.append("archive.written", archive)
-
-    def _is_noted(self, archive: Mapping[str, Any]) -> bool:
-        stored = _since_the_end(self.recorder, "archive.written")
-        return any((one.get("patch"), one.get("commit")) == (archive.get("patch"), archive.get("commit")) for one in stored)
 
 
 def promoted_changes(state: SessionState, durable_of: Callable[[SessionState], Durable]) -> Changes | None:

@@ -20,7 +20,6 @@ from pytest_gittrix.errors import GittrixError, SessionNotFound
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.queries import Node
-    from pytest_gittrix.record.state.lifecycle import Life
     from pytest_gittrix.record.state.records import SessionMetadata
 
 VIEWS = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
@@ -92,7 +91,6 @@ def list_sessions(options: Namespace) -> CommandResult:
             context.poll_projects(gittrix, options)
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
-        lives = _lives(gittrix, records) if options.view == "gittrix" else {}
         beside = _beside(gittrix, found or records) if options.beside else {}
     if not records:
         return CommandResult([], _NONE, notes_of(problems))
@@ -100,10 +98,9 @@ def list_sessions(options: Namespace) -> CommandResult:
     if options.view == "gastown":
         table = gastown_table(found, records, now, {})
     else:
-        records = [record | {"life": _life_data(lives[record["id"]])} if record.get("id") in lives else record for record in records]
         records = [record | {"beside": beside[record["id"]]} if record.get("id") in beside else record for record in records]
         table = (
-            session_table(records, now, {id_: life.state for id_, life in lives.items()})
+            session_table(records, now, {record["id"]: record["life"]["state"] for record in records if "life" in record})
             if options.view == "gittrix"
             else record_table(records, options.view, now)
         )
@@ -186,19 +183,6 @@ def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata | Mapping[str, Any
         except GittrixError as problem:
             beside[id_] = [f"its workspace cannot be looked into: {problem.fact}"]
     return beside
-
-
-def _lives(gittrix: GitTrix, records: Sequence[Mapping[str, Any]]) -> dict[str, Life]:
-    """The lifecycles of the members' sessions among some, by id."""
-    from pytest_gittrix.record.state.lifecycle import life_of
-
-    members = set(gittrix.records.index.lives())
-    lives = ((id_, life_of(gittrix.store.log(id_).read())) for one in records if (id_ := one["id"]) in members)
-    return {id_: life for id_, life in lives if life is not None}
-
-
-def _life_data(life: Life) -> dict[str, Any]:
-    return {"member": life.member, "kind": life.kind, "state": life.state, "ended": life.ended}
 
 
 def _chain_of(gittrix: GitTrix, of: str) -> list[SessionMetadata]:

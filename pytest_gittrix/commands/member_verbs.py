@@ -323,13 +323,13 @@ def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
 
 
 def _record(gittrix: GitTrix, id_: str) -> dict[str, Any]:
-    from pytest_gittrix.record.state.lifecycle import life_of
+    from pytest_gittrix.record.state.fold import fold
     from pytest_gittrix.views.botminter import record
 
     events = gittrix.store.log(id_).read()
     if not events:
         raise SessionNotFound(f"There is no session {id_!r} in {gittrix.store.root}.")
-    return {**record(events), "agent_confinement": _confined(life_of(events)) or None}
+    return {**record(events), "agent_confinement": _confined(fold(events).life) or None}
 
 
 def _not_saved(gittrix: GitTrix, id_: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from pytest_gittrix.members.record import MemberRecord, Team
 from pytest_gittrix.os_level.files import link_or_copy
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.record.state.lifecycle import Life, life_of
+from pytest_gittrix.record.state.lifecycle import Life
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Topic, Topics
@@ -154,8 +154,8 @@ class Hearing:
         """The events of a session, read again only if its log has grown."""
         size = record.recorder.log.path.stat().st_size
         if self._read.get(record.id, (-1,))[0] != size:
-            events = record.events()
-            self._read[record.id] = size, events, life_of(events)
+            events, state = record.history()
+            self._read[record.id] = size, events, state.life
         _, events, life = self._read[record.id]
         return events, life
 

@@ -142,7 +142,7 @@ class Members:
             return store.directory(id_).is_dir() and store.lease(id_).state() != "available"
         except GittrixError:
             return True  # in doubt, it keeps them
-        return not state.ended and (state.life is None or state.life in RUNNING)
+        return not state.ended and (state.life is None or state.life.state in RUNNING)
 
     def _require_person(self, verb: str, *, own: str = "") -> None:
         """Refuse an agent's process, unless what it asks for is about its ``own`` session."""

@@ -22,8 +22,8 @@ from pytest_gittrix.members.work_locks import WorkLocks
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.record.state.lifecycle import Life, life_of
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy
 from pytest_gittrix.workspaces.multi_repo import TEAM, CheckedOutRepository, MultiRepoWorkspace, RepositorySpec
 
@@ -114,12 +114,12 @@ class MemberRecord:
             SessionNotFound: there is no such session.
             LogDamaged, MetadataVersionUnsupported: the log cannot be read.
         """
+        return self.history()[0]
+
+    def history(self) -> tuple[list[Event], SessionState]:
+        """All events of its log, and the state that they add up to. Raises as ``events``."""
         events = self.recorder.log.twin().read()
-        if events:
-            fold(events)
-        else:
-            self.recorder.read()  # raises the error that says why there are none
-        return events
+        return events, fold(events) if events else self.recorder.read()  # which raises the error that says why there are none
 
     def life(self) -> Life:
         """Its lifecycle as it is now.
@@ -129,19 +129,18 @@ class MemberRecord:
             InvalidInput: it is no member's session.
             LogDamaged, MetadataVersionUnsupported: the log cannot be read.
         """
-        return self._life(self.events())
+        return self._life(self.history()[1])
 
-    def _life(self, events: Sequence[Event]) -> Life:
-        life = life_of(events)
-        if life is None:
+    def _life(self, state: SessionState) -> Life:
+        if state.life is None:
             raise InvalidInput(
                 f"Session {self.id} is not a member's: it has no life cycle.",
                 why="Its work is promoted or discarded, not finalized and retained.",
                 fix="Use its own verbs, such as `gittrix promote` and `gittrix session discard`.",
             )
-        if life.state == "creating" and self.recorder.read().ended:
+        if state.life.state == "creating" and state.ended:
             raise SessionNotFound(f"There is no session {self.id!r}: its start never finished.", fix="Start another one.")
-        return life
+        return state.life
 
     @contextmanager
     def locked(self, *, wait: float | None = None) -> Iterator[LockedSession]:
@@ -154,8 +153,8 @@ class MemberRecord:
             EvictionRace: another process held the lock for longer.
             SessionNotFound, InvalidInput, LogDamaged, MetadataVersionUnsupported: as ``life``.
         """
-        with self.recorder.leased(wait=wait):
-            yield LockedSession(self.recorder, self._life(self.events()))
+        with self.recorder.leased(wait=wait) as state:
+            yield LockedSession(self.recorder, self._life(state))
 
     def workspace_lock(self, *, wait: float = 0.0) -> Lease:
         """The lock for saving or removing the workspace. It is not the session's lock, since both take long."""
@@ -199,9 +198,8 @@ class LockedSession:
 
     def add(self, type_: str, data: Mapping[str, Any], *, commit_point: bool = False) -> Life:
         """Store an event. Raises AdapterUnavailable or LogDamaged, as ``Recorder.append``."""
-        self._recorder.append(type_, {name: value for name, value in data.items() if value is not None}, commit_point=commit_point)
-        assert self._recorder.last is not None
-        self.life = life_of([self._recorder.last], self.life) or self.life
+        known = {name: value for name, value in data.items() if value is not None}
+        self.life = self._recorder.append(type_, known, commit_point=commit_point).life or self.life
         return self.life
 
     def move(self, to: str, *, reason: str | None = None, result: str | None = None) -> Life:

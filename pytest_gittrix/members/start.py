@@ -35,7 +35,8 @@ from pytest_gittrix.os_level.command import check_command, check_level
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.eventlog.events import path_fields
-from pytest_gittrix.record.state.lifecycle import KINDS, NEVER_SWEPT, Life
+from pytest_gittrix.record.state.lifecycle import KINDS, Life
+from pytest_gittrix.record.state.values import NEVER_SWEPT
 from pytest_gittrix.workspaces.multi_repo import (
     PROTOCOLS,
     CheckedOutRepository,

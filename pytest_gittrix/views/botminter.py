@@ -14,7 +14,7 @@ from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state import lifecycle as lives
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.lifecycle import FinalizationResult, Life, Pushed, life_of
+from pytest_gittrix.record.state.lifecycle import FinalizationResult, Life, Pushed
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     old.capitalize(): frozenset(new.capitalize() for new in allowed) for old, allowed in lives.LEGAL.items()
@@ -45,7 +45,7 @@ def state_of(state: SessionState) -> str:
     (or the outcome that the caller gave), expired is Removed.
     """
     if state.life is not None:
-        return state.life.capitalize()
+        return state.life.state.capitalize()
     if not state.ended:
         return "Active" if state.workspace_present else "Creating"
     if state.state == "expired":
@@ -65,10 +65,11 @@ def record(events: Sequence[Event], *, as_code: bool = False) -> dict[str, Any]:
         SessionNotFound: it was removed, and ``as_code``.
         InvalidInput: there is no event.
     """
-    return _record(events, fold(events), life_of(events), as_code)
+    return _record(events, fold(events), as_code)
 
 
-def _record(events: Sequence[Event], state: SessionState, life: Life | None, as_code: bool) -> dict[str, Any]:
+def _record(events: Sequence[Event], state: SessionState, as_code: bool) -> dict[str, Any]:
+    life = state.life
     if life is None:
         return _ordinary(state, events)
     name, since_ns = _shown(life, as_code)
@@ -93,11 +94,11 @@ def history_row(events: Sequence[Event], *, as_code: bool = False) -> dict[str, 
         ``session_id``, ``member``, ``session_type``, ``state``, ``exit_normal`` (only what completed ended normally),
         ``finalization_status`` (``completed``, ``failed``, ``skipped``, ``n/a`` or ``pending``), ``started_at``, ``ended_at``.
     """
-    return _row(events, fold(events), life_of(events), as_code)
+    return _row(events, fold(events), as_code)
 
 
-def _row(events: Sequence[Event], state: SessionState, life: Life | None, as_code: bool) -> dict[str, Any]:
-    record = _record(events, state, life, as_code)
+def _row(events: Sequence[Event], state: SessionState, as_code: bool) -> dict[str, Any]:
+    record, life = _record(events, state, as_code), state.life
     result = record["finalization_result"]
     running = record["current_state"] == "Finalizing"
     ended_ns = (_since(state, events) if state.ended else None) if life is None else life.ended_ns
@@ -126,10 +127,11 @@ def history(
     """
     rows = []
     for events in sessions:
-        life, state = life_of(events), fold(events)
+        state = fold(events)
+        life = state.life
         if as_code and life is not None and life.state == "removed":
             continue
-        row = _row(events, state, life, as_code)
+        row = _row(events, state, as_code)
         since = _since(state, events) if life is None else _shown(life, as_code)[1]
         if row["state"] in _BEFORE_THE_END or member not in (None, row["member"]) or (since_ns is not None and since < since_ns):
             continue

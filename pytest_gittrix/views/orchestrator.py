@@ -66,7 +66,7 @@ _LONGEST_SUMMARY: Final = 120
 def state_of(state: SessionState) -> str:
     """The status as far as the state alone determines it; ``state_in`` uses the observations, too."""
     ends = {outcome: life for life, outcome in OUTCOMES.items()}
-    lived = lived_as(ends.get(state.outcome or "", state.life or ""))
+    lived = lived_as(ends.get(state.outcome or "", state.life.state if state.life is not None else ""))
     if state.life is not None and lived is not None and (state.outcome in ends or not state.ended):
         return status(Observations(Progress(*lived)))
     if state.ended:

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.lifecycle import NEVER_SWEPT, Life, life_of
+from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.record.state.values import NEVER_SWEPT
 
 NOW: Final = 1_893_456_000_000_000_000
 SECOND: Final = 1_000_000_000
@@ -75,6 +76,6 @@ class Lived:
     @property
     def life(self) -> Life:
         """The same, as a life."""
-        life = life_of(self.events)
+        life = self.state.life
         assert life is not None
         return life

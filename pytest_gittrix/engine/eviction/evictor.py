@@ -81,7 +81,7 @@ def require_evictable(state: SessionState) -> None:
     """
     if state.life is not None and not state.ended:
         raise InvalidInput(
-            f"Session {state.id} is a member's, and {state.life}: it can be neither evicted nor discarded.",
+            f"Session {state.id} is a member's, and {state.life.state}: it can be neither evicted nor discarded.",
             why="What its agent did is saved to the remotes when it ends, and not archived.",
             fix="Stop it; once it is retained, clean it up.",
         )

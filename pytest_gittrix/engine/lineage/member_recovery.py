@@ -55,8 +55,9 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
         AdapterUnavailable, OSError: something cannot be stored or moved; another recovery goes on with it.
         EvictionRace: its workspace is being saved.
     """
-    if not state.ended and state.life != "creating":
-        if state.life == "retained" and is_apart(recorder.directory):
+    life = state.life
+    if life is not None and not state.ended and life.state != "creating":
+        if life.state == "retained" and is_apart(recorder.directory):
             with Lease(recorder.directory / TURN, wait=0):
                 put_back(recorder.directory)
         return False

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
-from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
-from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, why_not
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIFE, OBSERVED
+from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, after, opened, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.values import (
     EARLIER_IDENTITY,
@@ -23,7 +23,6 @@ from pytest_gittrix.record.state.values import (
     Lineage,
     Policy,
     Result,
-    RunEnd,
     SessionState,
     StateName,
     deadline_ns,
@@ -157,25 +156,22 @@ def _opened(event: Event) -> SessionState:
         updated_ns=event.ts,
         last_access_ns=event.ts,
         identity={name: value for name, value in identity.items() if value is not None},
-        life="creating",
-        kind=data["kind"],
-        member=data["member"],
+        life=opened(event),
         seq=event.seq,
     )
 
 
 def _lived(state: SessionState, event: Event) -> None:
-    if problem := why_not(event, state.life):
+    if problem := why_not(state.life, event):
         raise _impossible(state, event, problem)
+    if state.life is not None:
+        state.life = after(state.life, event)
 
 
 def _moved(state: SessionState, event: Event) -> None:
     _lived(state, event)
-    if state.life == "active":
-        state.run = RunEnd(OUTCOMES.get(event.data["to"], "done"), event.ts, event.seq)
-    state.life = to = event.data["to"]
+    to = event.data["to"]
     state.outcome = OUTCOMES.get(to, state.outcome)
-    state.retained_ns = event.ts if to == "retained" else None
     if to == "removed":
         state.state, state.ended_ns = "expired", event.ts
 
@@ -269,8 +265,8 @@ def _kept(state: SessionState, event: Event) -> None:
 
 def _ended(state: SessionState, event: Event) -> None:
     how = event.data["state"]
-    if state.life not in (None, "creating"):
-        raise _impossible(state, event, f"its life ends when it is removed, and it is {state.life}")
+    if state.life is not None and state.life.state != "creating":
+        raise _impossible(state, event, f"its life ends when it is removed, and it is {state.life.state}")
     if how not in ENDED:
         raise _impossible(state, event, f"{how!r} is not an end ({', '.join(sorted(ENDED))})")
     if state.intent is not None:
@@ -409,11 +405,10 @@ RULES: Mapping[str, Rule] = {
     "hearing.began": Rule(_ANY),
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
+    **dict.fromkeys(LIFE.keys() - ORIGINS.keys(), Rule(_ACTIVE, apply=_lived)),
     "life.moved": Rule(_ACTIVE, apply=_moved),
-    **dict.fromkeys(("agent.launched", "stop.requested", "work.locked"), Rule(_ACTIVE, apply=_lived)),
-    **dict.fromkeys(("finalize.started", "finalize.repository", "finalize.finished"), Rule(_ACTIVE, apply=_lived)),
     # A process that is gone, and a lock that is free, may be noticed late.
-    **dict.fromkeys(("agent.exited", "work.released"), Rule(_ANY)),
+    **dict.fromkeys(("agent.exited", "work.released"), Rule(_ANY, apply=_lived)),
     # What is observed from outside changes nothing here; ``observations`` folds it.
     **dict.fromkeys(OBSERVED, Rule(_ANY)),
 }

@@ -1,17 +1,16 @@
 """The life cycle of a member's session, from its opening until its workspace is gone (docs/explanation/you-know-botminter.md).
 
-``LEGAL`` is the table of state changes. ``life_of`` folds the rest of a life from the same events that ``fold`` folds.
+``LEGAL`` is the table of state changes, ``EVENTS`` says in which states each event can happen and what it changes. ``fold`` applies both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_of
-from pytest_gittrix.record.state.values import Policy
 
 T = TypeVar("T")
 
@@ -44,12 +43,9 @@ SAVED: Final = ("Completed", "CompletedDegraded", "Skipped")
 ACTIONS: Final = ("committed", "pushed", "recovered", "left", "skipped", "failed")
 """What a finalization can do about a repository."""
 
-NEVER_SWEPT: Final = Policy(ttl_idle_ns=None, ttl_absolute_ns=None, manual=True)
-"""The eviction policy of a session with a life cycle: ``retention`` decides when its workspace goes."""
-
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class LaunchedProcess:
     """A process that was started for a session; times are nanoseconds since 1970 UTC.
 
     Attributes:
@@ -95,6 +91,20 @@ class FinalizationResult:
     github_issue_urls: tuple[str, ...] = ()
 
 
+class RunEnd(NamedTuple):
+    """The end of an agent's run, when its session left ``active``, which happens once.
+
+    Attributes:
+        outcome: ``done``, ``crash`` or ``killed``. A run whose work is saved next is done, whether the save succeeds or not.
+        at_ns: when, in nanoseconds since 1970 UTC.
+        seq: the event.
+    """
+
+    outcome: str
+    at_ns: int
+    seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """The life of one session as its events leave it; times are nanoseconds since 1970 UTC.
@@ -112,6 +122,7 @@ class Life:
         left: the repositories whose work the last attempt left in the workspace, or failed to save.
         unsaved: whether the workspace has work that is known to be nowhere else, until an attempt saves all of it.
         locks: the work items that only it works on.
+        run: the end of its agent's run; None while that goes on.
     """
 
     id: str
@@ -127,8 +138,8 @@ class Life:
     ended: str | None = None
     ended_ns: int | None = None
     retained_ns: int | None = None
-    agent: Process | None = None
-    finalizer: Process | None = None
+    agent: LaunchedProcess | None = None
+    finalizer: LaunchedProcess | None = None
     stop_ns: int | None = None
     forced: bool = False
     attempts: int = 0
@@ -136,28 +147,24 @@ class Life:
     left: tuple[str, ...] = ()
     unsaved: bool = False
     locks: tuple[str, ...] = ()
+    run: RunEnd | None = None
 
     @property
     def degraded(self) -> bool:
         """Whether it completed with some work on a recovery branch."""
         return self.result is not None and self.result.exit_status == "CompletedDegraded"
 
+    def to_data(self) -> dict[str, Any]:
+        """The life as JSON; ``from_data`` reads it."""
+        return asdict(self)
 
-def life_of(events: Iterable[Event], life: Life | None = None) -> Life | None:
-    """Add events to a life, or build one from the first event on; None for a session that has none.
-
-    ``state.fold`` checks whether the events are legal; this function does not.
-
-    Args:
-        events: of one session, in order.
-        life: of the events before them.
-    """
-    for event in events:
-        if event.type == "session.opened":
-            life = _opened(event)
-        elif life is not None and event.type in _STEPS:
-            life = _STEPS[event.type](life, event)
-    return life
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Life:
+        """Read what ``to_data`` gave. Raises KeyError or TypeError for anything else."""
+        agent, finalizer = (data[name] and LaunchedProcess(**data[name]) for name in ("agent", "finalizer"))
+        lists = {name: tuple(data[name]) for name in ("left", "locks")}
+        result, run = data["result"] and _result(data["result"]), data["run"] and RunEnd(*data["run"])
+        return cls(**{**data, **lists, "agent": agent, "finalizer": finalizer, "result": result, "run": run})
 
 
 def require_legal(old: str, new: str) -> None:
@@ -177,31 +184,30 @@ def require_legal(old: str, new: str) -> None:
     )
 
 
-def why_not(event: Event, state: str | None) -> str | None:
-    """Why an event of a life cannot happen in a state of it, or None if it can. Without a life (None) only its processes and locks can."""
-    data = event.data
-    match event.type:
-        case "life.moved" if state is None:
-            return "the session has no life cycle"
-        case "life.moved" if data["to"] not in LEGAL[str(state)]:
-            return f"it cannot go from {state} to {data['to']}"
-        case "life.moved" if data.get("result", STATUSES[0]) not in STATUSES:
-            return f"{data['result']!r} is no result ({', '.join(STATUSES)})"
-        case "agent.launched" if state not in (None, "active", "finalizing"):
-            return f"nothing runs in a session that is {state}"
-        case "finalize.started" | "finalize.repository" | "finalize.finished" if state != "finalizing":
-            return f"it is {state}, and not finalizing" if state else "the session has no life cycle"
-        case "finalize.repository" if data["action"] not in ACTIONS:
-            return f"{data['action']!r} is no action ({', '.join(ACTIONS)})"
-        case "finalize.finished" if data["status"] not in STATUSES:
-            return f"{data['status']!r} is no status ({', '.join(STATUSES)})"
+def why_not(life: Life | None, event: Event) -> str | None:
+    """Why an event of a life cycle cannot happen now, or None if it can."""
+    rule, data = EVENTS[event.type], event.data
+    if life is None:
+        return None if rule.without else "the session has no life cycle"
+    if life.state not in rule.within:
+        return f"it is {life.state}, and not {' or '.join(sorted(rule.within))}"
+    if rule.moves and data["to"] not in LEGAL[life.state]:
+        return f"it cannot go from {life.state} to {data['to']}"
+    if rule.key in data and data[rule.key] not in rule.values:
+        return f"{data[rule.key]!r} is no {rule.key} ({', '.join(rule.values)})"
     return None
+
+
+def after(life: Life, event: Event) -> Life:
+    """A life after an event that can happen in it."""
+    return EVENTS[event.type].apply(life, event)
 
 
 # What each event changes. ------------------------------------------------------------------------------------------------------
 
 
-def _opened(event: Event) -> Life:
+def opened(event: Event) -> Life:
+    """The life that ``session.opened`` begins."""
     data = event.data
     return Life(
         id=event.stream,
@@ -218,7 +224,8 @@ def _opened(event: Event) -> Life:
 
 def _moved(life: Life, event: Event) -> Life:
     to, result = event.data["to"], life.result
-    moved = replace(life, state=to, since_ns=event.ts, retained_ns=event.ts if to == "retained" else None)
+    run = RunEnd(OUTCOMES.get(to, "done"), event.ts, event.seq) if life.state == "active" else life.run
+    moved = replace(life, state=to, since_ns=event.ts, retained_ns=event.ts if to == "retained" else None, run=run)
     if to in TERMINAL:
         status = event.data.get("result")
         result = replace(result or FinalizationResult(), exit_status=status) if status is not None else result
@@ -233,7 +240,7 @@ def _moved(life: Life, event: Event) -> Life:
 
 
 def _launched(life: Life, event: Event) -> Life:
-    process = Process(event.data["pid"], event.data.get("start_time"), event.ts, confinement=event.data.get("confinement"))
+    process = LaunchedProcess(event.data["pid"], event.data.get("start_time"), event.ts, confinement=event.data.get("confinement"))
     return replace(life, finalizer=process) if life.state == "finalizing" else replace(life, agent=process)
 
 
@@ -292,17 +299,43 @@ def _released(life: Life, event: Event) -> Life:
     return replace(life, locks=tuple(item for item in life.locks if item != event.data["item"]))
 
 
-_STEPS: Final[Mapping[str, Callable[[Life, Event], Life]]] = {
-    "life.moved": _moved,
-    "agent.launched": _launched,
-    "agent.exited": _exited,
-    "stop.requested": _stopping,
-    "finalize.started": _began,
-    "finalize.repository": _saved,
-    "finalize.finished": _finished,
-    "work.locked": _locked,
-    "work.released": _released,
+class LifeRule(NamedTuple):
+    """What an event of a life cycle changes, and when it can happen.
+
+    Attributes:
+        apply: gives the life after it.
+        within: the states in which it can happen.
+        without: whether it can also happen in a session without a life cycle, where it changes nothing.
+        key, values: the key of its data that has one of these values, if it is there.
+        moves: whether it leads to another state, by ``LEGAL``.
+    """
+
+    apply: Callable[[Life, Event], Life]
+    within: frozenset[str] = frozenset(STATES)
+    without: bool = True
+    key: str = ""
+    values: tuple[str, ...] = ()
+    moves: bool = False
+
+
+_SAVING: Final = frozenset({"finalizing"})
+EVENTS: Final[Mapping[str, LifeRule]] = {
+    "life.moved": LifeRule(_moved, without=False, key="result", values=STATUSES, moves=True),
+    "agent.launched": LifeRule(_launched, frozenset({"active", "finalizing"})),
+    "agent.exited": LifeRule(_exited),
+    "stop.requested": LifeRule(_stopping),
+    "finalize.started": LifeRule(_began, _SAVING, without=False),
+    "finalize.repository": LifeRule(_saved, _SAVING, without=False, key="action", values=ACTIONS),
+    "finalize.finished": LifeRule(_finished, _SAVING, without=False, key="status", values=STATUSES),
+    "work.locked": LifeRule(_locked),
+    "work.released": LifeRule(_released),
 }
+"""When each event of a life cycle can happen, and what it changes."""
+
+
+def _result(data: Mapping[str, Any]) -> FinalizationResult:
+    places = {name: tuple(Pushed(*one) for one in data[name]) for name in ("committed_repos", "pushed_branches", "recovery_branches")}
+    return FinalizationResult(data["exit_status"], **places, github_issue_urls=tuple(data["github_issue_urls"]))
 
 
 def _with(items: tuple[T, ...], item: T) -> tuple[T, ...]:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 from pytest_gittrix.durations import format_instant, instant_at, ns_of, parse_instant
-from pytest_gittrix.record.state.lifecycle import OUTCOMES
 from pytest_gittrix.record.state.values import Policy, Result, SessionState, StateName
 
 _MILLISECOND = 1_000_000
@@ -106,10 +105,10 @@ def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> Se
 
 def _life(state: SessionState) -> dict[str, str | None] | None:
     """The member of a session with a life cycle, its state, and how its agent's run last ended; None without a life cycle."""
-    if state.life is None or (state.life == "creating" and state.ended):
+    life = state.life
+    if life is None or (life.state == "creating" and state.ended):
         return None
-    ended = next((name for name, outcome in OUTCOMES.items() if outcome == state.outcome), None)
-    return {"member": state.member, "kind": state.kind, "state": state.life, "ended": ended}
+    return {"member": life.member, "kind": life.kind, "state": life.state, "ended": life.ended}
 
 
 def _known(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+from pytest_gittrix.record.state.lifecycle import Life, RunEnd
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
@@ -45,6 +47,10 @@ class Policy(NamedTuple):
     def from_data(cls, data: Mapping[str, Any]) -> Policy:
         """Read what :meth:`to_data` wrote."""
         return cls(**data)
+
+
+NEVER_SWEPT: Final = Policy(ttl_idle_ns=None, ttl_absolute_ns=None, manual=True)
+"""The eviction policy of a session with a life cycle: ``retention`` decides when its workspace goes."""
 
 
 class Intent(NamedTuple):
@@ -122,20 +128,6 @@ class Lineage(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
-class RunEnd(NamedTuple):
-    """The end of an agent's run in a session with a life cycle, when its state left ``active``, which happens once.
-
-    Attributes:
-        outcome: ``done``, ``crash`` or ``killed``. A run whose work is saved next is done, whether the save succeeds or not.
-        at_ns: when, in nanoseconds since 1970 UTC.
-        seq: the event.
-    """
-
-    outcome: str
-    at_ns: int
-    seq: int
-
-
 @dataclass
 class SessionState:
     """One session as its events leave it. A value: ``fold`` makes new ones and never changes one it has returned.
@@ -173,10 +165,7 @@ class SessionState:
         successor: the session it was handed to.
         handoff: the child of a handoff that has not ended in the log.
         archive: what was set aside of unpromoted work, as in ``archive.written``.
-        life: the state of its life cycle, one of ``lifecycle.STATES``; None without one. ``state`` is active until it is removed.
-        kind, member: of a session with a life cycle: what runs in it, and the member that it belongs to.
-        retained_ns: since when its workspace is only retained; None while it is not.
-        run: the end of its agent's run; None while that goes on, and without a life cycle.
+        life: its life cycle; None without one. ``state`` is active until it is removed.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
         extra: keys of that record that this engine does not know, which it writes back unchanged.
@@ -224,11 +213,7 @@ class SessionState:
     successor: str | None = None
     handoff: str | None = None
     archive: Mapping[str, Any] | None = None
-    life: str | None = None
-    kind: str | None = None
-    member: str | None = None
-    retained_ns: int | None = None
-    run: RunEnd | None = None
+    life: Life | None = None
     seq: int = -1
     legacy: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -246,6 +231,11 @@ class SessionState:
     def ended(self) -> bool:
         """Whether the session is over; ended states are absorbing (rule 7, docs/explanation/rules.md)."""
         return self.state in ENDED
+
+    @property
+    def run(self) -> RunEnd | None:
+        """The end of its agent's run; None while that goes on, and without a life cycle."""
+        return None if self.life is None else self.life.run
 
     @property
     def ending(self) -> str | None:

@@ -17,14 +17,15 @@ from typing import Any, Final
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.record.eventlog.log import Cursor, EventLog, Prefix
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Result, RunEnd
+from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Result
 
 FILE: Final = "fold.json"
 WORTH: Final = 1000
 """The number of events from which folding them again takes longer than writing a checkpoint."""
-_VERSION: Final = 6
+_VERSION: Final = 7
 """To be raised whenever a rule of ``fold`` changes: states of other versions are not read."""
-_VALUES: Final = {"result": Result, "intent": Intent, "kept": Kept, "lineage": Lineage, "run": RunEnd, "policy": Policy}
+_VALUES: Final = {"result": Result, "intent": Intent, "kept": Kept, "lineage": Lineage, "policy": Policy}
 _SETS: Final = ("api_deleted", "api_untouched", "program_touched")
 _FIELDS: Final = frozenset(field.name for field in fields(SessionState))
 
@@ -75,11 +76,13 @@ def to_data(state: SessionState) -> dict[str, Any]:
     """A state as JSON; ``from_data`` reads it."""
     values = {name: getattr(state, name) for name in _VALUES}
     parts = {name: value and value._asdict() for name, value in values.items()}
+    parts["life"] = state.life and state.life.to_data()
     return {**vars(state), **parts, **{name: sorted(getattr(state, name)) for name in _SETS}}
 
 
 def from_data(data: dict[str, Any]) -> SessionState:
     """Read what ``to_data`` gave. Raises KeyError or TypeError for anything else."""
     values = {name: kind(**data[name]) for name, kind in _VALUES.items() if data[name] is not None}
+    values["life"] = data["life"] and Life.from_data(data["life"])
     tuples = {name: tuple(data[name]) for name in ("steps", "earlier_baselines")}
     return SessionState(**{**data, **values, **tuples, **{name: frozenset(data[name]) for name in _SETS}})

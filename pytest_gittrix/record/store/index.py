@@ -369,7 +369,7 @@ class Index:
 
 def _fields(state: SessionState) -> tuple[Any, ...]:
     """The columns from ``state`` on."""
-    deadline = deadline_ns(state)
+    deadline, life = deadline_ns(state), state.life
     return (
         state.state,
         None if deadline is None else min(-(-deadline // 1000), _LARGEST),
@@ -386,8 +386,8 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         state.chain,
         state.ending,
         state.lineage.parent if state.lineage is not None else None,
-        None if state.life == "creating" and state.ended else state.life,
-        state.member,
+        None if life is None or (life.state == "creating" and state.ended) else life.state,
+        None if life is None else life.member,
         state.turn,
         state.said,
     )
@@ -396,8 +396,8 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
 def unsettled(state: SessionState) -> bool:
     """Whether an operation is unfinished: a promotion, a start, a handoff, or the removal of an ended session's workspace."""
     if not state.ended:
-        begun = state.handoff is not None or state.life == "creating" or not state.workspace_present
-        return state.intent is not None or begun
+        is_starting = (state.life is not None and state.life.state == "creating") or not state.workspace_present
+        return state.intent is not None or state.handoff is not None or is_starting
     return state.workspace_present and (state.state != "promoted" or state.policy.until_promote)
 
 

@@ -21,8 +21,9 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.record.eventlog.events import Event, path_fields
-from pytest_gittrix.record.state.lifecycle import KINDS, NEVER_SWEPT, STATES, TERMINAL, Life, life_of
+from pytest_gittrix.record.state.lifecycle import KINDS, STATES, TERMINAL, Life
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.state.values import NEVER_SWEPT
 from pytest_gittrix.testing.repos.member_workspaces import git
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.testing.scenarios.status_scripts import STATUS_SCRIPTS, play
@@ -71,13 +72,13 @@ class SessionIn:
     @property
     def life(self) -> Life | None:
         """Its lifecycle as a member's session; None for other sessions."""
-        return life_of(self.events)
+        return self.log.state().life
 
     @property
     def state(self) -> str:
         """Its state as a member's session, or otherwise as a session of GitTrix. Raises LogDamaged for an impossible history."""
         found = self.log.state()
-        return found.state if found.life is None else found.life
+        return found.state if found.life is None else found.life.state
 
     @property
     def status(self) -> str:

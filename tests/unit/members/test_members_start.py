@@ -297,7 +297,8 @@ def test_another_engine_leaves_a_start_alone_that_is_under_way(crew: Crew) -> No
     def look(name: str) -> None:
         if name == "member:planned" and not seen:
             with GitTrix(None, store=crew.engine.store.root, home=crew.engine.home, clock=crew.clock) as other:
-                seen.append(other.store.load(crew.sessions()[0]).life or "")
+                life = other.store.load(crew.sessions()[0]).life
+                seen.append(life.state if life is not None else "")
 
     with points.listening(look):
         life = crew.chat()

@@ -13,7 +13,7 @@ from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import LIFE
 from pytest_gittrix.record.state.fold import Policy, deadline_ns, fold
-from pytest_gittrix.record.state.lifecycle import LEGAL, STATES, FinalizationResult, Process, Pushed, life_of, require_legal
+from pytest_gittrix.record.state.lifecycle import LEGAL, STATES, FinalizationResult, LaunchedProcess, Pushed, require_legal
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.records import load_metadata
 
@@ -41,12 +41,12 @@ def refused(lived: Lived) -> str:
 @pytest.mark.parametrize("old", DOCUMENTED)
 def test_of_all_pairs_exactly_the_documented_ones_can_happen(old: str, new: str) -> None:
     lived = Lived(*WAYS[old])
-    assert (lived.state.life, lived.life.state) == (old, old)
+    assert lived.life.state == old
 
     lived.move(10, new)
     if (old, new) in PAIRS:
         require_legal(old, new)
-        assert (lived.state.life, lived.life.state, lived.life.since_ns) == (new, new, at(10))
+        assert (lived.life.state, lived.life.since_ns) == (new, at(10))
     else:
         with pytest.raises(InvalidInput, match=f"Cannot transition from {old.capitalize()} to {new.capitalize()}"):
             require_legal(old, new)
@@ -99,7 +99,7 @@ def test_a_session_without_a_life_cannot_be_moved_or_finalized_but_can_have_proc
         "format": "sha1",
     }
     born = Event(0, at(0), "s", "session.created", "human", created)
-    assert (fold([born]).life, life_of([born])) == (None, None)
+    assert fold([born]).life is None
     for type, data in LIFE_SAMPLES.items():
         happened = Event(1, at(1), "s", type, "system", data)
         if type.startswith(("life.", "finalize.")):
@@ -137,7 +137,7 @@ def test_what_can_happen_to_a_session_depends_on_its_state(type: str, state: str
         "work.released": {*STATES},
     }.get(type, {*STATES} - {"removed"})
     if state in possible:
-        assert (lived.state.life, lived.state.seq) == (state, before.seq + 1)
+        assert (lived.life.state, lived.state.seq) == (state, before.seq + 1)
     else:
         refused(lived)
     assert fold(lived.events[:-1]) == before
@@ -166,7 +166,7 @@ def test_a_kind_of_session_that_there_is_not_cannot_be_opened() -> None:
 
 def test_a_start_can_be_undone_and_later_only_a_removal_ends_a_session() -> None:
     undone = Lived().tell(1, "session.ended", state="discarded")
-    assert (undone.state.ended, undone.state.life) == (True, "creating")
+    assert (undone.state.ended, undone.life.state) == (True, "creating")
     assert "the session is discarded" in refused(undone.move(2, "active"))
     for state in STATES[1:-1]:
         lived = Lived(*WAYS[state]).tell(10, "session.ended", state="discarded")
@@ -177,8 +177,9 @@ def test_a_start_can_be_undone_and_later_only_a_removal_ends_a_session() -> None
 
 
 def test_an_opened_session_is_what_its_event_says() -> None:
-    state = Lived(team="blue", work_item="#42", identity={"role": "engineer", "rig": None}).state
-    assert (state.life, state.kind, state.member, state.retained_ns) == ("creating", "loop", "engineer-alice", None)
+    lived = Lived(team="blue", work_item="#42", identity={"role": "engineer", "rig": None})
+    state, life = lived.state, lived.life
+    assert (life.state, life.kind, life.member, life.retained_ns) == ("creating", "loop", "engineer-alice", None)
     assert (state.durable_ref, state.durable_path, state.durable_branch) == ("https://forge/app.git", None, "main")
     assert (state.baseline, state.workspace, state.workspace_kind, state.git_backed) == ("b" * 40, "/w/a1b2c3d4", "repositories", True)
     assert state.identity == {"agent": "engineer-alice", "work_unit": "#42", "role": "engineer"}
@@ -193,9 +194,9 @@ def test_a_session_without_repositories_has_no_durable() -> None:
 def test_a_path_of_a_workspace_that_is_not_utf8_comes_back() -> None:
     data = {name: value for name, value in OPENED.items() if name != "workspace"} | path_fields("/w/\udce9", "workspace")
     event = Event(0, at(0), "s", "session.opened", "system", data)
-    life = life_of([event])
-    assert life is not None
-    assert (life.workspace, fold([event]).workspace) == ("/w/\udce9", "/w/\udce9")
+    state = fold([event])
+    assert state.life is not None
+    assert (state.life.workspace, state.workspace) == ("/w/\udce9", "/w/\udce9")
 
 
 def test_its_record_is_one_that_can_be_read_again() -> None:
@@ -207,8 +208,9 @@ def test_a_session_is_active_for_other_systems_until_it_is_removed() -> None:
     for way in WAYS.values():
         state = Lived(*way).state
         assert state.ended == ("removed" in way)
-    removed = Lived("active", "killed", "retained", "removed").state
-    assert (removed.state, removed.ended_ns, removed.ending, removed.retained_ns) == ("expired", at(4), "killed", None)
+    lived = Lived("active", "killed", "retained", "removed")
+    removed = lived.state
+    assert (removed.state, removed.ended_ns, removed.ending, lived.life.retained_ns) == ("expired", at(4), "killed", None)
 
 
 @pytest.mark.parametrize(("ended", "outcome"), [("completed", "done"), ("failed", "crash"), ("killed", "killed")])
@@ -224,23 +226,23 @@ def test_no_time_to_live_ends_a_session_with_a_life() -> None:
 
 def test_retention_counts_from_the_moment_it_is_retained_each_time() -> None:
     lived = Lived("active", "killed", "retained")
-    assert (lived.life.retained_ns, lived.state.retained_ns) == (at(3), at(3))
+    assert lived.life.retained_ns == at(3)
     lived.move(4, "finalizing")
-    assert (lived.life.retained_ns, lived.state.retained_ns) == (None, None)
+    assert lived.life.retained_ns is None
     lived.move(5, "completed").move(6, "retained")
     assert (lived.life.retained_ns, lived.life.ended_ns) == (at(6), at(5))
 
 
 def test_the_agent_and_what_finalizes_after_it_are_two_processes() -> None:
     lived = Lived("active").tell(1, "agent.launched", pid=7, start_time=70)
-    assert lived.life.agent == Process(7, 70, at(1))
+    assert lived.life.agent == LaunchedProcess(7, 70, at(1))
     lived.move(2, "finalizing").tell(3, "agent.exited", signal=15)
-    assert lived.life.agent == Process(7, 70, at(1), at(3), signal=15)
+    assert lived.life.agent == LaunchedProcess(7, 70, at(1), at(3), signal=15)
 
     lived.tell(4, "agent.launched", pid=8).tell(5, "agent.exited", code=0, reason="done")
-    assert lived.life.finalizer == Process(8, None, at(4), at(5), code=0, reason="done")
-    assert lived.life.agent == Process(7, 70, at(1), at(3), signal=15)
-    assert lived.tell(6, "agent.exited", code=1).life.finalizer == Process(8, None, at(4), at(5), code=0, reason="done")
+    assert lived.life.finalizer == LaunchedProcess(8, None, at(4), at(5), code=0, reason="done")
+    assert lived.life.agent == LaunchedProcess(7, 70, at(1), at(3), signal=15)
+    assert lived.tell(6, "agent.exited", code=1).life.finalizer == LaunchedProcess(8, None, at(4), at(5), code=0, reason="done")
 
 
 def test_an_exit_that_was_missed_is_not_taken_for_that_of_what_came_later() -> None:
@@ -365,5 +367,4 @@ def test_a_life_folded_in_two_pieces_is_the_same(cut: int) -> None:
     lived.move(6, "completed").move(7, "retained").move(8, "removed")
     events = lived.events
     assert len(events) == 12
-    assert life_of(events[cut:], life_of(events[:cut])) == life_of(events)
     assert fold(events[cut:], fold(events[:cut])) == fold(events)

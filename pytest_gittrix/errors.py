@@ -7,10 +7,18 @@ four parts, one a line: the fact, why it matters, what to do, how to opt out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypedDict, Unpack
 
 PromoteStage = Literal["staging", "apply", "cleanup"]
 ConflictKind = Literal["path", "text", "tree"]
+
+
+class Parts(TypedDict, total=False):
+    """The parts of a message after its fact."""
+
+    why: str
+    fix: str
+    opt_out: str
 
 
 class Advice(str):
@@ -60,9 +68,13 @@ class GittrixError(Exception):
     """
 
     code: ClassVar[str] = "GITTRIX_ERROR"
-
     outcome: Literal["unknown"] | None = None
     session: str | None = None
+
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
 
     def __init__(self, fact: str, *, why: str = "", fix: str = "", opt_out: str = "") -> None:
         self.fact, self.why, self.fix, self.opt_out = fact, why, fix, opt_out
@@ -81,34 +93,24 @@ class GittrixError(Exception):
         return "\n".join(part for part in worded if part)
 
 
-class AdapterUnavailable(GittrixError):
+class AdapterUnavailable(GittrixError, code="ADAPTER_UNAVAILABLE"):
     """A backend cannot be reached or is not what it was said to be."""
 
-    code = "ADAPTER_UNAVAILABLE"
 
-
-class UnsupportedRepository(AdapterUnavailable):
+class UnsupportedRepository(AdapterUnavailable, code="UNSUPPORTED_REPOSITORY"):
     """The repository is real, but of a kind the engine refuses by name (shallow, partial, unknown ref storage)."""
 
-    code = "UNSUPPORTED_REPOSITORY"
 
-
-class AuthFailed(GittrixError):
+class AuthFailed(GittrixError, code="AUTH_FAILED"):
     """A remote refused the credentials."""
 
-    code = "AUTH_FAILED"
 
-
-class PersonRequired(GittrixError):
+class PersonRequired(GittrixError, code="PERSON_REQUIRED"):
     """An agent's process asked for what only a person decides: what becomes of work; which sessions begin, end or get messages."""
 
-    code = "PERSON_REQUIRED"
 
-
-class CapabilityMissing(GittrixError):
+class CapabilityMissing(GittrixError, code="CAPABILITY_MISSING"):
     """The system, adapter or workspace kind cannot do what was asked."""
-
-    code = "CAPABILITY_MISSING"
 
 
 class ConfinementMissing(CapabilityMissing):
@@ -122,38 +124,32 @@ class ExtraMissing(CapabilityMissing, ImportError):
         extra: the name of the extra that installs them.
     """
 
-    def __init__(self, fact: str, *, extra: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, extra: str, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.extra = extra
 
 
-class InvalidInput(GittrixError):
+class InvalidInput(GittrixError, code="INVALID_INPUT"):
     """An argument, option, file or record has a value that is not allowed; the message names it."""
 
-    code = "INVALID_INPUT"
 
-
-class SessionNotFound(GittrixError):
+class SessionNotFound(GittrixError, code="SESSION_NOT_FOUND"):
     """No session of that id is in the store."""
 
-    code = "SESSION_NOT_FOUND"
 
-
-class SessionExpired(GittrixError):
+class SessionExpired(GittrixError, code="SESSION_EXPIRED"):
     """The session has ended (promoted, discarded or expired) and can do nothing any more.
 
     Attributes:
         state: the ended state.
     """
 
-    code = "SESSION_EXPIRED"
-
-    def __init__(self, fact: str, *, state: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, state: str, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.state = state
 
 
-class BaselineConflict(GittrixError):
+class BaselineConflict(GittrixError, code="BASELINE_CONFLICT"):
     """Durable changed, since the session's baseline, at a path that is being promoted (rule 4, docs/explanation/rules.md).
 
     Attributes:
@@ -163,8 +159,6 @@ class BaselineConflict(GittrixError):
         kinds: for each conflicting path ``path`` (would merge as text), ``text`` (would not) or ``tree`` (file/directory or kind clash).
     """
 
-    code = "BASELINE_CONFLICT"
-
     def __init__(
         self,
         fact: str,
@@ -173,236 +167,176 @@ class BaselineConflict(GittrixError):
         durable_sha: str,
         baseline_sha: str,
         kinds: Mapping[str, ConflictKind] | None = None,
-        why: str = "",
-        fix: str = "",
-        opt_out: str = "",
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        super().__init__(fact, **parts)
         self.conflicting_files = list(conflicting_files)
         self.durable_sha = durable_sha
         self.baseline_sha = baseline_sha
         self.kinds = dict(kinds or {})
 
 
-class PromoteFailed(GittrixError):
+class PromoteFailed(GittrixError, code="PROMOTE_FAILED"):
     """A promotion could not be made; durable is as it was.
 
     Attributes:
         stage: ``staging`` (the selection), ``apply`` (the commit) or ``cleanup``.
     """
 
-    code = "PROMOTE_FAILED"
-
-    def __init__(self, fact: str, *, stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, stage: PromoteStage, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.stage = stage
 
 
-class SecretsFound(PromoteFailed):
+class SecretsFound(PromoteFailed, code="SECRETS_FOUND"):
     """A promotion that was to be without secrets has files or lines that look like credentials.
 
     Attributes:
         secrets: what was found, by path, such as ``line 2: GitHub token``; never the secret itself.
     """
 
-    code = "SECRETS_FOUND"
-
-    def __init__(
-        self, fact: str, *, secrets: Mapping[str, Sequence[str]], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
-    ) -> None:
-        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, secrets: Mapping[str, Sequence[str]], stage: PromoteStage, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, stage=stage, **parts)
         self.secrets = {path: list(found) for path, found in secrets.items()}
 
 
-class WorktreeDirty(PromoteFailed):
+class WorktreeDirty(PromoteFailed, code="WORKTREE_DIRTY"):
     """The human's checked-out branch has work in the way of the selection, or a merge in progress (rule 5)."""
 
-    code = "WORKTREE_DIRTY"
 
-
-class WorktreeUnwritable(PromoteFailed):
+class WorktreeUnwritable(PromoteFailed, code="WORKTREE_UNWRITABLE"):
     """The system would not let the human's checkout of the branch be brought forward: it is read-only, or another user's."""
 
-    code = "WORKTREE_UNWRITABLE"
 
-
-class PathCollision(PromoteFailed):
+class PathCollision(PromoteFailed, code="PATH_COLLISION"):
     """A promoted path would differ from another only by case or unicode form."""
 
-    code = "PATH_COLLISION"
 
-
-class FilteredContent(PromoteFailed):
+class FilteredContent(PromoteFailed, code="FILTERED_CONTENT"):
     """Selected files go through a filter, such as Git LFS, and are not known to be as it would store them.
 
     Attributes:
         filters: the name of the filter, by path.
     """
 
-    code = "FILTERED_CONTENT"
-
-    def __init__(
-        self, fact: str, *, filters: Mapping[str, str], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
-    ) -> None:
-        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, filters: Mapping[str, str], stage: PromoteStage, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, stage=stage, **parts)
         self.filters = dict(filters)
 
 
-class HazardousPath(PromoteFailed):
+class HazardousPath(PromoteFailed, code="HAZARDOUS_PATH"):
     """A promotion that was to be without hazards adds paths that other machines or programs cannot take, or take for something else.
 
     Attributes:
         hazards: the reason, by path.
     """
 
-    code = "HAZARDOUS_PATH"
-
-    def __init__(
-        self, fact: str, *, hazards: Mapping[str, str], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
-    ) -> None:
-        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, hazards: Mapping[str, str], stage: PromoteStage, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, stage=stage, **parts)
         self.hazards = dict(hazards)
 
 
-class DurableLocked(PromoteFailed):
+class DurableLocked(PromoteFailed, code="DURABLE_LOCKED"):
     """Another program holds a git lock of durable that is not ours to break; the message names the file."""
 
-    code = "DURABLE_LOCKED"
 
-
-class WriteRejected(GittrixError):
+class WriteRejected(GittrixError, code="WRITE_REJECTED"):
     """A path or its contents may not be written: it escapes the workspace, is a git directory, or is over a limit."""
 
-    code = "WRITE_REJECTED"
 
-
-class PathIsDirectory(WriteRejected):
+class PathIsDirectory(WriteRejected, code="PATH_IS_DIRECTORY"):
     """A directory was to be read as a file."""
 
-    code = "PATH_IS_DIRECTORY"
 
-
-class PathNotFound(GittrixError, FileNotFoundError):
+class PathNotFound(GittrixError, FileNotFoundError, code="PATH_NOT_FOUND"):
     """No such file in the workspace (a deleted file reads as absent: rule 7)."""
 
-    code = "PATH_NOT_FOUND"
-
-    def __init__(self, fact: str, *, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        GittrixError.__init__(self, fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, **parts: Unpack[Parts]) -> None:
+        GittrixError.__init__(self, fact, **parts)
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.fact, self.why, self.fix, self.opt_out) if part)
 
 
-class EvictionRace(GittrixError):
+class EvictionRace(GittrixError, code="EVICTION_RACE"):
     """Another process holds the session's lock and did not let go within the time allowed."""
 
-    code = "EVICTION_RACE"
 
-
-class LeaseLost(EvictionRace):
+class LeaseLost(EvictionRace, code="LEASE_LOST"):
     """The right to write was taken away from its owner, which was silent for too long."""
 
-    code = "LEASE_LOST"
 
-
-class SessionInUse(GittrixError):
+class SessionInUse(GittrixError, code="SESSION_IN_USE"):
     """Processes work in the session's workspace, which would be removed under them.
 
     Attributes:
         processes: the number and the program of each; none where only the lock of a program of the engine shows that it runs.
     """
 
-    code = "SESSION_IN_USE"
-
-    def __init__(self, fact: str, *, processes: Iterable[tuple[int, str]], why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, processes: Iterable[tuple[int, str]], **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.processes = tuple(processes)
 
 
-class TurnBusy(GittrixError):
+class TurnBusy(GittrixError, code="TURN_BUSY"):
     """The session has a turn running; it can have one at a time (Pixir)."""
 
-    code = "TURN_BUSY"
 
-
-class TurnOver(GittrixError):
+class TurnOver(GittrixError, code="TURN_OVER"):
     """The turn was interrupted, or ended by its caller, and can do nothing to its session any more."""
 
-    code = "TURN_OVER"
 
-
-class WorkItemHeld(GittrixError):
+class WorkItemHeld(GittrixError, code="WORK_ITEM_HELD"):
     """Another session works on the item already (BotMinter).
 
     Attributes:
         holder: the id of that session.
     """
 
-    code = "WORK_ITEM_HELD"
-
-    def __init__(self, fact: str, *, holder: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, holder: str, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.holder = holder
 
 
-class SessionNotRestorable(GittrixError):
+class SessionNotRestorable(GittrixError, code="SESSION_NOT_RESTORABLE"):
     """The session is not over, or over in a way that nothing comes back from (agent-orchestrator)."""
 
-    code = "SESSION_NOT_RESTORABLE"
 
-
-class WorkspaceMissing(GittrixError):
+class WorkspaceMissing(GittrixError, code="WORKSPACE_MISSING"):
     """The session's workspace is gone, and what was to be done needs it (agent-orchestrator).
 
     Attributes:
         path: where it was.
     """
 
-    code = "WORKSPACE_MISSING"
-
-    def __init__(self, fact: str, *, path: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
-        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+    def __init__(self, fact: str, *, path: str, **parts: Unpack[Parts]) -> None:
+        super().__init__(fact, **parts)
         self.path = path
 
 
-class MetadataVersionUnsupported(GittrixError):
+class MetadataVersionUnsupported(GittrixError, code="METADATA_VERSION_UNSUPPORTED"):
     """A record was written in a version or shape this engine does not know; it was left untouched."""
 
-    code = "METADATA_VERSION_UNSUPPORTED"
 
-
-class LogDamaged(GittrixError):
+class LogDamaged(GittrixError, code="LOG_DAMAGED"):
     """A session's event log is damaged in the middle. It is reported, never skipped (rule 10)."""
 
-    code = "LOG_DAMAGED"
 
-
-class ClockConflict(GittrixError):
+class ClockConflict(GittrixError, code="CLOCK_CONFLICT"):
     """Another time library already holds this process's clock."""
 
-    code = "CLOCK_CONFLICT"
 
-
-class Deadlock(GittrixError):
+class Deadlock(GittrixError, code="DEADLOCK"):
     """Actors of a race wait for each other, or a step that a test named was never reached."""
 
-    code = "DEADLOCK"
 
-
-class DaemonRuns(GittrixError):
+class DaemonRuns(GittrixError, code="DAEMON_RUNS"):
     """Another daemon manages the same home already."""
 
-    code = "DAEMON_RUNS"
 
-
-class DaemonLost(GittrixError):
+class DaemonLost(GittrixError, code="DAEMON_LOST"):
     """The daemon did not live to tell what became of a command."""
 
-    code = "DAEMON_LOST"
 
-
-class GitFailed(AdapterUnavailable):
+class GitFailed(AdapterUnavailable, code="GIT_FAILED"):
     """The git binary is missing, too old, timed out or refused a command the engine needs."""
-
-    code = "GIT_FAILED"

@@ -6,15 +6,15 @@ It is TOML, read once. An error names the file, the key and the allowed values; 
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pytest_gittrix.confine.limits import check_limits, size_bytes
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.formats.toml_file import PlainText, TomlTable, checked_by, load_toml
 from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.record.state.retention import age_ns
 
@@ -22,45 +22,19 @@ FILE: Final = "team.toml"
 """Its name in the engine's home."""
 
 
-def _age(text: object) -> int:
-    try:
-        return age_ns(text)  # type: ignore[arg-type]
-    except InvalidInput as problem:
-        raise ValueError(f"{problem.fact} {problem.fix}") from None
-
-
-def _network(value: str | list[str]) -> str | list[str]:
-    try:
-        check_network(value)
-    except InvalidInput as problem:
-        raise ValueError(f"{problem.fact} {problem.fix}") from None
-    return value
-
-
-def _limits(value: dict[str, int | float | str]) -> dict[str, int | float | str]:
-    try:
-        check_limits(value)
-    except InvalidInput as problem:
-        raise ValueError(f"{problem.fact} {problem.fix}") from None
-    return value
-
-
-Age = Annotated[int, BeforeValidator(_age)]
+Age = Annotated[int, BeforeValidator(checked_by(age_ns))]
 """A duration as ``48h``, held in nanoseconds."""
 Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size as ``10GB``, held in bytes."""
-Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
-Command = Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
+Text = Annotated[PlainText, Field(min_length=1)]
+Command = Annotated[list[PlainText], Field(min_length=1)]
 """A program and its arguments; no shell reads them."""
+Hears = Literal["members", "forge", "inbox"]
 Activities = Literal["active", "ready", "idle", "waiting_input", "blocked", "exited"]
-Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]]
+Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], PlainText]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Repository(_Part):
+class Repository(TomlTable):
     """A repository that every workspace gets.
 
     Attributes:
@@ -75,16 +49,16 @@ class Repository(_Part):
     token_env: Text | None = None
 
 
-class MemberPart(_Part):
+class MemberPart(TomlTable):
     """What a member runs: a command, the kind of its sessions unless said otherwise, and variables for it; and what a brain hears of."""
 
     command: Command | None = None
     kind: Literal["loop", "interactive", "brain"] = "loop"
     environment: Environment = Field(default_factory=dict)
-    hears: list[Literal["members", "forge", "inbox"]] = ["members", "forge", "inbox"]
+    hears: list[Hears] = Field(default_factory=lambda: [*get_args(Hears)])
 
 
-class Retention(_Part):
+class Retention(TomlTable):
     """How long workspaces of ended sessions are kept, and how much they may take; see ``record.retention.RetentionPolicy``."""
 
     loop_brain: Age | None = None
@@ -94,7 +68,7 @@ class Retention(_Part):
     scan_interval: Age | None = None
 
 
-class ForgePart(_Part):
+class ForgePart(TomlTable):
     """A repository at a forge: ``owner/name``, where its API is, and the variable that holds the token."""
 
     kind: Literal["github"] = "github"
@@ -103,7 +77,7 @@ class ForgePart(_Part):
     token_env: Text | None = None
 
 
-class RulePart(_Part):
+class RulePart(TomlTable):
     """What a record of an agent's log means; see ``orchestrator.agent_logs.rules.ActivityRule``."""
 
     when: Annotated[dict[Text, str | int | bool | list[str | int | bool]], Field(min_length=1)]
@@ -112,7 +86,7 @@ class RulePart(_Part):
     answers: Text | None = None
 
 
-class AgentPart(_Part):
+class AgentPart(TomlTable):
     """An agent of a project: its command alone, or a table.
 
     Attributes:
@@ -136,7 +110,7 @@ class AgentPart(_Part):
         return {"command": given} if isinstance(given, list) else given
 
 
-class ProjectPart(_Part):
+class ProjectPart(TomlTable):
     """A project of agent-orchestrator's kind.
 
     Attributes:
@@ -155,7 +129,7 @@ class ProjectPart(_Part):
     forge: ForgePart | None = None
 
 
-class Team(_Part):
+class Team(TomlTable):
     """A team file's contents; each part may be left out.
 
     Attributes:
@@ -169,8 +143,8 @@ class Team(_Part):
     team: Text = "team"
     command: Command | None = None
     confine: Level | None = None
-    network: Annotated[str | list[str], AfterValidator(_network)] = "none"
-    limits: Annotated[dict[str, int | float | str], AfterValidator(_limits)] = Field(default_factory=dict)
+    network: Annotated[str | list[str], AfterValidator(checked_by(check_network, keep=True))] = "none"
+    limits: Annotated[dict[str, int | float | str], AfterValidator(checked_by(check_limits, keep=True))] = Field(default_factory=dict)
     pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
     readable: list[Text] = Field(default_factory=list)
     allow_secrets: list[Text] = Field(default_factory=list)
@@ -192,22 +166,9 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
         InvalidInput: the file cannot be read, is no TOML, or has a value that is not allowed; the message names file, key and valid values.
     """
     path = Path(file).absolute() if file is not None else home / FILE
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        if file is None:
-            return Team()
-        raise InvalidInput(f"There is no team file {path}.", fix="Name one with --team, or leave it out for no repositories.") from None
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(f"The team file {path} cannot be read: {problem}.", fix="It is a text in UTF-8.") from None
-    try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise InvalidInput(f"The team file {path} is not TOML: {problem}.", fix="See how it is written in docs/how-to.") from None
-    try:
-        team = Team.model_validate(values)
-    except ValidationError as problem:
-        raise _wrong(path, problem) from None
+    if file is None and not path.exists():
+        return Team()
+    team = load_toml(path, Team, fix="Name a TOML file in UTF-8 with --team, or leave it out for no repositories.")
     _require_unique(path, "repositories", "name", [one.name for one in team.repositories])
     _require_unique(path, "projects", "id", [one.id for one in team.projects])
     projects = [
@@ -232,51 +193,3 @@ def _require_unique(path: Path, where: str, key: str, names: list[str]) -> None:
     for number, name in enumerate(names):
         if name in names[:number]:
             raise InvalidInput(f"{path}: {where}[{number}].{key} is {name!r} a second time.", fix="Give each a different name.")
-
-
-def _wrong(path: Path, problem: ValidationError) -> InvalidInput:
-    """The error for an invalid file, with a line for each key that is wrong."""
-    lines = [f"{key_of(error['loc'])}: {_reason(error)}" for error in problem.errors(include_url=False)]
-    return InvalidInput(f"{path}: {lines[0]}", why="\n".join(lines[1:]), fix="Nothing of the file is used until all of it is right.")
-
-
-def key_of(location: tuple[int | str, ...]) -> str:
-    """A location in a file as it would be written: ``projects[0].durable``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "the file"
-
-
-def _reason(error: Any) -> str:
-    match error["type"]:
-        case "extra_forbidden":
-            known = _known_keys(error["loc"][:-1])
-            return "no such key" + (f"; there are: {', '.join(known)}" if known else "")
-        case "missing":
-            return "must be given"
-        case "value_error":
-            return str(error["ctx"]["error"])
-    given = error["input"] if isinstance(error["input"], str | int | float | bool) else type(error["input"]).__name__
-    return f"{error['msg']}, not {given!r}"
-
-
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that are allowed at a location."""
-    model: Any = Team
-    for part in location:
-        if isinstance(part, int):
-            continue
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            return []
-        field = model.model_fields.get(part)
-        model = _inner(field.annotation) if field is not None else model if model in _BY_NAME else None
-    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
-
-
-_BY_NAME: Final = (MemberPart, AgentPart)
-"""The parts that a table has by names that the file chooses."""
-
-
-def _inner(annotation: Any) -> Any:
-    """The model in ``list[Model]``, ``dict[str, Model]`` or ``Model | None``."""
-    if get_origin(annotation) is None:
-        return annotation
-    return next((one for one in map(_inner, get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)), None)

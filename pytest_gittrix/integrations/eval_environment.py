@@ -214,7 +214,7 @@ class EvalEnvironment:
             message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: as for ``UserSession.promote``.
         """
-        from pytest_gittrix.evals.inputs.suite import GENERATED
+        from pytest_gittrix.evals.inputs.suite_file import GENERATED
 
         try:
             review = self.session.review().without_directories(GENERATED)

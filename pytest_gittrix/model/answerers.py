@@ -7,17 +7,17 @@ from typing import TypeAlias
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.model.answers.delivery import Delivery, Script, Source
-from pytest_gittrix.model.answers.faults import Fault
-from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.answers.faults import AnswerFault
+from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.conversations import opening
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.tapes.player import Player
 
-NextFault: TypeAlias = Callable[[Reply, Request], Fault | None]
+NextFault: TypeAlias = Callable[[ModelReply, Request], AnswerFault | None]
 """Gives what goes wrong with an exchange that begins; None for nothing."""
 
 
-class Rule:
+class AnswerRule:
     """Who answers which conversations.
 
     Args:
@@ -43,10 +43,10 @@ class Rule:
             return None
         return self.answerer.left_over()
 
-    def anew(self, next_fault: NextFault | None) -> Rule:
+    def anew(self, next_fault: NextFault | None) -> AnswerRule:
         """The rule as it was before anybody asked."""
         self.was_played_anew = True
-        return Rule(self.about, self.make, next_fault)
+        return AnswerRule(self.about, self.make, next_fault)
 
 
 class Answerers:
@@ -57,16 +57,16 @@ class Answerers:
         server: what asks the real server; None for nobody.
     """
 
-    def __init__(self, rules: Sequence[Rule] = (), tape: Rule | None = None, server: Rule | None = None) -> None:
+    def __init__(self, rules: Sequence[AnswerRule] = (), tape: AnswerRule | None = None, server: AnswerRule | None = None) -> None:
         self._rules = [*rules]
         self.tape = tape
         self.server = server
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: AnswerRule) -> None:
         """Add who answers before all others."""
         self._rules.insert(0, rule)
 
-    def beside_the_tape(self, request: Request) -> Rule | None:
+    def beside_the_tape(self, request: Request) -> AnswerRule | None:
         """Who answers a request if the tape does not; None for nobody."""
         return next((rule for rule in self._rules if rule.fits(request)), self.server)
 

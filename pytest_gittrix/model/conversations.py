@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_gittrix.model.protocols.exchanges import Exchange
-from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Other, Part, Request, Result, Text, Thinking
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Other, Part, Request, Text, Thinking, ToolResult
 
 _LONGEST = 2_000
 
@@ -127,7 +127,7 @@ def _part_lines(who: str, parts: Sequence[Part], names: dict[str, str]) -> Itera
         elif isinstance(part, Call):
             names[part.id] = part.name
             yield f"{who} calls {written_call(part)}"
-        elif isinstance(part, Result):
+        elif isinstance(part, ToolResult):
             yield f"{names.get(part.id, 'a tool')} {'failed' if part.is_error else 'gave'}: {_short(part.text)}"
         elif isinstance(part, Other):
             yield f"{who} sends {part.kind}"

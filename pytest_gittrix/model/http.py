@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from typing import Protocol as Interface
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.answers.replies import Reply, parts_at
-from pytest_gittrix.model.protocols.base import Answered, Asked, Codec
+from pytest_gittrix.model.answers.replies import ModelReply, parts_at
+from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec
 from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Protocol, Request, estimated
@@ -67,7 +67,7 @@ class Host(Interface):
     def conversation_before(self, id_: str) -> Sequence[Message]:
         """The messages up to an earlier answer, with it. Raises InvalidInput: there is none of this id."""
 
-    def decide(self, request: Request, session: str | None) -> tuple[Exchange, Reply]:
+    def decide(self, request: Request, session: str | None) -> tuple[Exchange, ModelReply]:
         """What a request gets, noted as an exchange of a session, if its address is one's."""
 
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:
@@ -141,7 +141,7 @@ class ModelHandler(BaseHTTPRequestHandler):
             self.server.lost(exchange)
         return None
 
-    def _deliver(self, codec: Codec, exchange: Exchange, reply: Reply) -> None:
+    def _deliver(self, codec: Codec, exchange: Exchange, reply: ModelReply) -> None:
         """Send a reply. What becomes of it is noted before its last byte, so that whoever has that finds it noted."""
         if isinstance(reply.content, Answer):
             return self._answer(codec, exchange, reply)
@@ -156,9 +156,9 @@ class ModelHandler(BaseHTTPRequestHandler):
             headers = {"retry-after": str(-int(-failure.retry_after // 1)), "retry-after-ms": str(round(failure.retry_after * 1000))}
         self._send(failure.status, codec.error(failure), headers)
 
-    def _answer(self, codec: Codec, exchange: Exchange, reply: Reply) -> None:
+    def _answer(self, codec: Codec, exchange: Exchange, reply: ModelReply) -> None:
         assert isinstance(reply.content, Answer)
-        answered = Answered(exchange.request, reply.content, exchange.usage, exchange.number, int(self.server.now))
+        answered = AnswerContext(exchange.request, reply.content, exchange.usage, exchange.number, int(self.server.now))
         stream = exchange.request.stream
         if stream:
             frames = list(codec.frames(answered))
@@ -196,7 +196,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         if stream:
             self.wfile.write(b"0\r\n\r\n")
 
-    def _stall(self, reply: Reply) -> None:
+    def _stall(self, reply: ModelReply) -> None:
         if reply.stall:
             self.server.stall(min(reply.stall, LONGEST_STALL))
 

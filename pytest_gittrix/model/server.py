@@ -18,10 +18,10 @@ from typing import Any, Final, Literal, Self, get_args
 
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.model.answerers import Answerers, NextFault, Rule
+from pytest_gittrix.model.answerers import Answerers, AnswerRule, NextFault
 from pytest_gittrix.model.answers.delivery import Delivery, Planned, Script, ScriptFailed
-from pytest_gittrix.model.answers.faults import Fault
-from pytest_gittrix.model.answers.replies import Answerer, Reply
+from pytest_gittrix.model.answers.faults import AnswerFault
+from pytest_gittrix.model.answers.replies import Answerer, ModelReply
 from pytest_gittrix.model.answers.script import Step
 from pytest_gittrix.model.conversations import opening, readable, side_answer, side_request
 from pytest_gittrix.model.http import ModelHandler
@@ -156,7 +156,7 @@ class ModelServer:
 
     # Who answers
 
-    def script(self, *steps: Step | str | Fault | Answer | Sequence[Step], about: str | None = None) -> None:
+    def script(self, *steps: Step | str | AnswerFault | Answer | Sequence[Step], about: str | None = None) -> None:
         """Let the model answer by a script. The last script that fits a request answers it.
 
         Args:
@@ -164,16 +164,16 @@ class ModelServer:
                 from a request to an answer is a script that does not end.
             about: a text of the first message of the conversations that it is for; all if nothing is said.
         """
-        self._answerers.add(Rule(about, lambda: Script(steps)))
+        self._answerers.add(AnswerRule(about, lambda: Script(steps)))
 
     def answer_with(self, answerer: Answerer, *, about: str | None = None) -> None:
         """Let a function answer.
 
         Args:
-            answerer: gives a text, an Answer, a Failure or a Reply for a request.
+            answerer: gives a text, an Answer, a Failure or a ModelReply for a request.
             about: as in ``script``.
         """
-        self._answerers.add(Rule(about, lambda: answerer))
+        self._answerers.add(AnswerRule(about, lambda: answerer))
 
     def tape(self, path: str | os.PathLike[str], mode: TapeMode = "once", *, lenient: bool = False, again: str = "") -> None:
         """Let the model answer from a recording, or make one. It is written by ``check``.
@@ -198,12 +198,12 @@ class ModelServer:
         if replays:
             otherwise = self._answer_beside_the_tape if mode == "new" else None
             player = partial(Player, Tape.read(file), self._known, name=file.name, again=again, lenient=lenient, otherwise=otherwise)
-            self._answerers.tape = Rule(None, player)
+            self._answerers.tape = AnswerRule(None, player)
         if mode == "new" or not replays:
-            self._answerers.server = Rule(None, Upstream)
+            self._answerers.server = AnswerRule(None, Upstream)
         self._recording = file if mode in ("new", "rewrite") or (mode == "once" and not replays) else None
 
-    def _answer_beside_the_tape(self, request: Request) -> Planned | Reply | Answer | Failure | str:
+    def _answer_beside_the_tape(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
         rule = self._answerers.beside_the_tape(request)
         assert rule is not None, "the real server is there"
         return rule.answerer(request)
@@ -347,12 +347,12 @@ class ModelServer:
                 return (*one.request.messages, Message("assistant", one.content.parts))
         raise InvalidInput(f"There is no earlier answer {id_!r}.", why="The request goes on from it.", fix="Send the conversation whole.")
 
-    def decide(self, request: Request, session: str | None) -> tuple[Exchange, Reply]:
+    def decide(self, request: Request, session: str | None) -> tuple[Exchange, ModelReply]:
         """What a request gets, noted as an exchange of a session, if its address is one's."""
         with self._lock:
             side = side_request(request)
             delivery = None if side else self._answerers.for_request(request)
-            reply = Reply(side_answer(side, request)) if side else self._reply(delivery, request)
+            reply = ModelReply(side_answer(side, request)) if side else self._reply(delivery, request)
             content = reply.content
             usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()
             exchange = Exchange(len(self._state.exchanges) + 1, request, content, usage, side.name if side else None, session=session)
@@ -362,7 +362,7 @@ class ModelServer:
             self._state.exchanges.append(exchange)
             return exchange, reply
 
-    def _reply(self, delivery: Delivery | None, request: Request) -> Reply:
+    def _reply(self, delivery: Delivery | None, request: Request) -> ModelReply:
         try:
             if delivery is None:
                 raise InvalidInput(
@@ -376,7 +376,7 @@ class ModelServer:
         except GittrixError as problem:
             self._state.problems.append(problem)
             # 400 is what no client asks again after.
-            return Reply(Failure("invalid", message=problem.fact))
+            return ModelReply(Failure("invalid", message=problem.fact))
 
     def came(self, path: str, headers: Mapping[str, str], body: object, keys: Collection[str]) -> None:
         """Note the texts of a request that came, and the keys that came with it."""

@@ -17,8 +17,8 @@ from starlette.routing import Match
 
 from pytest_gittrix import errors
 from pytest_gittrix.commands.output import error_data
-from pytest_gittrix.commands.team_file import key_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.formats.toml_file import key_of
 from pytest_gittrix.server.schema import Failed
 
 # The first class of which an error is an instance decides.

@@ -27,6 +27,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "durations",
         "extras",
         "visible",
+        "formats",
         "lazy_exports",
         "os_level",
         "clock",

@@ -29,7 +29,7 @@ from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
 from pytest_gittrix.model import ModelServer, call
-from pytest_gittrix.model.protocols.values import Result
+from pytest_gittrix.model.protocols.values import ToolResult
 
 LONG = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
@@ -63,7 +63,7 @@ def answering(*steps: Any) -> Iterator[ModelServer]:
 
 def results(model: ModelServer) -> list[str]:
     """What tools gave, as the model was told last."""
-    return [part.text for message in model.requests[-1].messages for part in message.parts if isinstance(part, Result)]
+    return [part.text for message in model.requests[-1].messages for part in message.parts if isinstance(part, ToolResult)]
 
 
 def prompted(session: UserSession, prompt: str, **options: Any) -> ResultMessage:

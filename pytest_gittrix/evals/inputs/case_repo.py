@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
-from pytest_gittrix.evals.inputs.suite import Case, Source, is_left_out
+from pytest_gittrix.evals.inputs.suite import Case, CaseSource, is_left_out
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import changed_paths
@@ -80,7 +80,7 @@ def _history(directory: Path, _digest: str) -> History:
     return History.of(contents_of(directory))
 
 
-def _unpacked(source: Source, path: Path) -> Path:
+def _unpacked(source: CaseSource, path: Path) -> Path:
     if path.is_dir():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ from typing import Final
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file, scratch_index, write_tests
 from pytest_gittrix.evals.inputs.identity import digest_of, suite_name
-from pytest_gittrix.evals.inputs.strict_toml import toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.formats.toml_file import toml_list, toml_text
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.os_level.files import whole_directory
 

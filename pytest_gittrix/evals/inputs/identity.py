@@ -52,12 +52,12 @@ def suite_name(directory: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", directory).strip(".-") or "suite"
 
 
-def check_id(id_: str, where: str) -> str:
+def check_id(id_: str, where: str = "") -> str:
     """Check that an id of a case can be the name of a file and a part of a git reference; return it.
 
     Args:
         id_: the id.
-        where: file and key, for the message.
+        where: where it was found, for the message.
 
     Raises:
         InvalidInput: it cannot be such a name.
@@ -65,7 +65,7 @@ def check_id(id_: str, where: str) -> str:
     if isinstance(id_, str) and _ID.fullmatch(id_) and ".." not in id_ and not id_.endswith((".lock", ".")):
         return id_
     raise InvalidInput(
-        f"{where}: {id_!r} is no id of a case.",
+        f"{where}{id_!r} is no id of a case.",
         why="Ids name files and git references, on every system.",
         fix="Use letters, digits, dot, dash and underscore; a letter or digit first, no two dots in a row, no .lock at the end.",
     )

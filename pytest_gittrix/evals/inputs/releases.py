@@ -13,14 +13,16 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
+
+from pydantic import Field
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_of
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
-from pytest_gittrix.evals.inputs.strict_toml import TomlTable, toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
+from pytest_gittrix.formats.toml_file import TomlTable, Version1, load_toml, toml_list, toml_text
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import Entry
@@ -98,6 +100,16 @@ class Expected:
 
     outcome: Outcome
     overlap: tuple[str, ...] = ()
+
+
+class _ExpectedTable(TomlTable):
+    outcome: Outcome
+    overlap: list[str] = Field(default_factory=list)
+
+
+class _ExpectedFile(TomlTable):
+    schema_version: Version1
+    cases: dict[str, _ExpectedTable]
 
 
 @dataclass(frozen=True)
@@ -179,16 +191,8 @@ def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:
     Raises:
         InvalidInput: it is not a suite of releases.
     """
-    top = TomlTable.read(Path(suite) / _EXPECTED, ("schema", "cases"))
-    cases = top.raw("cases")
-    if top.raw("schema") != 1 or not isinstance(cases, dict):
-        top.wrong("cases", "a table of cases, in a file of schema 1", cases)
-    found = {}
-    for id_ in cases:
-        case = top.table("cases", [*cases]).table(id_, ("outcome", "overlap"))
-        outcome: Outcome = case.text("outcome", among=get_args(Outcome))  # type: ignore[assignment]
-        found[id_] = Expected(outcome, case.texts("overlap"))
-    return found
+    found = load_toml(Path(suite) / _EXPECTED, _ExpectedFile)
+    return {id_: Expected(one.outcome, tuple(one.overlap)) for id_, one in found.cases.items()}
 
 
 def surprises(expected: Mapping[str, Expected], records: Iterable[Record]) -> list[str]:

@@ -10,40 +10,26 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal
 
-from pytest_gittrix.clock.clock import CLOCK_START
-from pytest_gittrix.durations import parse_instant
-from pytest_gittrix.engine.promotion.conflicts import OnOverlap, check_on_overlap
+from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
-from pytest_gittrix.evals.inputs.strict_toml import TomlTable
+from pytest_gittrix.evals.inputs.suite_file import GENERATED, CaseTable, Defaults, DriftAt, DurableTable, SuiteFile
+from pytest_gittrix.formats.toml_file import load_toml
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.os_level.command import LEVELS
-from pytest_gittrix.workspaces.seed import History, check_history
-from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
+from pytest_gittrix.workspaces.seed import History
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
-SCHEMA: Final = 1
-DriftAt = Literal["after-start", "before-promote"]
 CheckKind = Literal["command", "tree", "diff", "function", "pytest", "tests"]
 
-GENERATED: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
-"""Directories that tools leave behind; their files are never part of a result."""
-
 _SUITE_FILE: Final = "suite.toml"
-_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CHECKS: Final = get_args(CheckKind)
-_DEFAULT_TIMEOUT_MS: Final = 120_000
-_DEFAULT_OUTPUT: Final = 10_000_000
-_SUITE_KEYS: Final = ("schema", "name", "clock_start", "defaults")
-_DEFAULT_KEYS: Final = ("timeout", "output", "confine", "workspace", "history", "on_overlap")
-_CASE_KEYS: Final = ("id", "task", "durable", "drift", "check", "gold", "limits", "review", "workspace", "history", "on_overlap")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CaseSource:
     """Where the durable repository of a case comes from.
 
     Attributes:
@@ -73,7 +59,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CaseCheck:
     """One condition for a sample to pass.
 
     Attributes:
@@ -130,13 +116,13 @@ class Case:
     id: str
     directory: Path
     task: str
-    source: Source
-    checks: tuple[Check, ...]
+    source: CaseSource
+    checks: tuple[CaseCheck, ...]
     digest: str = ""
     drift: Drift | None = None
     gold: Path | None = None
-    timeout_ms: int = _DEFAULT_TIMEOUT_MS
-    output: int = _DEFAULT_OUTPUT
+    timeout_ms: int = 120_000
+    output: int = 10_000_000
     review: ReviewRule = ReviewRule()
     workspace: WorkspaceKind = "clone"
     history: History = "none"
@@ -180,16 +166,13 @@ class Suite:
                 why=f"A suite is a directory with a {_SUITE_FILE}.",
                 fix=f"{did_you_mean(file.parent.name, _suites_in(file.parent.parent))}Give the path of one.",
             )
-        top = TomlTable.read(file, _SUITE_KEYS)
-        if top.raw("schema") != SCHEMA or not isinstance(top.raw("schema"), int) or isinstance(top.raw("schema"), bool):
-            top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
-        defaults = top.table("defaults", _DEFAULT_KEYS)
-        cases = sorted((_read_case(directory, defaults) for directory in _directories(file.parent / "cases")), key=lambda case: case.id)
+        top = load_toml(file, SuiteFile)
+        cases = sorted((_read_case(directory, top.defaults) for directory in _directories(file.parent / "cases")), key=lambda case: case.id)
         if not cases:
             raise InvalidInput(f"{file.parent} has no case.", fix="Make cases/<id>/case.toml.")
         _require_unlike(cases)
-        name = check_id(top.text("name", file.parent.name), f"{file}: name")
-        return cls(name, file.parent, _clock_start(top), defaults.text("confine", "auto", among=LEVELS), tuple(cases))
+        name = top.name or check_id(file.parent.name, f"{file}: name: ")
+        return cls(name, file.parent, top.clock_start, top.defaults.confine, tuple(cases))
 
     def case(self, id_: str) -> Case:
         """The case with an id. Raises InvalidInput if there is none."""
@@ -215,32 +198,42 @@ def _directories(cases: Path) -> list[Path]:
     return [path for path in found if path.is_dir() and not path.name.startswith(".") and path.name not in GENERATED]
 
 
-def _read_case(directory: Path, defaults: TomlTable) -> Case:
-    table = TomlTable.read(directory / "case.toml", _CASE_KEYS)
-    limits = table.table("limits", ("timeout", "output"))
-    review = table.table("review", ("exclude", "allow", "deny"))
+def _read_case(directory: Path, defaults: Defaults) -> Case:
+    file = directory / "case.toml"
+    table = load_toml(file, CaseTable, context=directory)
+    check, limits, drift, review = table.check, table.limits, table.drift, table.review
+    checks = (
+        CaseCheck("command", tuple(check.command)) if check.command else None,
+        CaseCheck("tree", path=check.tree) if check.tree else None,
+        CaseCheck("diff", path=check.diff) if check.diff else None,
+        CaseCheck("function", path=check.function[0], function=check.function[1]) if check.function else None,
+        CaseCheck("pytest", path=check.pytest) if check.pytest else None,
+        CaseCheck("tests", path=check.tests, must_pass=tuple(check.must_pass)) if check.tests else None,
+    )
     case = Case(
-        id=check_id(table.text("id", directory.name), f"{table.file}: id"),
+        id=table.id or check_id(directory.name, f"{file}: id: "),
         directory=directory,
-        task=_task(table),
-        source=_source(table.table("durable", ("files", "bundle", "ref", "path", "commit"))),
-        checks=_checks(table.table("check", (*_CHECKS, "must_pass"))),
-        drift=_drift(table),
-        gold=table.inside("gold", directory=False),
-        timeout_ms=limits.milliseconds("timeout", defaults.milliseconds("timeout", _DEFAULT_TIMEOUT_MS)),
-        output=limits.size("output", defaults.size("output", _DEFAULT_OUTPUT)),
-        review=ReviewRule(review.texts("exclude", GENERATED), review.texts("allow"), review.texts("deny")),
-        workspace=check_kind(table.text("workspace", defaults.text("workspace", "clone"))),
-        history=check_history(next((one.raw("history") for one in (table, defaults) if "history" in one), "none")),
-        on_overlap=check_on_overlap(table.text("on_overlap", defaults.text("on_overlap", "refuse"))),
+        task=_task(file, table.task),
+        source=_source(file, table.durable),
+        checks=tuple(filter(None, checks)),
+        drift=Drift(drift.files, drift.patch, drift.at) if drift else None,
+        gold=table.gold,
+        timeout_ms=limits.timeout or defaults.timeout,
+        output=limits.output or defaults.output,
+        review=ReviewRule(tuple(review.exclude), tuple(review.allow), tuple(review.deny)),
+        workspace=table.workspace or defaults.workspace,
+        history=defaults.history if table.history is None else table.history,
+        on_overlap=table.on_overlap or defaults.on_overlap,
     )
     return replace(case, digest=_digest(case))
 
 
-def _task(table: TomlTable) -> str:
-    file = table.file.parent / "task.md"
-    if "task" in table or not file.is_file():
-        return table.text("task")
+def _task(case: Path, given: str | None) -> str:
+    file = case.parent / "task.md"
+    if given is not None:
+        return given
+    if not file.is_file():
+        raise InvalidInput(f"{case}: task must be given.", fix='Write task = "...", or a file task.md.')
     try:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as problem:
@@ -249,101 +242,22 @@ def _task(table: TomlTable) -> str:
         raise _unreadable(file, problem) from None
 
 
-def _source(table: TomlTable) -> Source:
-    files, bundle = table.inside("files", directory=True), table.inside("bundle", directory=False)
-    given = [key for key in ("files", "bundle", "path") if key in table]
-    if len(given) != 1:
-        raise InvalidInput(
-            f"{table.file}: [durable] has {' and '.join(given) or 'no source'}.",
-            why="A case starts from one repository.",
-            fix="Give exactly one of files, bundle and path.",
-        )
-    stray = [key for key in ("ref", "commit") if key in table and key != {"bundle": "ref", "path": "commit"}.get(given[0])]
-    if stray:
-        table.wrong(stray[0], f"left out: [durable] {given[0]} has none", table.raw(stray[0]))
-    if files is not None:
-        return Source("files", files)
-    if bundle is not None:
-        return Source("bundle", bundle, table.text("ref", "HEAD"))
-    repository = Path(os.path.realpath(table.file.parent / table.text("path")))
-    return Source("path", repository, _commit(table, repository))
-
-
-def _commit(table: TomlTable, repository: Path) -> str:
-    wanted = table.text("commit")
-    if wanted.startswith("-") or not wanted:
-        table.wrong("commit", "a commit of that repository", wanted)
+def _source(case: Path, table: DurableTable) -> CaseSource:
+    if table.files is not None:
+        return CaseSource("files", table.files)
+    if table.bundle is not None:
+        return CaseSource("bundle", table.bundle, "HEAD" if table.ref is None else table.ref)
+    repository = Path(os.path.realpath(case.parent / str(table.path)))
+    named = ["rev-parse", "--verify", "--end-of-options", f"{table.commit}^{{commit}}"]
     try:
-        found = run_git(["-C", str(repository), "rev-parse", "--verify", "--end-of-options", f"{wanted}^{{commit}}"], env=hermetic_env())
+        found = run_git(["-C", str(repository), *named], env=hermetic_env())
     except GittrixError as problem:
         raise InvalidInput(
-            f"{table.file}: durable.commit {wanted!r} is no commit of {repository}.",
+            f"{case}: durable.commit {table.commit!r} is no commit of {repository}.",
             why=problem.fact,
             fix="Name a repository of this machine and a commit in it.",
         ) from None
-    return found.decode().strip()
-
-
-def _drift(table: TomlTable) -> Drift | None:
-    if "drift" not in table:
-        return None
-    drift = table.table("drift", ("files", "patch", "at"))
-    files, patch = drift.inside("files", directory=True), drift.inside("patch", directory=False)
-    if (files is None) == (patch is None):
-        raise InvalidInput(f"{table.file}: [drift] needs files or patch, and not both.", fix="Give one of them.")
-    at: Any = drift.text("at", "before-promote", among=get_args(DriftAt))
-    return Drift(files, patch, at)
-
-
-def _checks(table: TomlTable) -> tuple[Check, ...]:
-    found = [_check(table, kind) for kind in _CHECKS if kind in table]
-    if not found:
-        raise InvalidInput(
-            f"{table.file}: [check] is missing.",
-            why="Without a check, no sample can pass or fail.",
-            fix=f"Give at least one of {', '.join(_CHECKS)}.",
-        )
-    return tuple(found)
-
-
-def _check(table: TomlTable, kind: CheckKind) -> Check:
-    if kind == "command":
-        command = table.texts("command")
-        if not command:
-            table.wrong("command", "a program and its arguments, as a list", table.raw("command"))
-        return Check(kind, command=command)
-    if kind == "function":
-        file, _, name = table.text("function").partition(":")
-        path = table.beside(file, directory=False) if name.isidentifier() and file.endswith(".py") else None
-        if path is None:
-            table.wrong("function", "file.py:name of a function in the case's directory", table.text("function"))
-        return Check(kind, path=path, function=name)
-    if kind == "tests":
-        return _hidden_tests(table)
-    return Check(kind, path=table.inside(kind, directory=kind == "tree"))
-
-
-def _hidden_tests(table: TomlTable) -> Check:
-    directory, named = table.inside("tests", directory=True), table.texts("must_pass")
-    assert directory is not None
-    missing = [one for one in named if not (directory / one.partition("::")[0]).is_file()]
-    if not named or missing:
-        table.wrong("must_pass", "a list of pytest's ids, or of files, in the directory of tests", missing or table.raw("must_pass"))
-    return Check("tests", path=directory, must_pass=named)
-
-
-def _clock_start(top: TomlTable) -> datetime:
-    key = "clock_start"
-    value = top.raw(key)
-    if value is None:
-        return CLOCK_START
-    try:
-        found = value if isinstance(value, datetime) and value.tzinfo is not None else parse_instant(top.text(key))
-    except InvalidInput:
-        found = None
-    if found is None or found < _EARLIEST:
-        top.wrong(key, "an instant from 1970 on, such as 2030-01-01T00:00:00Z", value)
-    return found
+    return CaseSource("path", repository, found.decode().strip())
 
 
 def _require_unlike(cases: list[Case]) -> None:

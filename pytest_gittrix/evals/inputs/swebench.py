@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.hidden_tests import write_tests
 from pytest_gittrix.evals.inputs.identity import check_id, suite_name
-from pytest_gittrix.evals.inputs.strict_toml import toml_list, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.formats.toml_file import toml_list, toml_text
 from pytest_gittrix.os_level.files import whole_directory
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -164,7 +164,7 @@ def _instance(number: int, line: str) -> Instance:
     if not isinstance(fields, dict):
         _wrong(number, "it is no JSON object", "Write one JSON object on each line.")
     one = Instance(
-        id=check_id(_text(number, fields, "instance_id"), f"line {number}: instance_id"),
+        id=check_id(_text(number, fields, "instance_id"), f"line {number}: instance_id: "),
         repository=_text(number, fields, "repo"),
         commit=_text(number, fields, "base_commit"),
         task=_text(number, fields, "problem_statement"),

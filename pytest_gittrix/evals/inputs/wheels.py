@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, WriteRejected
-from pytest_gittrix.evals.inputs.strict_toml import TomlTable
+from pytest_gittrix.formats.toml_file import TomlTable, Version1, load_toml
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.testing.repos.history import Executable
 
-SCHEMA: Final = 1
 LEAST: Final = 3
 """The number of releases that a suite needs at least: one to start from, one to apply, one to drift."""
 
@@ -40,6 +39,17 @@ _MOST_FILES: Final = 50_000
 _MOST_BYTES: Final = 500_000_000
 # Files about an installation, not about the package: digests of all other files, and signatures of those.
 _OF_AN_INSTALLATION: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+class _PinTable(TomlTable):
+    version: str
+    sha256: str
+
+
+class _PinsFile(TomlTable):
+    schema_version: Version1
+    package: str
+    release: list[_PinTable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +105,8 @@ class Pins:
         Raises:
             InvalidInput: it is not such a file; the message names file and key.
         """
-        top = TomlTable.read(file, ("schema", "package", "release"))
-        if top.raw("schema") != SCHEMA:
-            top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
-        releases = top.raw("release")
-        if not isinstance(releases, list) or not all(isinstance(one, dict) for one in releases):
-            top.wrong("release", "a list of [[release]] tables", releases)
-        tables = [TomlTable(file, one, ("version", "sha256"), "release") for one in releases]
-        return cls.of(top.text("package"), [Pin(one.text("version"), one.text("sha256")) for one in tables])
+        found = load_toml(file, _PinsFile)
+        return cls.of(found.package, [Pin(one.version, one.sha256) for one in found.release])
 
     def only(self, versions: Sequence[str]) -> Pins:
         """Some of the releases, in the given order. Raises InvalidInput if one is not pinned, or there are too few."""
@@ -118,7 +122,7 @@ class Pins:
 
     def encode(self) -> str:
         """The pins as the text of a file."""
-        lines = [f'schema = {SCHEMA}\npackage = "{self.package}"\n']
+        lines = [f'schema = 1\npackage = "{self.package}"\n']
         lines += [f'\n[[release]]\nversion = "{one.version}"\nsha256 = "{one.sha256}"\n' for one in self.releases]
         return "".join(lines)
 

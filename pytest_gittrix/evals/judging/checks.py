@@ -18,7 +18,7 @@ from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
-from pytest_gittrix.evals.inputs.suite import Case, Check
+from pytest_gittrix.evals.inputs.suite import Case, CaseCheck
 from pytest_gittrix.evals.judging.pytest_check import HiddenTests, PytestPlace, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
@@ -94,7 +94,7 @@ class CheckContext:
     scratch: Path
 
 
-def run_check(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
+def run_check(check: CaseCheck, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
     """Run one check on a result.
 
     Args:
@@ -122,14 +122,14 @@ def run_check(check: Check, result: Result, context: CheckContext) -> tuple[Chec
             return _by_function(check, replace(result, path=without_links_out(context.place().path))), None
 
 
-def _by_program(check: Check, done: Finished) -> tuple[CheckResult, Finished]:
+def _by_program(check: CaseCheck, done: Finished) -> tuple[CheckResult, Finished]:
     if done.timed_out:
         return CheckResult(check.kind, False, "its time was up"), done
     how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"
     return CheckResult(check.kind, done.code == 0, "" if done.code == 0 else how), done
 
 
-def _by_pytest(check: Check, context: CheckContext) -> tuple[CheckResult, Finished]:
+def _by_pytest(check: CaseCheck, context: CheckContext) -> tuple[CheckResult, Finished]:
     assert check.path is not None
 
     def place() -> PytestPlace:
@@ -162,7 +162,7 @@ def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests
         yield HiddenTests(module, files[module].decode("utf-8"), beside, chosen, _ROOTS)
 
 
-def _by_tree(check: Check, result: Result) -> CheckResult:
+def _by_tree(check: CaseCheck, result: Result) -> CheckResult:
     assert check.path is not None
     wanted = _expected(check.path, result.case.digest)
     files = result.files
@@ -170,7 +170,7 @@ def _by_tree(check: Check, result: Result) -> CheckResult:
     return CheckResult(check.kind, not wrong, _listed(wrong))
 
 
-def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult:
+def _by_diff(check: CaseCheck, result: Result, context: CheckContext) -> CheckResult:
     assert check.path is not None
     repository = result.repository
     wanted = patched_tree(repository, result.before, check.path, context.scratch)
@@ -179,7 +179,7 @@ def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult
     return CheckResult(check.kind, False, _listed(sorted(changed_paths(repository.trees.read, wanted, repository.tree(result.commit)))))
 
 
-def _by_function(check: Check, result: Result) -> CheckResult:
+def _by_function(check: CaseCheck, result: Result) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
         with interrupt_after(result.case.timeout_ms / 1000, _CheckTimeUp):

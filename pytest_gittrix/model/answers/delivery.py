@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.model.answers.faults import Fault
-from pytest_gittrix.model.answers.replies import Reply, reply_of
-from pytest_gittrix.model.answers.script import Ended, LeftOver, Step, Turns, play
+from pytest_gittrix.model.answers.faults import AnswerFault
+from pytest_gittrix.model.answers.replies import ModelReply, reply_of
+from pytest_gittrix.model.answers.script import LeftOver, ScriptEnded, Step, Turns, play
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Request
 
 
@@ -26,11 +26,11 @@ class ScriptFailed(GittrixError):
 class Planned(NamedTuple):
     """A right reply, and what goes wrong before it comes."""
 
-    reply: Reply
-    faults: tuple[Fault, ...] = ()
+    reply: ModelReply
+    faults: tuple[AnswerFault, ...] = ()
 
 
-Source: TypeAlias = Callable[[Request], "Planned | Reply | Answer | Failure | str"]
+Source: TypeAlias = Callable[[Request], "Planned | ModelReply | Answer | Failure | str"]
 """Whoever answers: an answerer of a test, a script, a tape, a real server."""
 
 
@@ -41,7 +41,7 @@ class Script:
         steps: what the model answers, in order.
     """
 
-    def __init__(self, steps: Sequence[Step | str | Fault | Answer | Sequence[Step]]) -> None:
+    def __init__(self, steps: Sequence[Step | str | AnswerFault | Answer | Sequence[Step]]) -> None:
         self._steps = steps
         self._turns: Turns | None = None
         self._answered = 0
@@ -52,20 +52,20 @@ class Script:
         Raises:
             ScriptFailed: there is none.
         """
-        faults: list[Fault] = []
+        faults: list[AnswerFault] = []
         try:
             if self._turns is None:
                 self._turns = play(self._steps, request)
                 given = next(self._turns)
             else:
                 given = self._turns.send(request)
-            while isinstance(given, Fault):
+            while isinstance(given, AnswerFault):
                 faults.append(given)
                 given = self._turns.send(request)
         except StopIteration:
             if faults:
                 # A fault at the end is an exchange of its own: nobody gets a right answer after it.
-                return Planned(faults[-1].apply(request, Reply(Answer())), tuple(faults[:-1]))
+                return Planned(faults[-1].apply(request, ModelReply(Answer())), tuple(faults[:-1]))
             raise ScriptFailed(
                 f"The script of the model is used up: it has {self._answered} answers, and was asked for one more.",
                 why="The agent went on where the script ends.",
@@ -89,10 +89,10 @@ class Script:
         if self._turns is None:
             return len(self._steps)
         try:
-            self._turns.throw(Ended())
+            self._turns.throw(ScriptEnded())
         except LeftOver as left:
             return left.steps
-        except (Ended, StopIteration):
+        except (ScriptEnded, StopIteration):
             return 0
         return 0
 
@@ -109,18 +109,18 @@ class Delivery:
         spoiled: what went wrong with the last reply; None for nothing.
     """
 
-    def __init__(self, answerer: Source, next_fault: Callable[[Reply, Request], Fault | None] | None = None) -> None:
+    def __init__(self, answerer: Source, next_fault: Callable[[ModelReply, Request], AnswerFault | None] | None = None) -> None:
         self._answerer = answerer
         self._next_fault = next_fault
-        self._right: Reply | None = None
+        self._right: ModelReply | None = None
         self._asked: Request | None = None
-        self._waiting: list[Fault] = []
+        self._waiting: list[AnswerFault] = []
         self._left: int | None = None
-        self.spoiled: Fault | None = None
+        self.spoiled: AnswerFault | None = None
         self._lost = self._only_late = False
         self.number = 0
 
-    def reply(self, request: Request) -> Reply:
+    def reply(self, request: Request) -> ModelReply:
         """What is sent for a request. Raises what the answerer raises."""
         if self._right is None or self._has_come(request):
             given = self._answerer(request)
@@ -136,7 +136,7 @@ class Delivery:
             return self._right
         return self._spoil(self._waiting[0], self._right, request)
 
-    def _spoil(self, fault: Fault, right: Reply, request: Request) -> Reply:
+    def _spoil(self, fault: AnswerFault, right: ModelReply, request: Request) -> ModelReply:
         """What is sent instead of the right reply; the fault has happened once more."""
         self.spoiled = fault
         if self._left is not None:
@@ -171,7 +171,7 @@ def same_conversation(one: Request, other: Request) -> bool:
     return one.protocol == other.protocol and one.messages == other.messages and one.system == other.system
 
 
-def _with_ids(reply: Reply, request: Request) -> Reply:
+def _with_ids(reply: ModelReply, request: Request) -> ModelReply:
     """A reply of which each call has an id. The ids follow from the length of the conversation, so that equal runs have equal ids."""
     if not isinstance(reply.content, Answer):
         return reply

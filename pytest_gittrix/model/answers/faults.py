@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from pytest_gittrix.model.answers.replies import Place, Reply, check_place
+from pytest_gittrix.model.answers.replies import ModelReply, Place, check_place
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Part, Request, Text
 
 
 @dataclass(frozen=True)
-class Fault:
+class AnswerFault:
     """Something that goes wrong with one exchange.
 
     Attributes:
@@ -26,7 +26,7 @@ class Fault:
     """
 
     name: str
-    apply: Callable[[Request, Reply], Reply] = field(repr=False, compare=False)
+    apply: Callable[[Request, ModelReply], ModelReply] = field(repr=False, compare=False)
     seen_as: Literal["nothing", "part", "answer"] = "answer"
     times: int | None = 1
 
@@ -34,7 +34,7 @@ class Fault:
         return self.name
 
 
-def fail(status: int, *, retry_after: float | None = None, message: str = "", times: int | None = 1) -> Fault:
+def fail(status: int, *, retry_after: float | None = None, message: str = "", times: int | None = 1) -> AnswerFault:
     """The server answers with an error.
 
     Args:
@@ -49,15 +49,15 @@ def fail(status: int, *, retry_after: float | None = None, message: str = "", ti
     failure = Failure.of_status(status, message=message, retry_after=retry_after)
     said = "" if retry_after is None else f", retry_after={retry_after:g}"
     said += "" if times == 1 else f", times={times}"
-    return Fault(f"fail({status}{said})", lambda _, __: Reply(failure), "nothing", times)
+    return AnswerFault(f"fail({status}{said})", lambda _, __: ModelReply(failure), "nothing", times)
 
 
-def too_long() -> Fault:
+def too_long() -> AnswerFault:
     """The server says that the conversation has more tokens than the model takes."""
-    return Fault("too_long()", lambda _, __: Reply(Failure("context")), "nothing")
+    return AnswerFault("too_long()", lambda _, __: ModelReply(Failure("context")), "nothing")
 
 
-def cut(at: Place | float = 0.5) -> Fault:
+def cut(at: Place | float = 0.5) -> AnswerFault:
     """The connection is closed in the middle of the answer.
 
     Args:
@@ -68,10 +68,10 @@ def cut(at: Place | float = 0.5) -> Fault:
         InvalidInput: it is none of these.
     """
     place = check_place(at)
-    return Fault(f"cut({at!r})", lambda _, reply: replace(reply, cut=place), "part")
+    return AnswerFault(f"cut({at!r})", lambda _, reply: replace(reply, cut=place), "part")
 
 
-def stall(seconds: float, at: Place | float = 0.0) -> Fault:
+def stall(seconds: float, at: Place | float = 0.0) -> AnswerFault:
     """The server sends nothing for a while, and then goes on.
 
     Args:
@@ -82,38 +82,38 @@ def stall(seconds: float, at: Place | float = 0.0) -> Fault:
         InvalidInput: it is no place.
     """
     place = check_place(at)
-    return Fault(f"stall({seconds:g})", lambda _, reply: replace(reply, cut=place, stall=seconds), "part")
+    return AnswerFault(f"stall({seconds:g})", lambda _, reply: replace(reply, cut=place, stall=seconds), "part")
 
 
-def content_type(text: str = "text/html") -> Fault:
+def content_type(text: str = "text/html") -> AnswerFault:
     """The server says that its answer is something else.
 
     Args:
         text: the wrong value of the header.
     """
-    return Fault(f"content_type({text!r})", lambda _, reply: replace(reply, content_type=text), "part")
+    return AnswerFault(f"content_type({text!r})", lambda _, reply: replace(reply, content_type=text), "part")
 
 
-def twice() -> Fault:
+def twice() -> AnswerFault:
     """The server sends its answer twice, one after the other."""
-    return Fault("twice()", lambda _, reply: replace(reply, copies=2), "part")
+    return AnswerFault("twice()", lambda _, reply: replace(reply, copies=2), "part")
 
 
-def refusal(text: str = "I can not help with that.") -> Fault:
+def refusal(text: str = "I can not help with that.") -> AnswerFault:
     """The model refuses.
 
     Args:
         text: what it says.
     """
-    return Fault("refusal()", lambda _, __: Reply(Answer((Text(text),), "refusal")))
+    return AnswerFault("refusal()", lambda _, __: ModelReply(Answer((Text(text),), "refusal")))
 
 
-def empty() -> Fault:
+def empty() -> AnswerFault:
     """The model answers nothing."""
-    return Fault("empty()", lambda _, __: Reply(Answer()))
+    return AnswerFault("empty()", lambda _, __: ModelReply(Answer()))
 
 
-def token_limit() -> Fault:
+def token_limit() -> AnswerFault:
     """The model's tokens are used up in the middle of its answer: in the arguments of its last call, or in what it says."""
 
     def spoiled(part: Part) -> Part:
@@ -121,37 +121,37 @@ def token_limit() -> Fault:
             return replace(part, arguments=_half(part.json))
         return replace(part, text=_half(part.text)) if isinstance(part, Text) else part
 
-    def apply(_: Request, reply: Reply) -> Reply:
+    def apply(_: Request, reply: ModelReply) -> ModelReply:
         answer = reply.content
         if not isinstance(answer, Answer) or not answer.parts:
             return reply
         return replace(reply, content=replace(answer, parts=(*answer.parts[:-1], spoiled(answer.parts[-1])), stop="length"))
 
-    return Fault("token_limit()", apply)
+    return AnswerFault("token_limit()", apply)
 
 
-def bad_json() -> Fault:
+def bad_json() -> AnswerFault:
     """The arguments of a call are no JSON: they end in their middle, and the answer says that it is whole."""
-    return Fault("bad_json()", _on_last_call(lambda _, one: (replace(one, arguments=_half(one.json)),)))
+    return AnswerFault("bad_json()", _on_last_call(lambda _, one: (replace(one, arguments=_half(one.json)),)))
 
 
-def bad_arguments() -> Fault:
+def bad_arguments() -> AnswerFault:
     """The arguments of a call are JSON and break the tool's schema: each is an object of an unknown name."""
-    return Fault("bad_arguments()", _on_last_call(lambda _, one: (replace(one, arguments={"unexpected": {"value": []}}),)))
+    return AnswerFault("bad_arguments()", _on_last_call(lambda _, one: (replace(one, arguments={"unexpected": {"value": []}}),)))
 
 
-def unknown_tool() -> Fault:
+def unknown_tool() -> AnswerFault:
     """The model asks for a tool that the agent does not offer."""
-    return Fault("unknown_tool()", _on_last_call(lambda _, one: (replace(one, name="tool_that_nobody_offers"),)))
+    return AnswerFault("unknown_tool()", _on_last_call(lambda _, one: (replace(one, name="tool_that_nobody_offers"),)))
 
 
-def duplicate_id() -> Fault:
+def duplicate_id() -> AnswerFault:
     """Two calls of one answer have one id; the second asks for a tool that the agent does not offer."""
-    return Fault("duplicate_id()", _on_last_call(lambda _, one: (one, Call(one.id, "tool_that_nobody_offers"))), "part")
+    return AnswerFault("duplicate_id()", _on_last_call(lambda _, one: (one, Call(one.id, "tool_that_nobody_offers"))), "part")
 
 
-def _on_last_call(spoiled: Callable[[Request, Call], tuple[Call, ...]]) -> Callable[[Request, Reply], Reply]:
-    def apply(request: Request, reply: Reply) -> Reply:
+def _on_last_call(spoiled: Callable[[Request, Call], tuple[Call, ...]]) -> Callable[[Request, ModelReply], ModelReply]:
+    def apply(request: Request, reply: ModelReply) -> ModelReply:
         answer = reply.content
         if not isinstance(answer, Answer) or not answer.calls:
             return reply
@@ -166,7 +166,7 @@ def _half(text: str) -> str:
     return text[: max(1, len(text) * 2 // 3)]
 
 
-FAULTS: Final[tuple[Fault, ...]] = (
+FAULTS: Final[tuple[AnswerFault, ...]] = (
     fail(429, retry_after=0.1),
     fail(500),
     fail(503),

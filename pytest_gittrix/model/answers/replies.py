@@ -24,7 +24,7 @@ _LABELS: Final[Mapping[Place, tuple[Label, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """What is sent for one request.
 
     Attributes:
@@ -42,13 +42,13 @@ class Reply:
     copies: int = 1
 
 
-Answerer: TypeAlias = Callable[[Request], "Reply | Answer | Failure | str"]
+Answerer: TypeAlias = Callable[[Request], "ModelReply | Answer | Failure | str"]
 """Whoever answers: a script, a recording, a function of a test."""
 
 
-def reply_of(given: Reply | Answer | Failure | str) -> Reply:
+def reply_of(given: ModelReply | Answer | Failure | str) -> ModelReply:
     """What an answerer gives, as a reply. Raises InvalidInput: it is no answer."""
-    if isinstance(given, Reply):
+    if isinstance(given, ModelReply):
         return given
     if isinstance(given, str):
         from pytest_gittrix.model.protocols.values import Text
@@ -58,9 +58,9 @@ def reply_of(given: Reply | Answer | Failure | str) -> Reply:
         raise InvalidInput(
             f"{given!r} is no answer of a model.",
             why="A function that answers gives what the model says.",
-            fix="Give a text, or an Answer, a Failure or a Reply.",
+            fix="Give a text, or an Answer, a Failure or a ModelReply.",
         )
-    return Reply(given)
+    return ModelReply(given)
 
 
 def check_place(at: object) -> Place | float:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.answers.faults import Fault
-from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.answers.faults import AnswerFault
+from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call, written_by_shell
 from pytest_gittrix.model.protocols.values import Answer, Call, Request, Text, Thinking
 
-Turns: TypeAlias = Generator[Answer | Fault, Request, Request]
+Turns: TypeAlias = Generator[Answer | AnswerFault, Request, Request]
 Step: TypeAlias = Callable[[Request], Turns]
 """A part of a script."""
 
@@ -112,7 +112,9 @@ def together(*steps: Step) -> Step:
     return step
 
 
-def when(predicate: Callable[[Request], bool], *steps: Step | str | Fault, otherwise: Sequence[Step | str | Fault] = ()) -> Step:
+def when(
+    predicate: Callable[[Request], bool], *steps: Step | str | AnswerFault, otherwise: Sequence[Step | str | AnswerFault] = ()
+) -> Step:
     """Steps that are taken if the request that is to be answered is of a kind. Without steps, the script fails if it is not.
 
     Args:
@@ -154,7 +156,7 @@ def stop(text: str = "Done.") -> Step:
     return step
 
 
-class Ended(Exception):
+class ScriptEnded(Exception):
     """Thrown into a script at the end, to learn whether it is used up."""
 
 
@@ -170,16 +172,16 @@ class LeftOver(Exception):
         self.steps = steps
 
 
-def play(steps: Sequence[Step | str | Fault | Answer | Sequence[Step]], request: Request) -> Turns:
+def play(steps: Sequence[Step | str | AnswerFault | Answer | Sequence[Step]], request: Request) -> Turns:
     """Take steps one after the other; gives the first request that none of them answers.
 
     Raises:
-        LeftOver: ``Ended`` is thrown into it, and steps are left.
+        LeftOver: ``ScriptEnded`` is thrown into it, and steps are left.
     """
     for number, one in enumerate(steps, 1):
         try:
-            request = (yield one) if isinstance(one, Fault) else (yield from as_step(one)(request))
-        except Ended:
+            request = (yield one) if isinstance(one, AnswerFault) else (yield from as_step(one)(request))
+        except ScriptEnded:
             if number < len(steps):
                 raise LeftOver(len(steps) - number) from None
             raise
@@ -198,7 +200,7 @@ def as_step(given: object) -> Step:
         return together(*map(as_step, given))
     if isinstance(given, Answer):
         return _saying(given)
-    if callable(given) and not isinstance(given, (type, Reply)):
+    if callable(given) and not isinstance(given, (type, ModelReply)):
         return given
     raise InvalidInput(
         f"{given!r} is no step of a model's script.",

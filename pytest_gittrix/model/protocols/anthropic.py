@@ -6,41 +6,13 @@ Source: the reference of the Messages API, and what its SDK for Python parses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from pytest_gittrix.model.protocols.base import (
-    Answered,
-    Asked,
-    Frame,
-    event,
-    inverted,
-    items,
-    merged,
-    parsed,
-    pieces,
-    table,
-    text_of,
-    unfinished,
-)
-from pytest_gittrix.model.protocols.values import (
-    Answer,
-    Call,
-    ErrorKind,
-    Failure,
-    Other,
-    Part,
-    Request,
-    Result,
-    Stop,
-    Text,
-    Thinking,
-    Tool,
-    Usage,
-)
+from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, parsed, pieces, table, text_of, unfinished
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Text, Thinking, Tool, ToolResult, Usage
 
-_STOPS: Final[Mapping[Stop, str]] = {"end": "end_turn", "tool": "tool_use", "length": "max_tokens", "refusal": "refusal"}
 _DELTAS: Final = (("text", "text"), ("thinking", "thinking"), ("signature", "signature"), ("partial_json", "input"))
-_ERRORS: Final[Mapping[ErrorKind, str]] = {
+_ERRORS: Final = {
     "invalid": "invalid_request_error",
     "unauthorized": "authentication_error",
     "forbidden": "permission_error",
@@ -53,33 +25,26 @@ _ERRORS: Final[Mapping[ErrorKind, str]] = {
 }
 
 
-class AnthropicCodec:
+class AnthropicCodec(Codec):
     """The codec."""
+
+    name = "anthropic"
+    stops: ClassVar = {"end": "end_turn", "tool": "tool_use", "length": "max_tokens", "refusal": "refusal"}
 
     def decode(self, asked: Asked) -> Request:
         """What is asked; see ``Codec.decode``."""
         body = asked.body
         messages = [(str(one.get("role")), [*_parts(one.get("content"))]) for one in items(body.get("messages"), "messages")]
-        return Request(
-            "anthropic",
-            str(body.get("model", "")),
-            text_of(body.get("system")),
-            merged(messages),
-            tuple(_tool(one) for one in items(body.get("tools"), "tools")),
-            bool(body.get("stream")),
-            body.get("max_tokens"),
-            asked.path,
-            body,
-            asked.headers,
-        )
+        tools = (_tool(one) for one in items(body.get("tools"), "tools"))
+        return self.request(asked, text_of(body.get("system")), messages, tools, body.get("max_tokens"))
 
-    def encode(self, answered: Answered) -> Mapping[str, Any]:
+    def encode(self, answered: AnswerContext) -> Mapping[str, Any]:
         """An answer as one JSON value."""
         content = [_block(part) for part in answered.answer.parts]
-        stop = _STOPS[answered.answer.stop]
+        stop = self.stops[answered.answer.stop]
         return {**_head(answered), "content": content, "stop_reason": stop, "usage": _usage(answered)}
 
-    def frames(self, answered: Answered) -> Iterator[Frame]:
+    def frames(self, answered: AnswerContext) -> Iterator[Frame]:
         """An answer as a stream."""
         begun = {**_head(answered), "content": [], "stop_reason": None, "usage": {**_usage(answered), "output_tokens": 1}}
         yield Frame("begin", event({"type": "message_start", "message": begun}, "message_start"))
@@ -87,7 +52,7 @@ class AnthropicCodec:
             yield from _block_frames(number, part)
         end = {
             "type": "message_delta",
-            "delta": {"stop_reason": _STOPS[answered.answer.stop], "stop_sequence": None},
+            "delta": {"stop_reason": self.stops[answered.answer.stop], "stop_sequence": None},
             "usage": {"output_tokens": answered.usage.output},
         }
         yield Frame("stop", event(end, "message_delta"))
@@ -96,10 +61,6 @@ class AnthropicCodec:
     def error(self, failure: Failure) -> Mapping[str, Any]:
         """An error as a JSON value."""
         return {"type": "error", "error": {"type": _ERRORS[failure.kind], "message": failure.message}, "request_id": "req_0"}
-
-    def counted(self, tokens: int) -> Mapping[str, Any]:
-        """The answer to a request to count tokens."""
-        return {"input_tokens": tokens}
 
     def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         """A stream as one JSON value; see ``Codec.join``."""
@@ -126,8 +87,7 @@ class AnthropicCodec:
         cached = counts.get("cache_read_input_tokens") or 0
         asked = (counts.get("input_tokens") or 0) + (counts.get("cache_creation_input_tokens") or 0) + cached
         usage = Usage(asked, counts.get("output_tokens") or 0, cached)
-        stop = inverted(_STOPS).get(str(body.get("stop_reason")), "end")
-        return Answer(tuple(_parts(body.get("content"))), stop, usage, str(body.get("model", "")))
+        return self.heard(_parts(body.get("content")), body.get("stop_reason"), usage, body)
 
 
 def _parts(content: object) -> Iterator[Part]:
@@ -142,7 +102,7 @@ def _parts(content: object) -> Iterator[Part]:
         elif kind == "tool_use":
             yield Call(block.get("id", ""), block.get("name", ""), parsed(block.get("input", {})))
         elif kind == "tool_result":
-            yield Result(block.get("tool_use_id", ""), text_of(block.get("content")), bool(block.get("is_error")))
+            yield ToolResult(block.get("tool_use_id", ""), text_of(block.get("content")), bool(block.get("is_error")))
         elif kind == "thinking":
             yield Thinking(block.get("thinking", ""), block.get("signature", ""))
         else:
@@ -154,16 +114,15 @@ def _tool(one: object) -> Tool:
     return Tool(str(tool.get("name", "")), str(tool.get("description", "")), tool.get("input_schema") or {})
 
 
-def _head(answered: Answered) -> dict[str, Any]:
+def _head(answered: AnswerContext) -> dict[str, Any]:
     id_ = f"msg_{answered.number:04}"
     return {"id": id_, "type": "message", "role": "assistant", "model": answered.model, "stop_sequence": None}
 
 
-def _usage(answered: Answered) -> dict[str, Any]:
+def _usage(answered: AnswerContext) -> dict[str, Any]:
     usage = answered.usage
-    fresh = usage.input - usage.cached
     return {
-        "input_tokens": fresh,
+        "input_tokens": usage.input - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
@@ -177,12 +136,8 @@ def _block(part: Part) -> Mapping[str, Any]:
         return {"type": "thinking", "thinking": part.text, "signature": part.signature}
     if isinstance(part, Call):
         # Arguments that are no object exist in streams alone, where they come as text.
-        return {
-            "type": "tool_use",
-            "id": part.id,
-            "name": part.name,
-            "input": part.arguments if isinstance(part.arguments, Mapping) else {},
-        }
+        given = part.arguments if isinstance(part.arguments, Mapping) else {}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": given}
     assert isinstance(part, Other), "a model answers with no results"
     return table(part.raw, "a part")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Part, Request, Stop, Usage
+from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Part, Protocol, Request, Stop, Tool, Usage
 
 Label = Literal["begin", "thinking", "text", "arguments", "call", "stop", "end"]
 """What a frame of a stream carries."""
@@ -29,14 +30,14 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerContext:
     """What a codec needs to know to encode an answer.
 
     Attributes:
         request: what is answered.
         answer: the answer. Each call has an id.
         usage: its tokens.
-        number: of the answered; ids of messages are made from it.
+        number: of the exchange; ids of messages are made from it.
         seconds: when it is answered, in seconds since 1970.
     """
 
@@ -68,29 +69,57 @@ class Asked(NamedTuple):
     previous: Callable[[str], Sequence[Message]]
 
 
-class Codec(Protocol):
-    """One protocol."""
+class Codec(ABC):
+    """One protocol.
 
+    Attributes:
+        name: of the protocol.
+        stops: the protocol's word for each reason to stop.
+    """
+
+    name: ClassVar[Protocol]
+    stops: ClassVar[Mapping[Stop, str]] = {}
+
+    @abstractmethod
     def decode(self, asked: Asked) -> Request:
         """What is asked. Raises InvalidInput: it is no request of this protocol."""
 
-    def encode(self, answered: Answered) -> Mapping[str, Any]:
+    @abstractmethod
+    def encode(self, answered: AnswerContext) -> Mapping[str, Any]:
         """An answer as one JSON value."""
 
-    def frames(self, answered: Answered) -> Iterator[Frame]:
+    @abstractmethod
+    def frames(self, answered: AnswerContext) -> Iterator[Frame]:
         """An answer as the frames of a stream of server-sent events."""
 
+    @abstractmethod
     def error(self, failure: Failure) -> Mapping[str, Any]:
         """An error as a JSON value."""
 
-    def counted(self, tokens: int) -> Mapping[str, Any]:
-        """The answer to a request to count tokens."""
-
+    @abstractmethod
     def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The data of the events of a stream as the one JSON value that says the same. Raises InvalidInput: it has no end."""
 
+    @abstractmethod
     def hear(self, body: Mapping[str, Any]) -> Answer:
         """The answer in the JSON value that a model's server sent."""
+
+    def counted(self, tokens: int) -> Mapping[str, Any]:
+        """The answer to a request to count tokens."""
+        return {"input_tokens": tokens}
+
+    def request(
+        self, asked: Asked, system: str, messages: Sequence[tuple[str, Sequence[Part]]], tools: Iterable[Tool], max_tokens: int | None
+    ) -> Request:
+        """A request whose body names the model and says whether to stream."""
+        body, headers = asked.body, asked.headers
+        model, stream = str(body.get("model", "")), bool(body.get("stream"))
+        return Request(self.name, model, system, merged(messages), tuple(tools), stream, max_tokens, asked.path, body, headers)
+
+    def heard(self, parts: Iterable[Part], word: object, usage: Usage, body: Mapping[str, Any]) -> Answer:
+        """The answer that a server sent; ``word`` is its word for why it stopped."""
+        stop: Stop = next((stop for stop, known in self.stops.items() if known == word), "end")
+        return Answer(tuple(parts), stop, usage, str(body.get("model", "")))
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
@@ -160,8 +189,3 @@ def items(value: object, what: str) -> Sequence[Any]:
 def unfinished() -> InvalidInput:
     """The error for a stream that ends within."""
     return InvalidInput("The stream of the model's server ends within.", why="It has no last event.", fix="Record the exchange again.")
-
-
-def inverted(stops: Mapping[Stop, str]) -> Mapping[str, Stop]:
-    """The stops by a protocol's words for them."""
-    return {word: stop for stop, word in reversed([*stops.items()])}

@@ -6,40 +6,12 @@ Source: the reference of the API, and what its SDK for Python parses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from pytest_gittrix.model.protocols.base import (
-    Answered,
-    Asked,
-    Frame,
-    event,
-    inverted,
-    items,
-    merged,
-    parsed,
-    pieces,
-    table,
-    text_of,
-    unfinished,
-)
-from pytest_gittrix.model.protocols.values import (
-    Answer,
-    Call,
-    ErrorKind,
-    Failure,
-    Other,
-    Part,
-    Request,
-    Result,
-    Stop,
-    Text,
-    Thinking,
-    Tool,
-    Usage,
-)
+from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, parsed, pieces, table, text_of, unfinished
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Text, Thinking, Tool, ToolResult, Usage
 
-_STOPS: Final[Mapping[Stop, str]] = {"end": "stop", "tool": "tool_calls", "length": "length", "refusal": "content_filter"}
-_ERRORS: Final[Mapping[ErrorKind, tuple[str, str | None]]] = {
+_ERRORS: Final[Mapping[str, tuple[str, str | None]]] = {
     "invalid": ("invalid_request_error", None),
     "unauthorized": ("invalid_request_error", "invalid_api_key"),
     "forbidden": ("invalid_request_error", "model_not_allowed"),
@@ -60,8 +32,11 @@ def openai_error(failure: Failure) -> Mapping[str, Any]:
     return {"error": {"message": failure.message, "type": type_, "param": None, "code": code}}
 
 
-class ChatCodec:
+class ChatCodec(Codec):
     """The codec."""
+
+    name = "chat"
+    stops: ClassVar = {"end": "stop", "tool": "tool_calls", "length": "length", "refusal": "content_filter"}
 
     def decode(self, asked: Asked) -> Request:
         """What is asked; see ``Codec.decode``."""
@@ -74,15 +49,14 @@ class ChatCodec:
             if role in _SYSTEM:
                 system.append(text_of(message.get("content")))
             elif role in ("tool", "function"):
-                messages.append(("user", [Result(str(message.get("tool_call_id", "")), text_of(message.get("content")))]))
+                messages.append(("user", [ToolResult(str(message.get("tool_call_id", "")), text_of(message.get("content")))]))
             else:
                 messages.append((role, [*_parts(message)]))
         limit = body.get("max_completion_tokens", body.get("max_tokens"))
-        tools = tuple(_tool(one) for one in items(body.get("tools"), "tools"))
-        model, stream = str(body.get("model", "")), bool(body.get("stream"))
-        return Request("chat", model, "\n".join(system), merged(messages), tools, stream, limit, asked.path, body, asked.headers)
+        tools = (_tool(one) for one in items(body.get("tools"), "tools"))
+        return self.request(asked, "\n".join(system), messages, tools, limit)
 
-    def encode(self, answered: Answered) -> Mapping[str, Any]:
+    def encode(self, answered: AnswerContext) -> Mapping[str, Any]:
         """An answer as one JSON value."""
         answer = answered.answer
         message: dict[str, Any] = {"role": "assistant", "content": answer.text or None, "refusal": None}
@@ -93,10 +67,10 @@ class ChatCodec:
             message["reasoning_content"] = thoughts
         if answer.calls:
             message["tool_calls"] = [_call(one) for one in answer.calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _STOPS[answer.stop]}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.stops[answer.stop]}
         return {**_head(answered, "chat.completion"), "choices": [choice], "usage": _usage(answered)}
 
-    def frames(self, answered: Answered) -> Iterator[Frame]:
+    def frames(self, answered: AnswerContext) -> Iterator[Frame]:
         """An answer as a stream."""
         with_usage = bool((answered.request.body.get("stream_options") or {}).get("include_usage"))
 
@@ -120,7 +94,7 @@ class ChatCodec:
                 for piece in pieces(part.json):
                     yield Frame("arguments", chunk({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]}))
                 calls += 1
-        yield Frame("stop", chunk({}, _STOPS[answered.answer.stop]))
+        yield Frame("stop", chunk({}, self.stops[answered.answer.stop]))
         if with_usage:
             yield Frame("stop", event({**_head(answered, "chat.completion.chunk"), "choices": [], "usage": _usage(answered)}))
         yield Frame("end", _DONE)
@@ -128,10 +102,6 @@ class ChatCodec:
     def error(self, failure: Failure) -> Mapping[str, Any]:
         """An error as a JSON value."""
         return openai_error(failure)
-
-    def counted(self, tokens: int) -> Mapping[str, Any]:
-        """The answer to a request to count tokens."""
-        return {"input_tokens": tokens}
 
     def join(self, events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         """A stream as one JSON value; see ``Codec.join``."""
@@ -158,10 +128,9 @@ class ChatCodec:
         counts, message = body.get("usage") or {}, choice["message"]
         cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         usage = Usage(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0, cached)
-        stop = inverted(_STOPS).get(str(choice.get("finish_reason")), "end")
         if message.get("refusal"):
             return Answer((Text(message["refusal"]),), "refusal", usage, str(body.get("model", "")))
-        return Answer(tuple(_parts(message)), stop, usage, str(body.get("model", "")))
+        return self.heard(_parts(message), choice.get("finish_reason"), usage, body)
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[Part]:
@@ -202,11 +171,11 @@ def _call(call: Call) -> Mapping[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.json}}
 
 
-def _head(answered: Answered, kind: str) -> dict[str, Any]:
+def _head(answered: AnswerContext, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answered.number:04}", "object": kind, "created": answered.seconds, "model": answered.model}
 
 
-def _usage(answered: Answered) -> Mapping[str, Any]:
+def _usage(answered: AnswerContext) -> Mapping[str, Any]:
     usage = answered.usage
     return {
         "prompt_tokens": usage.input,

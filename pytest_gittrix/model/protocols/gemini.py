@@ -8,30 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.base import Answered, Asked, Frame, event, items, merged, parsed, pieces, table, unfinished
-from pytest_gittrix.model.protocols.values import (
-    Answer,
-    Call,
-    ErrorKind,
-    Failure,
-    Other,
-    Part,
-    Request,
-    Result,
-    Stop,
-    Text,
-    Thinking,
-    Tool,
-    Usage,
-)
+from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, merged, parsed, pieces, table, unfinished
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Stop, Text, Thinking, Tool, ToolResult, Usage
 
 _PATH: Final = re.compile(r".*/models/([^/:]+):(\w+)")
-_STOPS: Final[Mapping[Stop, str]] = {"end": "STOP", "tool": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 _HEARD: Final[Mapping[str, Stop]] = {"MAX_TOKENS": "length", "SAFETY": "refusal", "PROHIBITED_CONTENT": "refusal"}
-_ERRORS: Final[Mapping[ErrorKind, str]] = {
+_ERRORS: Final = {
     "invalid": "INVALID_ARGUMENT",
     "unauthorized": "UNAUTHENTICATED",
     "forbidden": "PERMISSION_DENIED",
@@ -44,8 +29,11 @@ _ERRORS: Final[Mapping[ErrorKind, str]] = {
 }
 
 
-class GeminiCodec:
+class GeminiCodec(Codec):
     """The codec."""
+
+    name = "gemini"
+    stops: ClassVar = {"end": "STOP", "tool": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 
     def decode(self, asked: Asked) -> Request:
         """What is asked; see ``Codec.decode``."""
@@ -71,11 +59,11 @@ class GeminiCodec:
             asked.headers,
         )
 
-    def encode(self, answered: Answered) -> Mapping[str, Any]:
+    def encode(self, answered: AnswerContext) -> Mapping[str, Any]:
         """An answer as one JSON value."""
-        return _answer(answered, [_part(part) for part in answered.answer.parts], _STOPS[answered.answer.stop])
+        return _answer(answered, [_part(part) for part in answered.answer.parts], self.stops[answered.answer.stop])
 
-    def frames(self, answered: Answered) -> Iterator[Frame]:
+    def frames(self, answered: AnswerContext) -> Iterator[Frame]:
         """An answer as a stream."""
         for part in answered.answer.parts:
             if isinstance(part, (Text, Thinking)):
@@ -85,7 +73,7 @@ class GeminiCodec:
                     yield Frame(label, event(_answer(answered, [_part(kind(piece))], None)))  # type: ignore[arg-type]
             elif isinstance(part, Call):
                 yield Frame("arguments", event(_answer(answered, [_part(part)], None)))
-        yield Frame("stop", event(_answer(answered, [{"text": ""}], _STOPS[answered.answer.stop])))
+        yield Frame("stop", event(_answer(answered, [{"text": ""}], self.stops[answered.answer.stop])))
 
     def error(self, failure: Failure) -> Mapping[str, Any]:
         """An error as a JSON value."""
@@ -132,7 +120,7 @@ def _parts(content: Mapping[str, Any]) -> Iterator[Part]:
             output = given.get("output", given.get("result", given.get("error", given))) if isinstance(given, Mapping) else given
             failed = isinstance(given, Mapping) and "error" in given
             text = output if isinstance(output, str) else json.dumps(output, sort_keys=True)
-            yield Result(str(result.get("id") or result.get("name", "")), text, failed)
+            yield ToolResult(str(result.get("id") or result.get("name", "")), text, failed)
         elif "text" in part:
             yield Thinking(part["text"], str(part.get("thoughtSignature", ""))) if part.get("thought") else Text(part["text"])
         else:
@@ -167,7 +155,7 @@ def _part(part: Part) -> Mapping[str, Any]:
     return table(part.raw, "a part")
 
 
-def _answer(answered: Answered, parts: Sequence[Mapping[str, Any]], finish: str | None) -> Mapping[str, Any]:
+def _answer(answered: AnswerContext, parts: Sequence[Mapping[str, Any]], finish: str | None) -> Mapping[str, Any]:
     usage = answered.usage
     return {
         "candidates": [{"content": {"role": "model", "parts": [*parts]}, "index": 0, **({"finishReason": finish} if finish else {})}],

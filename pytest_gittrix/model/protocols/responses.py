@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_gittrix.model.protocols.base import (
-    Answered,
+    AnswerContext,
     Asked,
+    Codec,
     Frame,
     Label,
     event,
     items,
-    merged,
     parsed,
     pieces,
     table,
@@ -23,7 +23,7 @@ from pytest_gittrix.model.protocols.base import (
     unfinished,
 )
 from pytest_gittrix.model.protocols.chat import openai_error
-from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Result, Stop, Text, Thinking, Tool, Usage
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Stop, Text, Thinking, Tool, ToolResult, Usage
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _CALLS: Final = ("function_call", "custom_tool_call")
@@ -51,8 +51,10 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-class ResponsesCodec:
+class ResponsesCodec(Codec):
     """The codec."""
+
+    name = "responses"
 
     def decode(self, asked: Asked) -> Request:
         """What is asked; see ``Codec.decode``."""
@@ -68,15 +70,14 @@ class ResponsesCodec:
                 system.append(text_of(item.get("content")))
             else:
                 messages.append(_item(kind, item))
-        tools = tuple(_tool(one) for one in items(body.get("tools"), "tools"))
-        model, stream, limit = str(body.get("model", "")), bool(body.get("stream")), body.get("max_output_tokens")
-        return Request("responses", model, "\n".join(system), merged(messages), tools, stream, limit, asked.path, body, asked.headers)
+        tools = (_tool(one) for one in items(body.get("tools"), "tools"))
+        return self.request(asked, "\n".join(system), messages, tools, body.get("max_output_tokens"))
 
-    def encode(self, answered: Answered) -> Mapping[str, Any]:
+    def encode(self, answered: AnswerContext) -> Mapping[str, Any]:
         """An answer as one JSON value."""
         return {**_head(answered, _status(answered)), "output": [*_output(answered)], "usage": _usage(answered)}
 
-    def frames(self, answered: Answered) -> Iterator[Frame]:
+    def frames(self, answered: AnswerContext) -> Iterator[Frame]:
         """An answer as a stream of numbered events."""
         number = 0
 
@@ -145,7 +146,7 @@ def _item(kind: str, item: Mapping[str, Any]) -> tuple[str, Sequence[Part]]:
             Call(str(item.get("call_id", "")), str(item.get("name", "")), parsed(item.get("arguments", item.get("input", ""))))
         ]
     if kind in _OUTPUTS:
-        return "user", [Result(str(item.get("call_id", "")), text_of(item.get("output")))]
+        return "user", [ToolResult(str(item.get("call_id", "")), text_of(item.get("output")))]
     if kind == "reasoning":
         return "assistant", [Thinking(text_of(item.get("summary")), str(item.get("encrypted_content") or ""))]
     if kind != "message":
@@ -173,10 +174,10 @@ def _custom_tools(request: Request) -> set[str]:
     return {str(one.get("name")) for one in items(request.body.get("tools"), "tools") if one.get("type") == "custom"}
 
 
-def _output(answered: Answered) -> Iterator[dict[str, Any]]:
+def _output(answered: AnswerContext) -> Iterator[dict[str, Any]]:
     """The items of an answer."""
     custom = _custom_tools(answered.request)
-    status = "incomplete" if answered.answer.stop == "length" else "completed"
+    status = _status(answered)
     for number, part in enumerate(answered.answer.parts):
         id_ = f"{answered.number:04}_{number}"
         if isinstance(part, Text):
@@ -191,14 +192,8 @@ def _output(answered: Answered) -> Iterator[dict[str, Any]]:
             text = part.arguments.get("input", part.json) if isinstance(part.arguments, Mapping) else part.arguments
             yield {"id": f"ctc_{id_}", "type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": text, "status": status}
         elif isinstance(part, Call):
-            yield {
-                "id": f"fc_{id_}",
-                "type": "function_call",
-                "call_id": part.id,
-                "name": part.name,
-                "arguments": part.json,
-                "status": status,
-            }
+            names = {"call_id": part.id, "name": part.name}
+            yield {"id": f"fc_{id_}", "type": "function_call", **names, "arguments": part.json, "status": status}
         elif isinstance(part, Other):
             yield {"id": f"item_{id_}", **table(part.raw, "a part")}
 
@@ -220,11 +215,11 @@ def _hollow(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**item, **emptied, **({"status": "in_progress"} if "status" in item else {})}
 
 
-def _status(answered: Answered) -> str:
+def _status(answered: AnswerContext) -> str:
     return "incomplete" if answered.answer.stop == "length" else "completed"
 
 
-def _head(answered: Answered, status: str) -> dict[str, Any]:
+def _head(answered: AnswerContext, status: str) -> dict[str, Any]:
     body = answered.request.body
     return {
         "id": response_id(answered.number),
@@ -255,7 +250,7 @@ def response_id(number: int) -> str:
     return f"resp_{number:04}"
 
 
-def _usage(answered: Answered) -> Mapping[str, Any]:
+def _usage(answered: AnswerContext) -> Mapping[str, Any]:
     usage = answered.usage
     return {
         "input_tokens": usage.input,

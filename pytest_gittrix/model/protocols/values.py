@@ -61,7 +61,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ToolResult:
     """What a tool gave.
 
     Attributes:
@@ -83,7 +83,7 @@ class Other:
     raw: Any
 
 
-Part = Text | Thinking | Call | Result | Other
+Part = Text | Thinking | Call | ToolResult | Other
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,9 @@ class Request:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     @property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[ToolResult, ...]:
         """The results of tools that came since the model's last answer."""
-        return tuple(part for part in (self.messages[-1].parts if self.messages else ()) if isinstance(part, Result))
+        return tuple(part for part in (self.messages[-1].parts if self.messages else ()) if isinstance(part, ToolResult))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def _texts(parts: Iterable[Part]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, Call):
             yield part.name + part.json
-        elif isinstance(part, (Text, Thinking, Result)):
+        elif isinstance(part, (Text, Thinking, ToolResult)):
             yield part.text
         else:
             yield json.dumps(part.raw, sort_keys=True)

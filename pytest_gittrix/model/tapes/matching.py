@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_gittrix.model.protocols.values import Call, Message, Part, Request, Result, Text
+from pytest_gittrix.model.protocols.values import Call, Message, Part, Request, Text, ToolResult
 from pytest_gittrix.model.tapes.neutral import Json, request_to_json, rewritten
 from pytest_gittrix.model.tapes.placeholders import Known, without_volatile
 
@@ -86,7 +86,7 @@ def _numbered(messages: Sequence[Message]) -> list[Message]:
         return numbers.setdefault(id_, f"call {len(numbers) + 1}")
 
     def renamed(part: Part) -> Part:
-        return replace(part, id=number(part.id)) if isinstance(part, (Call, Result)) else part
+        return replace(part, id=number(part.id)) if isinstance(part, (Call, ToolResult)) else part
 
     return [Message(one.role, tuple(renamed(part) for part in one.parts if part != Text(""))) for one in messages]
 

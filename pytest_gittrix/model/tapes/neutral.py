@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Other, Part, Request, Result, Text, Thinking, Tool, Usage
+from pytest_gittrix.model.protocols.values import (
+    Answer,
+    Call,
+    Failure,
+    Message,
+    Other,
+    Part,
+    Request,
+    Text,
+    Thinking,
+    Tool,
+    ToolResult,
+    Usage,
+)
 
 Json = Any
 Rewrite = Callable[[str], str]
@@ -20,7 +33,7 @@ def part_to_json(part: Part) -> Json:
         return {"thinking": part.text, **({"signature": part.signature} if part.signature else {})}
     if isinstance(part, Call):
         return {"call": part.name, "id": part.id, "arguments": part.arguments}
-    if isinstance(part, Result):
+    if isinstance(part, ToolResult):
         return {"result": part.id, "text": part.text, **({"failed": True} if part.is_error else {})}
     return {"other": part.kind, "raw": part.raw}
 
@@ -35,7 +48,7 @@ def part_from_json(value: Json) -> Part:
         if "call" in value:
             return Call(value.get("id", ""), value["call"], value.get("arguments", {}))
         if "result" in value:
-            return Result(value["result"], value.get("text", ""), bool(value.get("failed")))
+            return ToolResult(value["result"], value.get("text", ""), bool(value.get("failed")))
         if "other" in value:
             return Other(value["other"], value.get("raw"))
     raise InvalidInput(f"{value!r} is no part of a message on a tape.", fix="Record the tape again: --gittrix-model=rewrite.")

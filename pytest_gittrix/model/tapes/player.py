@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.model.answers.delivery import Planned, Source
-from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.protocols.values import Answer, Failure, Request
 from pytest_gittrix.model.tapes.matching import first_difference, key_of, lenient_form, normal_form
 from pytest_gittrix.model.tapes.placeholders import Known
@@ -50,7 +50,7 @@ class Player:
         for one in tape.exchanges:
             self._waiting[key_of(self._form(one.form))].append(one)
 
-    def __call__(self, request: Request) -> Planned | Reply | Answer | Failure | str:
+    def __call__(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
         """The recorded answer.
 
         Raises:
@@ -65,7 +65,7 @@ class Player:
             raise self._mismatch(form)
         found = waiting.pop(0)
         self._order.remove(found)
-        return Reply(found.answer(known))
+        return ModelReply(found.answer(known))
 
     def left_over(self) -> TapeMismatch | None:
         """The error for exchanges that nobody asked for; None if there are none."""

@@ -15,8 +15,8 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.answers.faults import FAULTS, Fault
-from pytest_gittrix.model.answers.replies import Reply
+from pytest_gittrix.model.answers.faults import FAULTS, AnswerFault
+from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.server import ModelServer
@@ -44,7 +44,7 @@ class _Run:
     """
 
     states: list[str] = field(default_factory=list)
-    replies: list[tuple[Request, Reply]] = field(default_factory=list)
+    replies: list[tuple[Request, ModelReply]] = field(default_factory=list)
     hurt: int | None = None
     code: int = 0
     problems: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class WorldModel(ModelServer):
         self,
         run: Callable[[UserSession], object],
         *,
-        faults: Iterable[Fault] = FAULTS,
+        faults: Iterable[AnswerFault] = FAULTS,
         exchanges: Sequence[int] | None = None,
         progress: Progress | None = None,
     ) -> Report:
@@ -133,7 +133,7 @@ class WorldModel(ModelServer):
                 progress(number, len(cases), len(failures))
         return Report("faults", len(clean.replies), len(cases), tuple(failures), unit="exchanges")
 
-    def _once(self, run: Callable[[UserSession], object], at: int = 0, fault: Fault | None = None, most: int = 1_000) -> _Run:
+    def _once(self, run: Callable[[UserSession], object], at: int = 0, fault: AnswerFault | None = None, most: int = 1_000) -> _Run:
         """Run the agent in a new session, with a fault at one exchange."""
         done, session, durable = _Run(), self._start(), self._durable()
         before = durable.fingerprint()
@@ -146,7 +146,7 @@ class WorldModel(ModelServer):
                     os.kill(pid, signal.SIGKILL)
                 raise InvalidInput("The model was asked too often.", fix="Give up after a few attempts.")
 
-        def next_fault(right: Reply, request: Request) -> Fault | None:
+        def next_fault(right: ModelReply, request: Request) -> AnswerFault | None:
             done.replies.append((request, right))
             if len(done.replies) != at:
                 return None
@@ -184,13 +184,13 @@ def _exit_status(result: object) -> int:
     return int(result) if isinstance(result, int) else 0
 
 
-def _spoils(fault: Fault, clean: _Run, at: int) -> bool:
+def _spoils(fault: AnswerFault, clean: _Run, at: int) -> bool:
     """Whether a fault has anything to spoil at an exchange."""
     request, reply = clean.replies[at - 1]
     return fault.apply(request, reply) is not reply
 
 
-def _judged(clean: _Run, done: _Run, fault: Fault) -> Iterator[str]:
+def _judged(clean: _Run, done: _Run, fault: AnswerFault) -> Iterator[str]:
     """What is wrong with the workspace or with the exit status of a run with a fault."""
     end = done.states[-1]
     if end not in clean.states:

@@ -41,12 +41,12 @@ def test_what_stands_in_braces_is_quoted_for_the_shell() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[worktree]\n\nremove = 'x'\ncreate = 'x'\n", ["line 3", "no key 'remove'", "create", "finish_cwd", "waive"]),
-        ("[worktree]\ndelete = 'x'\n", ["line 1", "has no create"]),
+        ("[worktree]\n\nremove = 'x'\ncreate = 'x'\n", ["line 3", "remove: no such key", "create", "finish_cwd", "waive"]),
+        ("[worktree]\ndelete = 'x'\n", ["line 1", "worktree.create: must be given"]),
         ("[worktree]\ncreate = 'x {branch}'\n", ["line 2", "{branch} is no placeholder", "{name}", "{world}"]),
         ("[worktree]\ncreate = 'x'\ntimeout = 0\n", ["line 3", "timeout"]),
         ("[worktree]\ncreate = 'x'\norigin = 'ssh'\n", ["line 3", "'file', 'bare' or 'none'"]),
-        ("[worktree]\ncreate = 'x'\n[worktree.waive]\nWREM-01 = {quote = 'removes by default'}\n", ["line 4", "quote, help"]),
+        ("[worktree]\ncreate = 'x'\n[worktree.waive]\nWREM-01 = {quote = 'removes by default'}\n", ["line 4", "help, quote"]),
         ("[worktree]\ncreate = 'x'\n[worktree.waive]\nREM = {quote = 'removes by default', help = 'x'}\n", ["'REM' is no code"]),
         ("[worktree\n", ["is not TOML"]),
         ("[tool]\n", ["has no table [worktree]"]),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.model.protocols.base import Answered
+from pytest_gittrix.model.protocols.base import AnswerContext
 from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.values import PROTOCOLS, Answer, Call, Message, Protocol, Request, Stop, Text, Thinking, Usage
 
@@ -36,9 +36,9 @@ def said(answer: Answer) -> tuple[str, str, list[tuple[str, str, Any]]]:
     return answer.text, thoughts, [(one.id, one.name, one.arguments) for one in answer.calls]
 
 
-def answered(protocol: Protocol, answer: Answer, usage: Usage) -> Answered:
+def answered(protocol: Protocol, answer: Answer, usage: Usage) -> AnswerContext:
     body = {"stream_options": {"include_usage": True}}
-    return Answered(Request(protocol, "m", "", (Message("user", (Text("Hello"),)),), body=body), answer, usage, 1, 0)
+    return AnswerContext(Request(protocol, "m", "", (Message("user", (Text("Hello"),)),), body=body), answer, usage, 1, 0)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -13,7 +13,7 @@ from support.model_client import CutOff, ask, post, results
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.faults import (
     FAULTS,
-    Fault,
+    AnswerFault,
     bad_arguments,
     bad_json,
     content_type,
@@ -125,7 +125,7 @@ def test_an_id_that_two_calls_have(model: ModelServer, protocol: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "text"), [(empty(), ""), (refusal("No."), "No.")], ids=str)
-def test_an_answer_that_is_none(model: ModelServer, protocol: str, fault: Fault, text: str) -> None:
+def test_an_answer_that_is_none(model: ModelServer, protocol: str, fault: AnswerFault, text: str) -> None:
     model.script(fault, "one")
     heard = ask(model.url, protocol, "Hello", stream=True)
     assert (heard.text, heard.calls) == (text, [])

@@ -17,7 +17,7 @@ from support.model_client import PROTOCOLS, ask, results
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.model.answers.faults import fail
 from pytest_gittrix.model.answers.script import call, stop
-from pytest_gittrix.model.protocols.values import Answer, Call, Message, Request, Result, Text, Thinking, Tool
+from pytest_gittrix.model.protocols.values import Answer, Call, Message, Request, Text, Thinking, Tool, ToolResult
 from pytest_gittrix.model.server import ModelServer
 from pytest_gittrix.model.tapes.matching import first_difference, lenient_form, normal_form
 from pytest_gittrix.model.tapes.placeholders import Known, days, spelled, without_volatile
@@ -371,7 +371,7 @@ def test_today_is_shown_as_the_day_of_the_replay() -> None:
 def test_ids_of_calls_are_compared_by_their_order() -> None:
     def asked(id_: str) -> Request:
         said = Message("assistant", (Call(id_, "bash", {"command": "ls"}),))
-        return Request("chat", "m", "", (said, Message("user", (Result(id_, "a"),))))
+        return Request("chat", "m", "", (said, Message("user", (ToolResult(id_, "a"),))))
 
     assert normal_form(asked("call_x"), NOBODY) == normal_form(asked("toolu_1"), NOBODY)
 
@@ -394,7 +394,8 @@ def test_the_first_leaf_that_differs_has_a_path(recorded: Any, now: Any, path: s
 
 
 def test_the_lenient_form_has_roles_tools_calls_and_results() -> None:
-    said = (Message("user", (Text("x"),)), Message("assistant", (Text("y"), Call("1", "bash", {}))), Message("user", (Result("1", "z"),)))
+    asked = Message("assistant", (Text("y"), Call("1", "bash", {})))
+    said = (Message("user", (Text("x"),)), asked, Message("user", (ToolResult("1", "z"),)))
     form = lenient_form(normal_form(Request("chat", "m", "system", said, (Tool("bash", "runs"),)), NOBODY))
     assert form == {
         "protocol": "chat",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pytest_gittrix.errors import InvalidInput, did_you_mean
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.formats.toml_file import read_toml, validated
 
 COMMANDS: Final = ("create", "delete", "clean", "dry_run", "expire", "finish", "sync", "list")
 """The keys of a description that are commands of the tool."""
@@ -152,49 +152,15 @@ def read_tool(path: str | os.PathLike[str]) -> WorktreeTool:
         InvalidInput: the file cannot be read, or is no description; the message names the line and the keys that there are.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem}.", fix="`gittrix conform --worktree-init` writes a description.") from None
-    except tomllib.TOMLDecodeError as problem:
-        raise InvalidInput(f"{file} is not TOML: {problem}.", fix='A description begins with [worktree] and create = "...".') from None
+    found, text = read_toml(file, fix="`gittrix conform --worktree-init` writes a description.")
     for table in _TABLES:
         description: Any = found
         for key in table:
             description = description.get(key) if isinstance(description, dict) else None
         if isinstance(description, dict):
-            return _checked(description, text, file)
+            return validated(file, WorktreeTool, description, text=text, table=table)
     raise InvalidInput(
         f"{file} has no table [worktree].",
         why="The description of a worktree manager stands there, or in [tool.gittrix.worktree] of a pyproject.toml.",
         fix='Write [worktree] and below it create = "your-tool new {name}".',
     )
-
-
-def _checked(description: dict[str, Any], text: str, file: Path) -> WorktreeTool:
-    try:
-        return WorktreeTool.model_validate(description)
-    except ValidationError as error:
-        problem = error.errors()[0]
-    keys = [str(part) for part in problem["loc"]]
-    key = keys[0] if keys else ""
-    where = f"{file}, line {line_of(text, keys)}"
-    if problem["type"] == "extra_forbidden" and len(keys) == 1:
-        known = [*WorktreeTool.model_fields]
-        raise InvalidInput(f"{where}: there is no key {key!r}.", fix=f"{did_you_mean(key, known)}The keys are: {', '.join(known)}.")
-    if problem["type"] == "missing" and len(keys) == 1:
-        raise InvalidInput(f"{where}: the description has no {key}.", fix=f'Write {key} = "your-tool new {{name}}".')
-    fix = f"A waiver has the keys {', '.join(Waiver.model_fields)}." if key == "waive" else f"See what {key} means in the how-to page."
-    raise InvalidInput(f"{where}: {'.'.join(keys)}: {problem['msg'].removeprefix('Value error, ')}.", fix=fix)
-
-
-def line_of(text: str, keys: list[str]) -> int:
-    """The line of a TOML file on which the last of some keys stands that can be found; the table's own line if none can."""
-    lines = text.splitlines()
-    for key in reversed(keys):
-        pattern = re.compile(rf"\s*\"?{re.escape(key)}\"?\s*=|.*[{{,]\s*{re.escape(key)}\s*=|\s*\[.*\b{re.escape(key)}\"?\]")
-        for number, line in enumerate(lines, 1):
-            if pattern.match(line):
-                return number
-    return next((number for number, line in enumerate(lines, 1) if "worktree]" in line), 1)

@@ -38,7 +38,6 @@ class Extra:
 EXTRAS: Final[Mapping[str, Extra]] = {
     "xdist": Extra(("xdist",), "a run in several processes", opt_out="Leave --workers out, to use one process."),
     "forge": Extra(("httpx",), "the client of a forge"),
-    "evals": Extra(("jinja2",), "the report of an eval run", opt_out="To run evals without a report: gittrix eval run --no-report."),
     "dask": Extra(("distributed",), "the executor dask", opt_out="Leave --executor out, to use processes of this machine."),
     "serve": Extra(("fastapi", "uvicorn"), "the daemon", opt_out="Commands such as gittrix session do the same without a daemon."),
     "mcp": Extra(("mcp",), "the MCP server"),

@@ -1,7 +1,4 @@
-"""``gittrix eval report``, and the pages of ``gittrix eval run`` and ``gittrix eval compare --html``.
-
-The page needs a template library, which is an extra: without it a run ends as usual, with a note.
-"""
+"""``gittrix eval report``, and the pages of ``gittrix eval run`` and ``gittrix eval compare --html``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The formats of what people write for us and read from us, once: TOML, HTML, tables and JUnit XML."""
+"""The formats of files that people write for us and read from us, once: TOML, HTML by templates, and JUnit XML."""

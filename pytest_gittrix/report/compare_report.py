@@ -21,7 +21,7 @@ from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import SUBMODULE, Entry
 from pytest_gittrix.report.eval_report import TimelineEntry, printed
-from pytest_gittrix.report.page import Row, check_extra, part, render, write_page
+from pytest_gittrix.report.page import Row, part, render, write_page
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.visible import visible
 
@@ -70,7 +70,6 @@ def write_comparison(found: Comparison, to: Path) -> Path:
         The file.
 
     Raises:
-        ExtraMissing: the template library is not installed (``pytest-gittrix[evals]``).
         InvalidInput: a file of a run is damaged.
         OSError: the file cannot be written.
     """
@@ -79,7 +78,6 @@ def write_comparison(found: Comparison, to: Path) -> Path:
 
 def comparison_page(found: Comparison) -> str:
     """The HTML of the page of a comparison. Raises as ``write_comparison``."""
-    check_extra()
     groups = [(case, group_of(case)) for case in found.cases]
     counts = Counter(group for _, group in groups)
     ours, theirs = (tally(record for pair in found.pairs if (record := side(pair))) for side in (_first, _second))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
-from pytest_gittrix.report.page import Row, check_extra, part, render, write_page
+from pytest_gittrix.report.page import Row, part, render, write_page
 from pytest_gittrix.report.plots import histogram
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.visible import visible
@@ -155,7 +155,6 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
         The file.
 
     Raises:
-        ExtraMissing: the template library is not installed (``pytest-gittrix[evals]``).
         InvalidInput: a record of the run is damaged.
         OSError: the file cannot be written.
     """
@@ -164,7 +163,6 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
 
 def page_of(store: RunStore) -> str:
     """The HTML of a run's page. Raises as ``write_report``."""
-    check_extra()
     records = sorted(store.records(), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
     samples = [sample_of(store, record) for record in records]
     manifest = store.manifest()

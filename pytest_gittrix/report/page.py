@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.extras import needs
+from pytest_gittrix.formats.html import templates
 from pytest_gittrix.os_level.files import PUBLIC, write_file
-from pytest_gittrix.visible import in_script, visible
+from pytest_gittrix.visible import in_script
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,12 +52,9 @@ def render(template: str, rows: Sequence[Row], **names: Any) -> str:
         template: the name of its template, which extends ``layout.html``.
         rows: the rows of its table, in the order in which they are shown at first.
         names: what the template prints.
-
-    Raises:
-        ExtraMissing: the template library is not installed (``pytest-gittrix[evals]``).
     """
     return (
-        _environment()
+        _templates()
         .get_template(template)
         .render(
             rows=in_script(_json([(row.key, row.group, row.find, row.values, row.cells) for row in rows])),
@@ -70,14 +67,9 @@ def render(template: str, rows: Sequence[Row], **names: Any) -> str:
     )
 
 
-def check_extra() -> None:
-    """Raise ExtraMissing, before any work is done, if the template library is not installed."""
-    _environment()
-
-
 def part(name: str, *arguments: Any) -> str:
-    """The HTML of a macro in ``parts.html``. Raises as ``render``."""
-    return str(getattr(_environment().get_template("parts.html").module, name)(*arguments))
+    """The HTML of a macro in ``parts.html``."""
+    return str(getattr(_templates().get_template("parts.html").module, name)(*arguments))
 
 
 def write_page(file: Path, page: str) -> Path:
@@ -100,24 +92,10 @@ def _json(value: object) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    with needs("evals"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    environment = Environment(
-        loader=PackageLoader("pytest_gittrix.report", "templates"),
-        finalize=_finalized,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _templates() -> Environment:
+    environment = templates("pytest_gittrix.report")
     environment.filters["duration"] = duration
     return environment
-
-
-def _finalized(value: object) -> object:
-    """What the template prints of a value: no character of a text reorders or hides what is around it."""
-    return visible(value) if type(value) is str else value
 
 
 def _file(name: str) -> str:

@@ -417,11 +417,11 @@ def _a_jail_where_there_is_none(bench: Bench) -> object:
     "installs it",
 )
 def _an_extra_that_is_not_installed(bench: Bench) -> object:
-    bench.patch.setitem(sys.modules, "jinja2.no_such_module", None)
+    bench.patch.setitem(sys.modules, "distributed.no_such_module", None)
     with pytest.raises(ImportError, match="pip install 'pytest-gittrix") as missing:
-        required("jinja2.no_such_module", "evals")
+        required("distributed.no_such_module", "dask")
     assert isinstance(missing.value, ExtraMissing)
-    assert missing.value.extra == "evals"
+    assert missing.value.extra == "dask"
     raise missing.value
 
 

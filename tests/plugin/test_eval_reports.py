@@ -70,16 +70,6 @@ def test_the_terminal_tells_counts_rate_digest_and_where_to_look(half: EvalTests
     assert "4 of 8 samples passed." in (half.root / "runs" / "suite" / "report.html").read_text(encoding="utf-8")
 
 
-def test_without_the_template_library_there_is_a_note_and_no_page(half: EvalTests) -> None:
-    (half.root / "conftest.py").write_text("import sys\nsys.modules['jinja2'] = None\n")
-
-    result = half.run_apart()
-
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["no report: The report of an eval run is not available here. The package jinja2 is not installed.*"])
-    assert not (half.root / "runs" / "suite" / "report.html").exists()
-
-
 def test_a_run_without_evals_has_none_of_this(evals: EvalTests) -> None:
     evals.source("def test_it(): pass")
 

@@ -187,7 +187,11 @@ def test_the_wheel_holds_the_package_its_papers_and_nothing_else(installed: Inst
     files = {path.relative_to(ROOT).as_posix() for path in package if path.is_file() and "__pycache__" not in path.parts}
 
     assert {name for name in names if not name.startswith(papers)} == files
-    assert {"pytest_gittrix/py.typed", "pytest_gittrix/report/templates/report.html"} < files
+    assert {
+        "pytest_gittrix/py.typed",
+        "pytest_gittrix/report/templates/report.html",
+        "pytest_gittrix/conformance/reports/templates/badge.svg",
+    } < files
     assert {name.removeprefix(papers) for name in names if name.startswith(papers)} == {
         "METADATA",
         "RECORD",

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from html import escape
-from string import Template
 from typing import Final
 
 from pytest_gittrix.conformance.base.outcome import Status
 from pytest_gittrix.conformance.reports.model import SystemReport
+from pytest_gittrix.formats.html import templates
 
-_BADGE: Final = Template("""\
-<svg xmlns="http://www.w3.org/2000/svg" width="$width" height="20" role="img" aria-label="$label: $text">
-<title>$label: $text</title>
-<rect width="$width" height="20" rx="3" fill="#444c56"/>
-<path d="M$left 0h$inner a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-${inner}z" fill="$colour"/>
-<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
-<text x="$label_middle" y="14">$label</text>
-<text x="$text_middle" y="14">$text</text>
-</g>
-</svg>
-""")
 _LABEL: Final = "gittrix conform"
 _LETTER: Final = 7
 
@@ -34,9 +22,10 @@ def to_badge(systems: Iterable[SystemReport]) -> str:
     text = f"{faults} {'fault' if faults == 1 else 'faults'}, {losing} losing work" if faults else f"{kept} clauses kept"
     text = ", ".join([text, *dict.fromkeys(value for one in shown for value in _setting(one))])
     colour = "#c0272d" if losing else "#946200" if faults else "#1a7f4b"
+    template = templates("pytest_gittrix.conformance.reports").get_template("badge.svg")
     left, right = (len(part) * _LETTER + 12 for part in (_LABEL, text))
     places = {"label_middle": left // 2, "text_middle": left + right // 2, "left": left, "inner": right - 3, "width": left + right}
-    return _BADGE.substitute(places, label=escape(_LABEL), text=escape(text), colour=colour)
+    return template.render(places, label=_LABEL, text=text, colour=colour) + "\n"
 
 
 def _setting(system: SystemReport) -> Iterator[str]:

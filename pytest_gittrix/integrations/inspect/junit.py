@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
-from xml.etree import ElementTree
+from typing import Any, Final, Literal
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import required
+from pytest_gittrix.formats.junit import JUnitCase, JUnitSuite, junit_xml
 
-_NOT_IN_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST: Final = 20_000
 _SHOWN: Final = ("outcome", "promotion", "sha", "session", "confinement")
 
@@ -45,17 +44,9 @@ def junit(log: str | Path | Any, *, scorer: str | None = None, threshold: float 
     if scorer is not None and not any(scorer in (sample.scores or {}) for sample in samples):
         names = sorted({name for sample in samples for name in sample.scores or {}})
         raise InvalidInput(f"No sample has a score {scorer!r}.", fix=f"There are {', '.join(names) or 'none'}.")
-    suite = ElementTree.Element("testsuite", name=_text(log.eval.task), tests=str(len(samples)))
     properties = {"status": log.status, "model": log.eval.model, "run_id": log.eval.run_id, "created": log.eval.created}
-    _properties(suite, properties)
-    kinds = [_case(suite, log.eval.task, sample, scorer, threshold) for sample in samples]
-    for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
-        suite.set(name, str(kinds.count(kind)))
-    suite.set("time", f"{sum(sample.total_time or 0 for sample in samples):.3f}")
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    cases = [_case(log.eval.task, sample, scorer, threshold) for sample in samples]
+    return junit_xml([JUnitSuite(log.eval.task, cases, _properties(properties))])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,47 +71,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _case(suite: ElementTree.Element, task: str, sample: Any, scorer: str | None, threshold: float) -> str:
-    """Add a sample as a test; gives the kind of its result in JUnit, empty if it passed."""
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=_text(task), name=_text(f"{sample.id}[{sample.epoch}]"), time=f"{sample.total_time or 0:.3f}"
-    )
+def _case(task: str, sample: Any, scorer: str | None, threshold: float) -> JUnitCase:
+    """A sample as a test."""
     scores = sample.scores or {}
     score = scores.get(scorer) if scorer is not None else next(iter(scores.values()), None)
-    values = {f"score.{name}": one.value for name, one in scores.items()}
     metadata = (score.metadata if score is not None else None) or {}
-    _properties(case, values | {name: metadata[name] for name in _SHOWN if metadata.get(name)})
+    values = {f"score.{name}": one.value for name, one in scores.items()} | {name: metadata[name] for name in _SHOWN if metadata.get(name)}
+    passed = JUnitCase(task, f"{sample.id}[{sample.epoch}]", seconds=sample.total_time or 0, properties=_properties(values))
     if sample.error is not None:
-        return _result(case, "error", sample.error.message, sample.error.traceback)
+        return _ended(passed, "error", sample.error.message, sample.error.traceback)
     if score is None:
-        reason = f"limit: {sample.limit.type}" if sample.limit is not None else "no score"
-        return _result(case, "skipped", reason, "")
-    if _value(score.value) >= threshold:
-        return ""
-    return _result(case, "failure", score.explanation or f"score {score.value!r}", score.explanation or "")
+        return _ended(passed, "skipped", f"limit: {sample.limit.type}" if sample.limit is not None else "no score")
+    if required("inspect_ai.scorer", "inspect").value_to_float()(score.value) >= threshold:
+        return passed
+    return _ended(passed, "failure", score.explanation or f"score {score.value!r}", score.explanation or "")
 
 
-def _result(case: ElementTree.Element, kind: str, message: str, text: str) -> str:
-    first = (message.splitlines() or [""])[0]
-    ElementTree.SubElement(case, kind, message=_text(first)[:500]).text = _text(text)[:_MOST]
-    return kind
+def _ended(case: JUnitCase, result: Literal["failure", "error", "skipped"], message: str, text: str = "") -> JUnitCase:
+    first = (str(message).splitlines() or [""])[0]
+    return replace(case, result=result, message=first[:500], text=str(text)[:_MOST])
 
 
-def _value(value: Any) -> float:
-    found: float = required("inspect_ai.scorer", "inspect").value_to_float()(value)
-    return found
-
-
-def _properties(element: ElementTree.Element, values: dict[str, Any]) -> None:
-    parent = ElementTree.SubElement(element, "properties")
-    for name, value in values.items():
-        shown = value if isinstance(value, str) else json.dumps(value)
-        ElementTree.SubElement(parent, "property", name=_text(name), value=_text(shown)[:_MOST])
-
-
-def _text(text: str) -> str:
-    """A text without the characters that XML cannot hold."""
-    return _NOT_IN_XML.sub("\ufffd", str(text))
+def _properties(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: (value if isinstance(value, str) else json.dumps(value))[:_MOST] for name, value in values.items()}
 
 
 if __name__ == "__main__":

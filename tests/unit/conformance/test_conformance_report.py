@@ -417,7 +417,7 @@ def test_the_page_escapes_what_others_say() -> None:
     )
 
     assert "<script>" not in shown
-    assert shown.count("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;") >= 4
+    assert shown.count("&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;") >= 4
 
 
 def test_two_systems_share_no_anchor() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from support.cli import Cli
 from support.evals import SOLVES, suite
-
-from pytest_gittrix.report import page as report_page
 
 
 @pytest.fixture
@@ -42,19 +39,6 @@ def test_a_run_writes_no_page_where_none_is_wanted(cli: Cli) -> None:
 
     assert data["report"] is None
     assert not (cli.root / "a" / "report.html").exists()
-
-
-def test_without_the_template_library_a_run_ends_well_with_a_note(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    report_page._environment.cache_clear()
-
-    ended = cli(*run(cli, "a"))
-    refused = cli("eval", "report", str(cli.root / "a"))
-
-    assert ended.status == 0
-    assert "no report: The report of an eval run is not available here. The package jinja2 is not installed." in ended.err
-    assert refused.status == 1
-    assert "pytest-gittrix[evals]" in refused.err
 
 
 def test_a_page_is_written_again_and_somewhere_else(cli: Cli) -> None:

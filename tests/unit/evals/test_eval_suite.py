@@ -55,7 +55,10 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
         ("schema = 1\nclock_start = 2031-05-06\n", "clock_start: "),
         ("schema = 1\nclock_start = 1969-12-31T23:59:59Z\n", "clock_start: "),
         ("schema = true\n", "schema: Input should be a valid integer, not True"),
-        ('schema = 1\n[defaults]\nconfine = "airtight"\n', "defaults.confine: Input should be 'auto', 'off', 'guard' or 'jail', not 'airtight'"),
+        (
+            'schema = 1\n[defaults]\nconfine = "airtight"\n',
+            "'auto', 'off', 'guard' or 'jail', not 'airtight'",
+        ),
     ],
 )
 def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:

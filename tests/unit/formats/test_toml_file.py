@@ -24,7 +24,11 @@ class Whole(TomlTable):
     [
         ('[parts.a]\ncolour = "red"\nsise = 2\n', ", line 3: parts.a.sise: no such key; there are: colour, size", "Did you mean size? "),
         ("[parts.a]\nsize = 2\n", ", line 1: parts.a.colour: must be given", "The keys are: colour, size. "),
-        ('[parts.a]\ncolour = "red"\nsize = "2"\n', ", line 3: parts.a.size: Input should be a valid integer, not '2'", "Nothing of the file"),
+        (
+            '[parts.a]\ncolour = "red"\nsize = "2"\n',
+            ", line 3: parts.a.size: Input should be a valid integer, not '2'",
+            "Nothing of the file",
+        ),
         ("[parts\n", " is not TOML: ", "See https://toml.io"),
     ],
 )

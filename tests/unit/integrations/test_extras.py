@@ -16,6 +16,8 @@ from pytest_gittrix.extras import EXTRAS, Extra, missing, needs, required
 
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 FOR_THE_PACKAGES_OWN_WORK = {"test", "lint", "tools", "docs", "browser"}
+EMPTY = {"evals"}
+"""Extras of earlier versions, whose packages are requirements now."""
 
 # What a user does that needs each extra. The names are blocked before anything is imported.
 USES = """
@@ -34,10 +36,6 @@ def conform():
 def forge():
     from pytest_gittrix.backends import GitHubForge
     GitHubForge("owner/name")
-
-def evals():
-    from pytest_gittrix.report.eval_report import page_of
-    page_of(None)
 
 def dask():
     from pytest_gittrix.evals.runs.executors import factory_of
@@ -96,7 +94,7 @@ def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
-uses = {"xdist": [conform], "forge": [forge], "evals": [evals], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
+uses = {"xdist": [conform], "forge": [forge], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
         "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
         "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "smolagents": [smolagents],
         "swe-rex": [swe_rex], "strands": [strands], "adk": [adk], "harbor": [harbor]}
@@ -117,7 +115,8 @@ print(json.dumps([found, status, printed.getvalue()]))
 def test_every_extra_that_a_user_may_install_is_known() -> None:
     declared = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
-    assert declared.keys() - FOR_THE_PACKAGES_OWN_WORK == EXTRAS.keys()
+    assert declared.keys() - FOR_THE_PACKAGES_OWN_WORK - EMPTY == EXTRAS.keys()
+    assert [declared[name] for name in EMPTY] == [[]]
 
 
 def test_without_its_extra_each_part_says_how_to_install_it() -> None:

@@ -31,6 +31,14 @@ IN_THE_WAY: Final = ("PROMOTE_FAILED", "WORKTREE_DIRTY")
 """Error codes for a promotion that would overwrite unsaved work of the person."""
 
 
+def at_work(stage: Stage, *paths: str) -> DrivenSession:
+    """Start a session whose agent has written ``agent`` to these files, ``app.py`` by default."""
+    session = stage.start()
+    for path in paths or ("app.py",):
+        session.write(path, "agent\n")
+    return session
+
+
 def refused(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call a function that the system must refuse; gives the error.
 

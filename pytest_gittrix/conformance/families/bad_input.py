@@ -6,8 +6,8 @@ from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, lands, refused
-from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, at_work, lands, refused
+from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 UNKNOWN: Final = ("SESSION_NOT_FOUND", "INVALID_INPUT")
@@ -19,7 +19,7 @@ class BadInputClauses(Clauses):
 
     def test_err_01_a_file_that_is_selected_twice_is_promoted_once(self, stage: Stage) -> None:
         """Otherwise a selection that two tools combined fails, or makes two changes of one."""
-        session = _at_work(stage)
+        session = at_work(stage)
         session.write("other.txt", "agent\n")
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py", "app.py"])
@@ -70,7 +70,7 @@ class BadInputClauses(Clauses):
 
     def test_err_06_a_selection_with_an_unknown_path_is_refused_and_names_it(self, stage: Stage) -> None:
         """Otherwise a person who mistyped one of two files believes that both were promoted."""
-        session = _at_work(stage)
+        session = at_work(stage)
 
         with stage.durable.unchanged():
             error = refused(NOT_SELECTABLE, session.promote, files=["app.py", "mistyped.py"])
@@ -80,7 +80,7 @@ class BadInputClauses(Clauses):
 
     def test_err_07_a_selection_with_an_untouched_path_is_refused_and_names_it(self, stage: Stage) -> None:
         """Otherwise a person believes that a change was promoted which was never made."""
-        session = _at_work(stage)
+        session = at_work(stage)
 
         with stage.durable.unchanged():
             error = refused(NOT_SELECTABLE, session.promote, files=["app.py", "README.md"])
@@ -93,7 +93,7 @@ class BadInputClauses(Clauses):
 
         Otherwise a person who unticked every file promotes all of them.
         """
-        session = _at_work(stage)
+        session = at_work(stage)
 
         with stage.durable.unchanged():
             refused(NOT_SELECTABLE, session.promote, files=[])
@@ -115,7 +115,7 @@ class BadInputClauses(Clauses):
 
         Otherwise a branch that a person deleted or renamed comes back with the agent's work on it.
         """
-        session = _at_work(stage)
+        session = at_work(stage)
         stage.durable.git("branch", "-q", "-m", "main", "trunk")
 
         with stage.durable.unchanged():
@@ -141,7 +141,7 @@ class BadInputClauses(Clauses):
 
         Otherwise a person who chose from an older review promotes other lines than they read.
         """
-        session = _at_work(stage)
+        session = at_work(stage)
 
         with stage.durable.unchanged():
             refused(NOT_SELECTABLE, session.promote, hunks={"app.py": [7]})
@@ -151,16 +151,9 @@ class BadInputClauses(Clauses):
     @needs(Capability.STRATEGIES)
     def test_err_13_an_unknown_strategy_is_refused(self, stage: Stage) -> None:
         """Otherwise a mistyped strategy lands on the branch that it was meant to spare."""
-        session = _at_work(stage)
+        session = at_work(stage)
 
         with stage.durable.unchanged():
             refused(("INVALID_INPUT", "CAPABILITY_MISSING", "PROMOTE_FAILED"), session.promote, strategy="brunch")
 
         assert session.state == "active"
-
-
-def _at_work(stage: Stage) -> DrivenSession:
-    """A session that has edited ``app.py``."""
-    session = stage.start()
-    session.write("app.py", "agent\n")
-    return session

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.base.expect import at_work, lands, refused
 from pytest_gittrix.conformance.families.durability import kill_during, promote, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.faults.supervisor import supported
@@ -364,8 +364,7 @@ def _lands_at_last(ended: Ended, session: DrivenSession) -> None:
 
 
 def _one_session(stage: Stage) -> tuple[DrivenSession, ...]:
-    session = stage.start()
-    session.write("app.py", "agent\n")
+    session = at_work(stage)
     return (session,)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import conflict, lands, refused
+from pytest_gittrix.conformance.base.expect import at_work, conflict, lands, refused
 from pytest_gittrix.testing.oracle import files_in
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage
@@ -20,13 +19,7 @@ class ConflictClauses(Clauses):
     @protects_work
     def test_cnf_01_an_edit_of_the_same_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent overwrites an edit of the human's that it never saw."""
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        theirs = stage.rival.commit({"app.py": "human\n"})
-
-        conflict(session.promote, "app.py")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": "human\n"}))
 
     @protects_work
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
@@ -34,8 +27,7 @@ class ConflictClauses(Clauses):
 
         Otherwise nobody can work on a repository while an agent does.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         theirs = stage.rival.commit({"README.md": "human\n"})
 
         made = lands(stage, session, {"app.py": b"agent\n"})
@@ -48,8 +40,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a person who commits at their desk while an agent works has their commit taken back, or blocks the agent.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         theirs = stage.durable.commit({"README.md": "human\n"})
 
         made = lands(stage, session, {"app.py": b"agent\n"})
@@ -59,7 +50,7 @@ class ConflictClauses(Clauses):
 
     def test_cnf_03_an_edit_of_what_the_human_deleted_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a file that a person removed from the project comes back."""
-        _agent_edits_and_human_makes(stage, {"app.py": None})
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": None}))
 
         assert "app.py" not in stage.judge.tree(stage.judge.head())
 
@@ -77,80 +68,49 @@ class ConflictClauses(Clauses):
 
     def test_cnf_05_an_edit_of_what_the_human_renamed_away_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the project has the file twice, under the old name and the new."""
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        theirs = stage.rival.rename("app.py", "main.py")
-
-        conflict(session.promote, "app.py")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.rename("app.py", "main.py"))
 
     @protects_work
     def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the file that a person moved there is lost, although nobody deleted it."""
-        session = stage.start()
-        session.write("guide.md", "agent\n")
-        theirs = stage.rival.rename("README.md", "guide.md")
-
-        conflict(session.promote, "guide.md")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "guide.md", lambda: stage.rival.rename("README.md", "guide.md"))
 
     @protects_work
     def test_cnf_07_a_directory_where_the_agent_wrote_a_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise one file replaces everything that a person put into the directory."""
-        session = stage.start()
-        session.write("docs", "agent\n")
-        theirs = stage.rival.commit({"docs/index.md": "human\n"})
-
-        conflict(session.promote, "docs")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "docs", lambda: stage.rival.commit({"docs/index.md": "human\n"}))
 
     @protects_work
     def test_cnf_08_a_file_where_the_agent_wrote_a_directory_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent's directory replaces a person's file."""
-        session = stage.start()
-        session.write("docs/index.md", "agent\n")
-        theirs = stage.rival.commit({"docs": "human\n"})
-
-        conflict(session.promote, "docs/index.md")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "docs/index.md", lambda: stage.rival.commit({"docs": "human\n"}))
 
     def test_cnf_09_a_change_of_mode_alone_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a script that a person made executable loses its executable bit, because only bytes were compared."""
-        _agent_edits_and_human_makes(stage, {"app.py": Executable(b"one\ntwo\nthree\n")})
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": Executable(b"one\ntwo\nthree\n")}))
 
     @protects_work
     def test_cnf_10_a_file_that_became_a_link_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the link is replaced, or its target is overwritten."""
-        _agent_edits_and_human_makes(stage, {"app.py": Symlink("lib/util.py")})
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": Symlink("lib/util.py")}))
 
     def test_cnf_11_a_rename_of_case_alone_is_a_conflict(self, stage: Stage) -> None:
         """A rename that only changes case is a conflict.
 
         Otherwise the project has two files that are one on a Mac or on Windows.
         """
-        session = stage.start()
-        session.write("README.md", "agent\n")
-        theirs = stage.rival.rename("README.md", "Readme.md")
-
-        conflict(session.promote, "README.md")
-
-        assert stage.judge.head() == theirs
+        _is_a_conflict(stage, "README.md", lambda: stage.rival.rename("README.md", "Readme.md"))
 
     def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a person who made the edit first never learns that the agent made it too; only the caller may ask for leniency."""
-        _agent_edits_and_human_makes(stage, {"app.py": "agent\n"})
+        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": "agent\n"}))
 
     def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
         """Drift that ends where it began is no conflict.
 
         Otherwise an edit that a person took back blocks the agent's work for good.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         stage.rival.commit({"app.py": "human\n"})
         stage.rival.commit({"app.py": "one\ntwo\nthree\n"})
 
@@ -161,9 +121,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a person cannot promote the files that do not conflict.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("README.md", "agent\n")
+        session = at_work(stage, "app.py", "README.md")
         stage.rival.commit({"README.md": "human\n"})
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
@@ -173,9 +131,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a person who fixed one of the agent's files at their desk cannot promote the others.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("README.md", "agent\n")
+        session = at_work(stage, "app.py", "README.md")
         _commits_at_the_desk(stage, "README.md")
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
@@ -205,8 +161,7 @@ class ConflictClauses(Clauses):
         """
         before = stage.durable.head()
         regretted = stage.durable.commit({"README.md": "regretted\n"})
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         stage.durable.rewind(before)
         stage.durable.commit({"lib/util.py": "human\n"})
 
@@ -219,9 +174,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a person resolves one conflict only to meet the next, or looks for one that does not exist.
         """
-        session = stage.start()
-        for path in ("README.md", "app.py", "lib/deep/data.txt", "new.txt"):
-            session.write(path, "agent\n")
+        session = at_work(stage, "README.md", "app.py", "lib/deep/data.txt", "new.txt")
         stage.rival.commit({"README.md": "human\n", "lib/deep/data.txt": None})
         stage.rival.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
 
@@ -233,9 +186,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a refusal leaves half of the work in the person's repository, or removes some from the session.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("other.txt", "agent\n")
+        session = at_work(stage, "app.py", "other.txt")
         stage.rival.commit({"app.py": "human\n"})
 
         with stage.durable.unchanged():
@@ -247,9 +198,7 @@ class ConflictClauses(Clauses):
     @protects_work
     def test_cnf_19_after_a_refusal_another_selection_can_be_promoted(self, stage: Stage) -> None:
         """Otherwise one conflict costs a person all the rest of the agent's work."""
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("other.txt", "agent\n")
+        session = at_work(stage, "app.py", "other.txt")
         stage.rival.commit({"app.py": "human\n"})
         refused("BASELINE_CONFLICT", session.promote)
 
@@ -261,9 +210,7 @@ class ConflictClauses(Clauses):
 
         Otherwise a conflict with a person who works at their desk costs them all the rest of the agent's work, or leaves files there.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("other.txt", "agent\n")
+        session = at_work(stage, "app.py", "other.txt")
         _commits_at_the_desk(stage, "app.py")
         refused("BASELINE_CONFLICT", session.promote)
 
@@ -283,12 +230,11 @@ def _the_desk_is_in_step(stage: Stage) -> None:
     assert stage.durable.git("status", "--porcelain") == ""
 
 
-def _agent_edits_and_human_makes(stage: Stage, changes: Mapping[str, Any]) -> None:
-    """Check that the agent's edit of ``app.py`` is refused over a person's change of it, and that the change stays."""
-    session = stage.start()
-    session.write("app.py", "agent\n")
-    theirs = stage.rival.commit(changes)
+def _is_a_conflict(stage: Stage, path: str, human: Callable[[], str]) -> None:
+    """Check that the agent's edit of a file is refused over a person's commit, which stays."""
+    session = at_work(stage, path)
+    theirs = human()
 
-    conflict(session.promote, "app.py")
+    conflict(session.promote, path)
 
     assert stage.judge.head() == theirs

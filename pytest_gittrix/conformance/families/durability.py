@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.base.expect import at_work, lands, refused
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.faults.fault_sweep import describe_call, kind_of, plan
@@ -63,7 +63,7 @@ class DurabilityClauses(Clauses):
     @protects_work
     def test_dur_01_work_survives_a_restart(self, stage: Stage) -> None:
         """Otherwise restarting a server at night loses what its agents did all day."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
 
         restarted = _after_a_restart(stage, session)
 
@@ -75,7 +75,7 @@ class DurabilityClauses(Clauses):
     @protects_work
     def test_dur_02_the_baseline_survives_a_restart(self, stage: Stage) -> None:
         """Otherwise a restart hides what a person committed meanwhile, and a promotion overwrites it."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         theirs = stage.rival.commit({"app.py": "human\n"})
 
         restarted = _after_a_restart(stage, session)
@@ -89,7 +89,7 @@ class DurabilityClauses(Clauses):
 
         Otherwise the same work is offered to a person, and committed, a second time.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         made = session.promote()
 
         restarted = _after_a_restart(stage, session)
@@ -105,7 +105,7 @@ class DurabilityClauses(Clauses):
 
         Otherwise a restart brings back a session without its files.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         session.evict()
 
         restarted = _after_a_restart(stage, session)
@@ -214,7 +214,7 @@ class DurabilityClauses(Clauses):
 
         Otherwise a subscriber cannot tell whether it missed an event.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.rival.commit({"app.py": "human\n"})
         refused("BASELINE_CONFLICT", session.promote)
         session.promote(files=["new/file.txt"])
@@ -224,7 +224,7 @@ class DurabilityClauses(Clauses):
     @needs(Capability.EVENTS, Capability.RESUME)
     def test_dur_12_events_survive_a_restart(self, stage: Stage) -> None:
         """Otherwise the history of a session holds only what happened since the last restart."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         before = session.events()
 
         restarted = _after_a_restart(stage, session)
@@ -269,7 +269,7 @@ def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fa
     """
     if (why := supported()) is not None:
         pytest.skip(why)
-    clean = _supervised(stage, operation, _at_work(stage))
+    clean = _supervised(stage, operation, at_work(stage, *WORK))
     assert clean.exit_code == 0, f"nobody disturbed it, and it failed: {clean.stderr.decode(errors='replace')}"
     faults = _faults(clean.calls, fault_at, every=stage.budget.crash > 0)
     if not faults:
@@ -280,7 +280,7 @@ def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fa
         if tried and stage.budget.crash and real_seconds() - began >= stage.budget.crash:
             break
         with stage.another(files=files) as fresh:
-            session = _at_work(fresh)
+            session = at_work(fresh, *WORK)
             workspace = session.workspace_path
             run = _supervised(fresh, operation, session, fault)
             struck = describe_call(run.fired, fresh.path) if run.fired is not None else "none of its calls"
@@ -346,14 +346,6 @@ def _write_a_new_file(_: DrivenEngine, session: DrivenSession) -> None:
 
 def _evict(_: DrivenEngine, session: DrivenSession) -> None:
     session.evict()
-
-
-def _at_work(stage: Stage) -> DrivenSession:
-    """A session with ``WORK`` in it."""
-    session = stage.start()
-    for path, data in WORK.items():
-        session.write(path, data)
-    return session
 
 
 def _after_a_restart(stage: Stage, session: DrivenSession) -> DrivenSession:

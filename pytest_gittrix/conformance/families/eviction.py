@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused, run
+from pytest_gittrix.conformance.base.expect import allowed_to_refuse, at_work, refused, run
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -33,8 +33,7 @@ class EvictionClauses(Clauses):
     @needs(Capability.SHELL)
     def test_evc_01_an_evicted_session_has_no_workspace(self, stage: Stage) -> None:
         """Otherwise workspaces fill the disk, and the agent goes on working where its work leads nowhere."""
-        session = stage.start()
-        session.write("new.txt", "agent\n")
+        session = at_work(stage, "new.txt")
         workspace = _directory(session)
 
         session.evict()
@@ -47,8 +46,7 @@ class EvictionClauses(Clauses):
 
         Otherwise an agent goes on working, and all its later work is silently lost.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
 
         session.evict()
 
@@ -76,8 +74,7 @@ class EvictionClauses(Clauses):
 
         Otherwise the record says that work was discarded although it is in the repository.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         session.promote()
 
         allowed_to_refuse("SESSION_EXPIRED", session.evict)
@@ -89,8 +86,7 @@ class EvictionClauses(Clauses):
 
         Otherwise the same work is committed twice, or more is added to work that a person took for finished.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         session.promote()
 
         _can_do_nothing(stage, session)
@@ -101,8 +97,7 @@ class EvictionClauses(Clauses):
 
         Otherwise work that a person rejected gets into the repository after all.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
 
         session.discard()
 
@@ -251,26 +246,17 @@ class EvictionClauses(Clauses):
 
         Otherwise one agent that removed its own directory keeps every other session from being evicted.
         """
-        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
-        shutil.rmtree(_directory(started[1]))
-
-        stage.clock.advance(5 * HOUR)
-        stage.gittrix.sweep()
-
-        assert [started[0].state, started[2].state] == ["expired", "expired"]
+        _others_are_evicted(stage, lambda session: shutil.rmtree(_directory(session)))
 
     @needs(Capability.CLOCK)
     def test_evc_17_a_damaged_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
         """Otherwise one damaged file keeps every other session from being evicted, and nobody knows why."""
-        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
-        if not _damage(stage.place.home, started[1].id):
-            pytest.skip(f"{stage.system.name} keeps no file for one session alone")
 
-        stage.clock.advance(5 * HOUR)
-        stage.gittrix.sweep()
+        def spoil(session: DrivenSession) -> None:
+            if not _damage(stage.place.home, session.id):
+                pytest.skip(f"{stage.system.name} keeps no file for one session alone")
 
-        states = stage.gittrix.states()
-        assert [states[started[0].id], states[started[2].id]] == ["expired", "expired"]
+        _others_are_evicted(stage, spoil)
 
     @needs(Capability.CLOCK)
     def test_evc_21_what_is_no_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
@@ -278,32 +264,27 @@ class EvictionClauses(Clauses):
 
         Otherwise a backup, a file of the desktop or a lost file beside the sessions keeps every one of them from being evicted.
         """
-        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
-        own = [path for path in stage.place.home.rglob("*") if started[1].id in path.name]
-        if not own:
-            pytest.skip(f"{stage.system.name} keeps no file for one session alone")
-        _remove_files(own)
-        for parent in {path.parent for path in own}:
-            (parent / "backup").mkdir(exist_ok=True)
-            (parent / "notes.txt").write_text("not a session\n")
 
-        stage.clock.advance(5 * HOUR)
-        stage.gittrix.sweep()
+        def spoil(session: DrivenSession) -> None:
+            own = [path for path in stage.place.home.rglob("*") if session.id in path.name]
+            if not own:
+                pytest.skip(f"{stage.system.name} keeps no file for one session alone")
+            _remove_files(own)
+            for parent in {path.parent for path in own}:
+                (parent / "backup").mkdir(exist_ok=True)
+                (parent / "notes.txt").write_text("not a session\n")
 
-        assert [started[0].state, started[2].state] == ["expired", "expired"]
+        _others_are_evicted(stage, spoil)
 
     @needs(Capability.CLOCK)
     def test_evc_22_a_record_of_a_later_version_does_not_stop_the_sweep(self, stage: Stage) -> None:
         """Otherwise who goes back to an earlier version of the system has sessions that are never evicted."""
-        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
-        if not _date_forward(stage.place.home, started[1].id):
-            pytest.skip(f"{stage.system.name} writes no version into a record of one session alone, in JSON")
 
-        stage.clock.advance(5 * HOUR)
-        stage.gittrix.sweep()
+        def spoil(session: DrivenSession) -> None:
+            if not _date_forward(stage.place.home, session.id):
+                pytest.skip(f"{stage.system.name} writes no version into a record of one session alone, in JSON")
 
-        states = stage.gittrix.states()
-        assert [states[started[0].id], states[started[2].id]] == ["expired", "expired"]
+        _others_are_evicted(stage, spoil)
 
     @needs(Capability.CLOCK)
     def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
@@ -349,6 +330,18 @@ def _directory(session: DrivenSession) -> Path:
     assert directory is not None
     assert directory.is_dir()
     return directory
+
+
+def _others_are_evicted(stage: Stage, spoil: Callable[[DrivenSession], object]) -> None:
+    """Check that a sweep evicts two of three sessions whatever happened to the one between them."""
+    first, second, third = (stage.start(eviction=FOUR_HOURS) for _ in range(3))
+    spoil(second)
+
+    stage.clock.advance(5 * HOUR)
+    stage.gittrix.sweep()
+
+    states = stage.gittrix.states()
+    assert [states[first.id], states[third.id]] == ["expired", "expired"]
 
 
 def _can_do_nothing(stage: Stage, session: DrivenSession) -> None:

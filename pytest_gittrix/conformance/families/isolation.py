@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import stat
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +12,25 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
+from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run
+from pytest_gittrix.conformance.base.workspace_facts import (
+    PRIVATE_DEVICES,
+    REPOSITORY,
+    bytes_below,
+    bytes_taken,
+    changeable_afterwards,
+    files_of,
+    git_state,
+    is_writable,
+    next_after,
+    private_devices_work,
+    set_traps_in,
+    workspace_of,
+)
 from pytest_gittrix.testing.oracle import invariant_workspace_stands_alone
-from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
-REPOSITORY: Final = "git init -q 2>/dev/null"
-"""Shell commands that make a repository in a workspace which has none, and change nothing in one which has."""
 _WORK_THROUGH_GIT: Final = f"""
 {REPOSITORY}
 echo agent >> app.py; git add --all; git commit -q -m agent
@@ -33,19 +40,7 @@ git pack-refs --all; git reflog expire --expire=now --all; git gc -q --prune=now
 git config agent.was here; git config extensions.worktreeConfig true; git config --worktree agent.was here
 """
 """Shell commands that write to each kind of file that git keeps of a repository: configuration, index, references, logs, objects."""
-_PRIVATE_DEVICES: Final = """
-mkdir "$1"
-mount -t tmpfs devices "$1"
-mknod -m 666 "$1/null" c 1 3 2>/dev/null || : > "$1/null"
-: > "$1/urandom"; mount --bind /dev/urandom "$1/urandom"
-if [ -d /dev/shm ]; then mkdir "$1/shm"; mount --rbind /dev/shm "$1/shm"; fi
-mount --rbind "$1" /dev
-cd "$PWD"
-"""
-"""Shell commands that give a mount namespace a device directory; its null device is an empty file where no device can be made."""
 _ALLOCATED: Final = 4 << 20
-_SET_FLAGS: Final = 0x40086602
-"""FS_IOC_SETFLAGS of linux/fs.h, by which `chattr` makes a file immutable."""
 
 
 class IsolationClauses(Clauses):
@@ -135,7 +130,7 @@ class IsolationClauses(Clauses):
         """
         session = stage.start()
 
-        invariant_workspace_stands_alone(_workspace(session), stage.judge, hidden=())
+        invariant_workspace_stands_alone(workspace_of(session), stage.judge, hidden=())
 
     @needs(Capability.SHELL)
     def test_iso_08_what_is_committed_to_durable_later_is_not_in_the_workspace(self, stage: Stage) -> None:
@@ -147,7 +142,7 @@ class IsolationClauses(Clauses):
 
         later = stage.rival.commit({"answer.txt": "42\n"})
 
-        invariant_workspace_stands_alone(_workspace(session), stage.judge, hidden=[later])
+        invariant_workspace_stands_alone(workspace_of(session), stage.judge, hidden=[later])
 
     @needs(Capability.SHELL)
     def test_iso_09_git_in_the_workspace_does_not_reach_durable(self, stage: Stage) -> None:
@@ -172,7 +167,7 @@ class IsolationClauses(Clauses):
     def test_iso_10_nothing_that_the_agent_configures_runs_at_a_promotion(self, stage: Stage) -> None:
         """Otherwise a program that the agent chose runs with the rights of the person who promotes."""
         session = stage.start()
-        mark = _set_traps(stage, session)
+        mark = set_traps_in(stage, session)
 
         session.write("app.py", "agent\n")
         session.touched_files()
@@ -236,9 +231,9 @@ class IsolationClauses(Clauses):
 
         Otherwise one agent's leftovers change what the next agent's build and tests do.
         """
-        fresh = _files(stage.start("fresh"))
+        fresh = files_of(stage.start("fresh"))
 
-        later = _next(
+        later = next_after(
             stage,
             f"""
             {REPOSITORY}
@@ -250,7 +245,7 @@ class IsolationClauses(Clauses):
         )
 
         assert later.touched_files() == []
-        assert _files(later) == fresh
+        assert files_of(later) == fresh
 
     @needs(Capability.SHELL)
     def test_iso_16_the_modes_and_attributes_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
@@ -258,14 +253,14 @@ class IsolationClauses(Clauses):
 
         Otherwise the next agent cannot write a file that it has to change, or a file has a name outside its workspace.
         """
-        fresh = _files(stage.start("fresh"))
+        fresh = files_of(stage.start("fresh"))
         outside = stage.path / "outside"
 
-        later = _next(
+        later = next_after(
             stage, f"chmod 700 lib && chmod +t . && chmod a-w,a+x README.md && touch -d 2001-01-01 app.py && ln app.py '{outside}'"
         )
 
-        assert _files(later) == fresh
+        assert files_of(later) == fresh
 
     @needs(Capability.SHELL)
     def test_iso_17_the_git_state_of_an_ended_session_is_not_in_the_next_one(self, stage: Stage) -> None:
@@ -273,9 +268,9 @@ class IsolationClauses(Clauses):
 
         Otherwise a hook of one agent's runs in the next agent's commits, or a flag in the index hides the next agent's changes.
         """
-        fresh = _git_state(stage, stage.start("fresh"))
+        fresh = git_state(stage, stage.start("fresh"))
 
-        later = _next(
+        later = next_after(
             stage,
             f"""
             {REPOSITORY}
@@ -286,13 +281,13 @@ class IsolationClauses(Clauses):
             """,
         )
 
-        assert _git_state(stage, later) == fresh
+        assert git_state(stage, later) == fresh
 
     @needs(Capability.SHELL)
     def test_iso_18_the_objects_of_an_ended_session_are_not_in_the_next_one(self, stage: Stage) -> None:
         """Otherwise the next agent can read what an earlier one wrote, by its id: an answer, or a secret."""
         one = stage.start("one")
-        if not (_workspace(one) / ".git").exists():
+        if not (workspace_of(one) / ".git").exists():
             pytest.skip("its workspaces have no repository")
         left = run(stage, one, "echo 'an answer' | git hash-object -w --stdin").strip()
         one.evict()
@@ -308,8 +303,8 @@ class IsolationClauses(Clauses):
         Otherwise a process that outlived its session goes on writing into the next agent's work.
         """
         one = stage.start("one")
-        directory = os.open(_workspace(one), os.O_RDONLY)
-        file = os.open(_workspace(one) / "app.py", os.O_WRONLY | os.O_APPEND)
+        directory = os.open(workspace_of(one), os.O_RDONLY)
+        file = os.open(workspace_of(one) / "app.py", os.O_WRONLY | os.O_APPEND)
         try:
             one.evict()
             later = stage.start("later")
@@ -331,10 +326,10 @@ class IsolationClauses(Clauses):
         """
         one = stage.start("one")
         run(stage, one, "touch -t 200102030405 app.py lib README.md")
-        left = os.stat(_workspace(one) / "app.py").st_mtime_ns
+        left = os.stat(workspace_of(one) / "app.py").st_mtime_ns
         one.evict()
 
-        later = _workspace(stage.start("later"))
+        later = workspace_of(stage.start("later"))
 
         assert left not in {path.lstat().st_mtime_ns for path in later.rglob("*")}
 
@@ -345,12 +340,12 @@ class IsolationClauses(Clauses):
         Otherwise a system that compares names as some file systems do takes one agent's file for the next one's.
         """
         stage.durable.commit({"caf\u00e9.txt": "composed\n"})
-        fresh = _files(stage.start("fresh"))
+        fresh = files_of(stage.start("fresh"))
 
-        later = _next(stage, "echo twin > APP.PY; mkdir -p LIB; echo twin > LIB/util.py; echo twin > 'cafe\u0301.txt'")
+        later = next_after(stage, "echo twin > APP.PY; mkdir -p LIB; echo twin > LIB/util.py; echo twin > 'cafe\u0301.txt'")
 
         assert later.touched_files() == []
-        assert _files(later) == fresh
+        assert files_of(later) == fresh
 
     @needs(Capability.SHELL)
     def test_iso_22_what_an_ended_session_made_unchangeable_keeps_no_session_from_starting(self, stage: Stage) -> None:
@@ -358,16 +353,16 @@ class IsolationClauses(Clauses):
 
         Otherwise one agent keeps all later ones from their work by a single command.
         """
-        fresh = _files(stage.start("fresh"))
+        fresh = files_of(stage.start("fresh"))
         one = stage.start("one")
-        with _changeable_afterwards(_workspace(one), "README.md", "app.py", "lib"):
+        with changeable_afterwards(workspace_of(one), "README.md", "app.py", "lib"):
             run(stage, one, "chattr +i README.md 2>/dev/null || true; chattr +a app.py 2>/dev/null || true; chmod a-w lib")
-            if _is_writable(_workspace(one) / "README.md") and os.access(_workspace(one) / "lib", os.W_OK):
+            if is_writable(workspace_of(one) / "README.md") and os.access(workspace_of(one) / "lib", os.W_OK):
                 pytest.skip("nothing can be made unchangeable here")
             with suppress(Exception):  # that this session cannot be cleared away is no harm to others
                 one.evict()
 
-            assert _files(stage.start("later")) == fresh
+            assert files_of(stage.start("later")) == fresh
 
     @needs(Capability.SHELL)
     def test_iso_23_the_disk_space_of_an_ended_session_is_not_taken_in_the_next_one(self, stage: Stage) -> None:
@@ -377,13 +372,13 @@ class IsolationClauses(Clauses):
         """
         one = stage.start("one")
         run(stage, one, f"fallocate -n -l {_ALLOCATED} app.py 2>/dev/null || true")
-        if _taken(_workspace(one) / "app.py") < _ALLOCATED:
+        if bytes_taken(workspace_of(one) / "app.py") < _ALLOCATED:
             pytest.skip("no space can be allocated behind the end of a file here")
         one.evict()
 
         later = stage.start("later")
 
-        assert _taken(_workspace(later) / "app.py") < _ALLOCATED
+        assert bytes_taken(workspace_of(later) / "app.py") < _ALLOCATED
 
     @needs(Capability.SHELL)
     def test_iso_24_work_through_git_changes_no_byte_of_another_workspace(self, stage: Stage) -> None:
@@ -392,14 +387,14 @@ class IsolationClauses(Clauses):
         Otherwise a setting, a branch or a clean-up of one agent changes what git does for another agent, or for the person.
         """
         one, other = stage.start("one"), stage.start("other")
-        outside = _workspace(other), Path(stage.env["HOME"])
-        before = [_bytes_below(root) for root in outside]
+        outside = workspace_of(other), Path(stage.env["HOME"])
+        before = [bytes_below(root) for root in outside]
 
         with stage.durable.unchanged():
             run(stage, one, _WORK_THROUGH_GIT)
 
         for root, theirs in zip(outside, before, strict=True):
-            now = _bytes_below(root)
+            now = bytes_below(root)
             changed = sorted(path for path in theirs.keys() | now.keys() if theirs.get(path) != now.get(path))
             assert not changed, f"git in one workspace changed in {root}: {', '.join(changed)}"
 
@@ -411,11 +406,11 @@ class IsolationClauses(Clauses):
         """
         devices = stage.path / "devices"
         namespace = ["unshare", "--mount", "--propagation", "private", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-        if not _private_devices_work(namespace, stage.path / "tried"):
+        if not private_devices_work(namespace, stage.path / "tried"):
             pytest.skip("no device directory of its own can be made here")
         session = stage.start()
         watched = f"""
-        {_PRIVATE_DEVICES}
+        {PRIVATE_DEVICES}
         before=$(stat -c '%i %F' /dev/null)
         {_WORK_THROUGH_GIT}
         [ "$(stat -c '%i %F' /dev/null)" = "$before" ] || echo replaced
@@ -424,107 +419,3 @@ class IsolationClauses(Clauses):
         printed = run(stage, session, f"{shlex.join(namespace)} sh -euc {shlex.quote(watched)} sh '{devices}'")
 
         assert "replaced" not in printed.splitlines(), "git replaced the null device"
-
-
-def _private_devices_work(namespace: list[str], directory: Path) -> bool:
-    """Whether a program that is started with ``namespace`` before it can have a device directory of its own."""
-    if sys.platform != "linux" or shutil.which("unshare") is None:
-        return False
-    command = [*namespace, "sh", "-euc", _PRIVATE_DEVICES, "sh", str(directory)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _bytes_below(root: Path) -> dict[str, tuple[str, bytes]]:
-    """The target of each link and the bytes of each file below a directory, git's own among them; a link to a file has both."""
-    return {
-        str(path.relative_to(root)): (os.readlink(path) if path.is_symlink() else "", path.read_bytes() if path.is_file() else b"")
-        for path in root.rglob("*")
-    }
-
-
-def _next(stage: Stage, script: str) -> DrivenSession:
-    """Start a session, run a script of its agent's, end it, and start the next one."""
-    one = stage.start("one")
-    run(stage, one, script)
-    one.evict()
-    return stage.start("later")
-
-
-def _files(session: DrivenSession) -> dict[str, tuple[object, ...]]:
-    """What stands at each path of a workspace, but for its repository: mode, attributes, and the number of names and bytes of a file."""
-    root = _workspace(session)
-    found: dict[str, tuple[object, ...]] = {}
-    for parent, directories, names in os.walk(root):
-        here = os.path.relpath(parent, root)
-        directories[:] = [name for name in directories if (here, name) != (".", ".git")]
-        for name in [".", *directories, *names]:
-            path = os.path.join(parent, name)
-            status = os.lstat(path)
-            attributes = tuple(os.listxattr(path, follow_symlinks=False)) if hasattr(os, "listxattr") else ()
-            facts: tuple[object, ...] = (status.st_mode, attributes)
-            if stat.S_ISREG(status.st_mode):
-                facts += (status.st_nlink, Path(path).read_bytes())
-            elif stat.S_ISLNK(status.st_mode):
-                facts += (os.readlink(path),)
-            found[os.path.normpath(os.path.join(here, name))] = facts
-    return found
-
-
-@contextmanager
-def _changeable_afterwards(root: Path, *names: str) -> Iterator[None]:
-    """A block after which files and directories can be changed and removed again, wherever they are by then."""
-    held = [os.open(root / name, os.O_RDONLY) for name in names]
-    try:
-        yield
-    finally:
-        for descriptor in held:
-            with suppress(OSError, ImportError):  # a system without such flags makes nothing immutable
-                import fcntl
-
-                fcntl.ioctl(descriptor, _SET_FLAGS, bytes(8))
-            os.fchmod(descriptor, os.fstat(descriptor).st_mode | stat.S_IWUSR)
-            os.close(descriptor)
-
-
-def _is_writable(path: Path) -> bool:
-    try:
-        os.close(os.open(path, os.O_WRONLY))
-    except PermissionError:
-        return False
-    return True
-
-
-def _taken(path: Path) -> int:
-    """The bytes of the disk that a file takes."""
-    return path.stat().st_blocks * 512
-
-
-def _git_state(stage: Stage, session: DrivenSession) -> str:
-    """What the repository of a workspace has beside its objects, as git and the directory tell it; empty if there is none."""
-    if not (_workspace(session) / ".git").exists():
-        return ""
-    return run(
-        stage,
-        session,
-        """
-        git for-each-ref; cat .git/HEAD; git ls-files -v --stage; git stash list; git status --short; git config --local --list
-        cat .git/info/exclude .git/hooks/* .git/logs/HEAD 2>/dev/null || true
-        """,
-    )
-
-
-def _workspace(session: DrivenSession) -> Path:
-    """The directory in which the agent's programs run."""
-    path = session.workspace_path
-    assert path is not None
-    return path
-
-
-def _set_traps(stage: Stage, session: DrivenSession) -> Path:
-    """Configure the workspace's repository so that git runs programs of the agent in it; gives the file that they write."""
-    traps = stage.path / "traps"
-    mark = set_traps(traps)
-    run(stage, session, f"{REPOSITORY}; cat '{traps}/config' >> \"$(git rev-parse --git-common-dir)/config\"; git status 2>&1 || true")
-    assert mark.exists(), "the traps work on git itself"
-    mark.unlink()
-    return mark

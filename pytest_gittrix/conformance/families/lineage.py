@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.base.expect import at_work, lands, refused
 from pytest_gittrix.conformance.families.durability import WORK, kill_during
 from pytest_gittrix.conformance.families.log import say, texts
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
@@ -94,8 +94,7 @@ class LineClauses(Clauses):
 
         Otherwise the next session overwrites commits that a person made meanwhile and that it never saw.
         """
-        parent = stage.start()
-        parent.write("app.py", "agent\n")
+        parent = at_work(stage)
         theirs = committed_elsewhere(stage, "app.py")
 
         child = parent.handoff()
@@ -317,8 +316,7 @@ class LineClauses(Clauses):
 
         Otherwise trying an alternative disturbs the original.
         """
-        parent = stage.start()
-        parent.write("app.py", "agent\n")
+        parent = at_work(stage)
         number = say(parent, "first")
         before = parent.events()
 
@@ -382,8 +380,7 @@ class LineClauses(Clauses):
 
         Otherwise two attempts at one task are mixed, and neither can be judged.
         """
-        parent = stage.start()
-        parent.write("app.py", "agent\n")
+        parent = at_work(stage)
         say(parent, "first")
         child = parent.fork()
 
@@ -405,8 +402,7 @@ class LineClauses(Clauses):
 
         Otherwise the fork overwrites commits that a person made meanwhile and that it never saw.
         """
-        parent = stage.start()
-        parent.write("app.py", "agent\n")
+        parent = at_work(stage)
         theirs = committed_elsewhere(stage, "app.py")
 
         child = parent.fork()

@@ -7,7 +7,7 @@ from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
+from pytest_gittrix.conformance.base.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, at_work, lands, refused, run
 from pytest_gittrix.testing.oracle import files_in, invariant_checkout
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -235,8 +235,7 @@ class NamesClauses(Clauses):
 
         Otherwise an agent overwrites another file than it meant; a system may refuse, as no checkout on a Mac can hold both.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
         allowed_to_refuse(NOT_WRITABLE, session.write, "ReadMe.md", "agent\n")
 
         allowed_to_refuse(("PROMOTE_FAILED", "PATH_COLLISION"), session.promote)

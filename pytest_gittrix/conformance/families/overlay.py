@@ -6,7 +6,7 @@ from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import refused, run
+from pytest_gittrix.conformance.base.expect import at_work, refused, run
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -45,8 +45,7 @@ class OverlayClauses(Clauses):
 
     def test_ovl_03_reads_stay_at_the_baseline_when_durable_moves_on(self, stage: Stage) -> None:
         """Otherwise the agent sees a mixture of old and new files."""
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
 
         stage.durable.commit({"README.md": "human\n", "lib/util.py": None, "later.txt": "human\n"})
 
@@ -60,9 +59,7 @@ class OverlayClauses(Clauses):
 
         Otherwise an agent opens files that do not exist, and misses files that do.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("lib/new.txt", "agent\n")
+        session = at_work(stage, "app.py", "lib/new.txt")
 
         listed = session.files()
 
@@ -102,9 +99,7 @@ class OverlayClauses(Clauses):
 
         Otherwise a person has to review and promote a file that does not exist.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("scratch/note.txt", "agent\n")
+        session = at_work(stage, "app.py", "scratch/note.txt")
 
         session.delete("scratch/note.txt")
 

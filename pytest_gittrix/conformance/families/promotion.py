@@ -7,10 +7,19 @@ from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import IN_THE_WAY, called_from, lands, personal_things_unchanged, refused, run, set_traps
+from pytest_gittrix.conformance.base.expect import (
+    IN_THE_WAY,
+    at_work,
+    called_from,
+    lands,
+    personal_things_unchanged,
+    refused,
+    run,
+    set_traps,
+)
 from pytest_gittrix.testing.oracle import files_in, invariant_checkout
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
-from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 EVERY_BYTE: Final = bytes(range(256)) * 4
@@ -27,17 +36,13 @@ class PromotionClauses(Clauses):
 
     def test_prm_01_a_promotion_is_one_commit_of_the_work_on_the_head(self, stage: Stage) -> None:
         """Otherwise nobody can tell later what was promoted and on top of what, or revert it."""
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("new/deep/file.txt", "agent\n")
+        session = at_work(stage, "app.py", "new/deep/file.txt")
 
         lands(stage, session, {"app.py": b"agent\n", "new/deep/file.txt": b"agent\n"})
 
     def test_prm_02_a_promotion_takes_the_selected_files_only(self, stage: Stage) -> None:
         """Otherwise a person cannot take the good half of the work and leave the rest."""
-        session = stage.start()
-        for path in ("app.py", "README.md", "new.txt", "other.txt"):
-            session.write(path, "agent\n")
+        session = at_work(stage, "app.py", "README.md", "new.txt", "other.txt")
 
         lands(stage, session, WORK, files=["new.txt", "app.py"])
 
@@ -124,9 +129,7 @@ class PromotionClauses(Clauses):
     def test_prm_10_an_ignored_file_that_was_written_by_name_is_promoted(self, stage: Stage) -> None:
         """Otherwise an ignore rule makes the promotion fail, or leave out a file that was reviewed."""
         stage.durable.commit({".gitignore": "*.log\n"})
-        session = stage.start()
-        session.write("expected.log", "agent\n")
-        session.write("app.py", "agent\n")
+        session = at_work(stage, "expected.log", "app.py")
 
         lands(stage, session, {"expected.log": b"agent\n", "app.py": b"agent\n"})
 
@@ -136,9 +139,7 @@ class PromotionClauses(Clauses):
 
         Otherwise a scratch file that no longer exists blocks the promotion of a day's work.
         """
-        session = stage.start()
-        session.write("app.py", "agent\n")
-        session.write("scratch/note.txt", "agent\n")
+        session = at_work(stage, "app.py", "scratch/note.txt")
         session.delete("scratch/note.txt")
 
         lands(stage, session, {"app.py": b"agent\n"})
@@ -156,8 +157,7 @@ class PromotionClauses(Clauses):
             "kept.log": "kept\n",
         }
         stage.durable.commit({**kept, ".gitignore": "*.log\n"})
-        session = stage.start()
-        session.write("app.py", "agent\n")
+        session = at_work(stage)
 
         lands(stage, session, {"app.py": b"agent\n"})
 
@@ -167,7 +167,7 @@ class PromotionClauses(Clauses):
         Otherwise the reason that a person gave is missing when somebody looks for it.
         """
         message = "Fix the café's menu\n\n# 1: not a comment\n\nSigned-off-by: Ada <ada@example.com>"
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
 
         made = session.promote(message=message)
 
@@ -178,7 +178,7 @@ class PromotionClauses(Clauses):
     @protects_work
     def test_prm_14_a_clean_checkout_shows_the_promotion(self, stage: Stage) -> None:
         """Otherwise the person's next commit reverts the agent's work."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
 
         made = session.promote()
 
@@ -191,7 +191,7 @@ class PromotionClauses(Clauses):
 
         Otherwise the work lands on the branch that the person has checked out, while the report names another.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.git("checkout", "-q", "-b", "topic")
         stage.durable.commit({"topic.txt": "human\n"}, branch="topic")
         topic, files = stage.judge.head("topic"), files_in(stage.durable.path)
@@ -205,7 +205,7 @@ class PromotionClauses(Clauses):
     @protects_work
     def test_prm_16_a_detached_head_stays_where_it_is(self, stage: Stage) -> None:
         """Otherwise the work is committed to no branch at all, and lost with the next checkout."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.git("checkout", "-q", "--detach")
         head, files = stage.durable.git("rev-parse", "HEAD"), files_in(stage.durable.path)
 
@@ -220,7 +220,7 @@ class PromotionClauses(Clauses):
         Otherwise agents cannot work on a server's repository, which has no checkout.
         """
         with Stage.open(stage.system, files=self.files(), bare=True) as bare:
-            lands(bare, _at_work(bare), WORK)
+            lands(bare, at_work(bare, *WORK), WORK)
 
     @protects_work
     def test_prm_18_the_persons_other_work_stays_as_it_is(self, stage: Stage) -> None:
@@ -228,7 +228,7 @@ class PromotionClauses(Clauses):
 
         Otherwise staged or unsaved work of the person is committed with the agent's, or lost.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.stage({"lib/util.py": "staged\n", "added.txt": "staged\n"})
         stage.durable.dirty({"lib/util.py": "further\n", "README.md": "unsaved\n", "untracked.txt": "mine\n"})
         files, staged = files_in(stage.durable.path), stage.judge.index()
@@ -243,7 +243,7 @@ class PromotionClauses(Clauses):
 
         Otherwise a person's edits are overwritten, or only some files of the work are committed.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.dirty({"app.py": "unsaved\n"})
 
         with stage.durable.unchanged():
@@ -255,7 +255,7 @@ class PromotionClauses(Clauses):
 
         Otherwise what a person staged is replaced in the index, or becomes part of the agent's commit.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.stage({"app.py": "staged\n"})
         stage.durable.dirty({"app.py": "one\ntwo\nthree\n"})
 
@@ -268,7 +268,7 @@ class PromotionClauses(Clauses):
 
         Otherwise a file of which there is no other copy is overwritten.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.dirty({"new.txt": "mine\n"})
 
         with stage.durable.unchanged():
@@ -279,7 +279,7 @@ class PromotionClauses(Clauses):
 
         Otherwise the agent's work becomes part of the merge, or the merge part of the agent's commit.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.git("branch", "side")
         stage.durable.commit({"side.txt": "human\n"}, branch="side", worktree=False)
         stage.durable.git("merge", "-q", "--no-ff", "--no-commit", "side")
@@ -293,7 +293,7 @@ class PromotionClauses(Clauses):
 
         Otherwise unsaved work in the person's checkout costs them the agent's work.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         stage.durable.dirty({"app.py": "unsaved\n"})
         refused(IN_THE_WAY, session.promote)
         assert session.state == "active"
@@ -304,7 +304,7 @@ class PromotionClauses(Clauses):
 
     def test_prm_24_no_hook_and_no_signing_program_runs(self, stage: Stage) -> None:
         """Otherwise a promotion waits for a passphrase, sends mail, or commits what a formatter made of the reviewed work."""
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         mark = set_traps(stage.path / "traps", "hooks", "signing")
         with (stage.durable.path / ".git" / "config").open("a") as config:
             config.write((stage.path / "traps" / "config").read_text())
@@ -320,7 +320,7 @@ class PromotionClauses(Clauses):
         stage.durable.git("stash", "-q")
         stage.durable.git("branch", "other")
         stage.durable.git("tag", "-m", "the first", "v1")
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
 
         with personal_things_unchanged(stage, but=("refs: refs/heads/main", "work tree: ", "index: ")):
             session.promote()
@@ -333,7 +333,7 @@ class PromotionClauses(Clauses):
         stage.durable.git("tag", "main")
         stage.durable.commit({"README.md": "later\n"})
         tagged = stage.durable.git("rev-parse", "refs/tags/main")
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         assert session.read("README.md") == b"later\n"
 
         lands(stage, session, WORK)
@@ -347,7 +347,7 @@ class PromotionClauses(Clauses):
         Otherwise the branch moves under a person who has it checked out in another work tree, and they seem to have undone the
         work.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         linked = stage.path / "linked"
         stage.durable.git("checkout", "-q", "-b", "topic")
         stage.durable.git("worktree", "add", "-q", str(linked), "main")
@@ -364,7 +364,7 @@ class PromotionClauses(Clauses):
 
         Otherwise a cleaned-up disk is taken for a request to delete the whole project.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         run(stage, session, 'rm -rf "$PWD"')
 
         with stage.durable.unchanged():
@@ -377,7 +377,7 @@ class PromotionClauses(Clauses):
 
         Otherwise work that an agent commits is lost, or its drafts become part of the project's history.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         drafts = [session.commit("half of it")]
         session.write("app.py", "finished\n")
         drafts.append(session.commit("all of it"))
@@ -439,7 +439,7 @@ class PromotionClauses(Clauses):
 
         Otherwise another git program that runs for a second costs the agent's work, or leaves a repository that a person must repair.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         lock = stage.durable.path / ".git" / "index.lock"
         lock.write_bytes(b"")
 
@@ -460,7 +460,7 @@ class PromotionClauses(Clauses):
         elsewhere = stage.path / "elsewhere"
         stage.durable.git("init", "-q", str(elsewhere))
         index = stage.path / "an-index"
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
 
         lead = {"GIT_DIR": str(elsewhere / ".git"), "GIT_WORK_TREE": str(elsewhere), "GIT_INDEX_FILE": str(index)}
         with called_from(stage, stage.durable.path, **lead):
@@ -489,7 +489,7 @@ class PromotionClauses(Clauses):
 
         Otherwise agents can work on a server, and nothing of it can be promoted there.
         """
-        session = _at_work(stage)
+        session = at_work(stage, *WORK)
         home = stage.path / "empty-home"
         home.mkdir()
         nobody = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
@@ -503,11 +503,3 @@ class PromotionClauses(Clauses):
             session.write("a.txt", b"one\r\ntwo\r\n")
 
             lands(bare, session, {"a.txt": b"one\ntwo\n"})
-
-
-def _at_work(stage: Stage) -> DrivenSession:
-    """A session that has edited ``app.py`` and made ``new.txt``."""
-    session = stage.start()
-    for path, data in WORK.items():
-        session.write(path, data)
-    return session

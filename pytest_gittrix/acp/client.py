@@ -23,7 +23,8 @@ from pytest_gittrix.acp.permissions import Policy, allow
 from pytest_gittrix.acp.transcript import Log, Transcript
 from pytest_gittrix.aio.threads import decided, in_thread
 from pytest_gittrix.confine.runner import MOST_OUTPUT
-from pytest_gittrix.confine.running_program import Finished, Running
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.agents.session_parts import parts_of

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
 from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.program_streams import KeptOutput
 from pytest_gittrix.confine.runner import MOST_OUTPUT, SIZE
-from pytest_gittrix.confine.running_program import Finished, Keep, Running
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.programs import Programs
 
@@ -89,7 +91,7 @@ class AsyncPrograms(Mirror[Programs]):
         environment: Mapping[str, str] | None = None,
         timeout: float | None = None,
         most_output: int = MOST_OUTPUT,
-        keep: Keep = "unread",
+        keep: KeptOutput = "unread",
         merged: bool = False,
         pty: bool = False,
         size: tuple[int, int] = SIZE,

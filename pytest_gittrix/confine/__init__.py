@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits as ResourceLimits
     from pytest_gittrix.confine.network import MODELS as MODELS
     from pytest_gittrix.confine.network import ModelEndpoint as ModelEndpoint
+    from pytest_gittrix.confine.program_streams import Output as Output
     from pytest_gittrix.confine.runner import run as run
     from pytest_gittrix.confine.runner import start as start
-    from pytest_gittrix.confine.running_program import Finished as Finished
-    from pytest_gittrix.confine.running_program import Output as Output
     from pytest_gittrix.confine.running_program import Running as Running
+    from pytest_gittrix.confine.started_program import Finished as Finished
     from pytest_gittrix.os_level.command import LEVELS as LEVELS
     from pytest_gittrix.os_level.command import Level as Level
     from pytest_gittrix.os_level.command import check_level as check_level
@@ -35,11 +35,9 @@ __getattr__ = door(
             "run",
             "start",
         ),
-        "pytest_gittrix.confine.running_program": (
-            "Finished",
-            "Output",
-            "Running",
-        ),
+        "pytest_gittrix.confine.started_program": ("Finished",),
+        "pytest_gittrix.confine.running_program": ("Running",),
+        "pytest_gittrix.confine.program_streams": ("Output",),
         "pytest_gittrix.confine.filesystem_layout": (
             "Layers",
             "Place",

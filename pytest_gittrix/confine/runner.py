@@ -25,8 +25,18 @@ from pytest_gittrix.confine.kernel.namespace_jail import OVERLAY_BUSY, jail_filt
 from pytest_gittrix.confine.kernel.set_ids import drop_set_ids
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code, is_out_of_sight
 from pytest_gittrix.confine.network import Reachable
-from pytest_gittrix.confine.running_program import Finished, Keep, NeverStarted, Opening, Running, check_size
-from pytest_gittrix.confine.started_program import Spawned, Streams, signal_child, with_terminal
+from pytest_gittrix.confine.program_streams import KeptOutput
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import (
+    Finished,
+    NeverStarted,
+    Opening,
+    Spawned,
+    Streams,
+    check_size,
+    signal_child,
+    with_terminal,
+)
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import pid_namespace
@@ -95,7 +105,7 @@ def start(
     stdin: bytes | None = None,
     timeout: float | None = None,
     most_output: int = MOST_OUTPUT,
-    keep: Keep = "unread",
+    keep: KeptOutput = "unread",
     merged: bool = False,
     pty: bool = False,
     size: tuple[int, int] = SIZE,
@@ -116,8 +126,8 @@ def start(
     Raises:
         InvalidInput, CapabilityMissing, AdapterUnavailable: as for ``run``; ``Running.wait`` raises what is noticed later.
     """
-    if keep not in get_args(Keep):
-        raise InvalidInput(f"keep={keep!r} is none.", fix=f"Use one of {', '.join(get_args(Keep))}.")
+    if keep not in get_args(KeptOutput):
+        raise InvalidInput(f"keep={keep!r} is none.", fix=f"Use one of {', '.join(get_args(KeptOutput))}.")
     check_size(size)
     running = _running(
         argv, place, confinement, Streams(merged, size if pty else None), environment=environment, cwd=cwd,
@@ -154,7 +164,7 @@ def _running(
     cwd: str,
     stdin: bytes | None,
     limit: int,
-    keep: Keep,
+    keep: KeptOutput,
     timeout: float | None,
     stop: int | None,
 ) -> Running:

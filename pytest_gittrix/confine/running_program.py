@@ -12,170 +12,23 @@ import os
 import selectors
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
 from signal import SIGKILL, SIGTERM
 from types import TracebackType
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, get_args
 
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.limits import Limit
-from pytest_gittrix.confine.started_program import SIGNALS, Started, set_size
+from pytest_gittrix.confine.program_streams import BLOCK, Changes, Input, KeptOutput, Output
+from pytest_gittrix.confine.started_program import SIGNALS, Finished, NeverStarted, Opening, Started, check_size, set_size
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT
 
-Keep = Literal["unread", "first", "last"]
-
-_BLOCK: Final = 1 << 16
-_BEGINNING: Final = 1 << 12
 _MOST_IN_A_PIPE: Final = 1 << 20
-_END_OF_INPUT: Final = b"\x04"
-_LARGEST_TERMINAL: Final = (1 << 16) - 1
 _LOOK: Final = 1.0
 """Real seconds between two looks whether a program has to end."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a program ended.
-
-    Attributes:
-        code: its status; None if a signal ended it. 127: there is no such program, 126: it cannot be executed.
-        signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
-            gives for a child that a signal ended.
-        stdout: its output, as far as it was kept and not read before.
-        stderr: its errors, likewise; empty if they came on its output.
-        timed_out: whether it was killed with everything it started, because its time was over or somebody asked for that.
-        truncated: whether it wrote more than was asked for, and only a part of that is here.
-        network: what the gateway decided, a line of JSON each, for a network that is a list.
-        limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
-        ended: how its session ended while it ran (``expired`` or ``discarded``): it got SIGTERM for that, and what was left of it a few
-            seconds later was killed. None if the session goes on, or was promoted.
-    """
-
-    code: int | None
-    signal: int | None
-    stdout: bytes
-    stderr: bytes
-    timed_out: bool = False
-    truncated: bool = False
-    network: tuple[str, ...] = ()
-    limit: Limit | None = None
-    ended: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A program that was started, for who attends it.
-
-    Attributes:
-        started: the program.
-        conclude: makes the account of its end that is given, of a first one and the beginning of its errors; it may raise.
-        meter: who measures it; None where its own attendant does, or nobody.
-        limit: names the limit that its own attendant ended it for.
-    """
-
-    started: Started
-    conclude: Callable[[Finished, bytes], Finished]
-    meter: Meter | None = None
-    limit: Callable[[], str | None] = lambda: None
-
-
-class NeverStarted(Exception):
-    """There is no such program, or it cannot be executed: it ended before it began."""
-
-    def __init__(self, finished: Finished) -> None:
-        super().__init__(finished.stderr)
-        self.finished = finished
-
-
-class Output:
-    """What a program writes on one stream: kept until it is read. Iterating over it gives the pieces as they come.
-
-    Attributes:
-        truncated: whether something was thrown away, because more came than is kept.
-        beginning: the first bytes that came, read or not.
-    """
-
-    truncated = False
-    beginning = b""
-
-    def __init__(self, running: Running, limit: int, keep: Keep) -> None:
-        self._running = running
-        self._limit = limit
-        self._keep = keep
-        self._kept = bytearray()
-        self._ended = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        while piece := self.read():
-            yield piece
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await self.read_async():
-            yield piece
-
-    def read(self, timeout: float | None = None) -> bytes:
-        """Take everything that is kept, and wait until there is something.
-
-        Args:
-            timeout: real seconds to wait; None for ever.
-
-        Returns:
-            The bytes; empty at the end of the stream.
-
-        Raises:
-            TimeoutError: nothing came in that time.
-        """
-        return self._running.until(self._taken, timeout)
-
-    async def read_async(self) -> bytes:
-        """As ``read``, for asyncio."""
-        return await self._running.until_async(self._taken)
-
-    def peek(self) -> bytes:
-        """What is kept, without taking it."""
-        with self._running.changed:
-            return bytes(self._kept)
-
-    def _taken(self) -> bytes | None:
-        if not self._kept:
-            return b"" if self._ended else None
-        data, was_full = bytes(self._kept), self.full
-        self._kept.clear()
-        if was_full:
-            self._running.wake()
-        return data
-
-    @property
-    def full(self) -> bool:
-        """Whether the program has to wait until somebody reads."""
-        return self._keep == "unread" and len(self._kept) >= self._limit
-
-    def add(self, data: bytes) -> None:
-        """Keep what came, as far as there is room."""
-        self.beginning += data[: _BEGINNING - len(self.beginning)]
-        if self._keep == "first":
-            room = self._limit - len(self._kept)
-            self.truncated = self.truncated or len(data) > room
-            data = data[:room]
-        self._kept += data
-        if self._keep == "last" and len(self._kept) > self._limit:
-            self.truncated = True
-            del self._kept[: len(self._kept) - self._limit]
-
-    @property
-    def at_end(self) -> bool:
-        """Whether nothing more will come."""
-        return self._ended
-
-    def end(self) -> None:
-        """Nothing more will come."""
-        self._ended = True
 
 
 class Running:
@@ -194,24 +47,19 @@ class Running:
         *,
         stdin: bytes | None,
         limit: int,
-        keep: Keep,
+        keep: KeptOutput,
         timeout: float | None,
         stop: int | None,
         terminal: bool = False,
     ) -> None:
-        self.changed = threading.Condition()
-        self.stdout = Output(self, limit, keep)
-        self.stderr = Output(self, limit, keep)
+        self._changes = Changes()
+        self.stdout = Output(self._changes, self._wake, limit, keep)
+        self.stderr = Output(self._changes, self._wake, limit, keep)
+        self._input = Input(stdin, terminal=terminal)
         self._opening = opening
         self._deadline = None if timeout is None else real_seconds() + timeout
         self._stop = stop
         self._terminal = terminal
-        self._unsent = bytearray(stdin or b"")
-        self._last_input = bytes(self._unsent[-1:])
-        self._input_ends = stdin is not None and not terminal
-        self._nobody_reads = False
-        if stdin is not None and terminal:
-            self._end_terminal_input()
         self._killed = False
         self._ended: str | None = None
         self._held: AbstractContextManager[object] = nullcontext()
@@ -221,11 +69,9 @@ class Running:
         self._started: Started | None = None
         self._was_started = False
         self._waker: int | None = None
-        self._input: int | None = None
         self._limit: str | None = None
         self._finished: Finished | None = None
         self._problem: BaseException | None = None
-        self._listeners: set[Callable[[], object]] = set()
         self._attendant: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -248,7 +94,7 @@ class Running:
     @property
     def reads_no_more(self) -> bool:
         """Whether it has closed its standard input, so that what is written is dropped. It shows once something was written."""
-        return self._nobody_reads
+        return self._input.unread
 
     def write(self, data: bytes) -> None:
         """Put bytes on its standard input; they wait here until it reads, however many they are. Once it cannot read, they are dropped.
@@ -259,29 +105,15 @@ class Running:
         Raises:
             InvalidInput: its input was closed before.
         """
-        with self.changed:
-            if self._input_ends and not self._is_over:
-                raise InvalidInput(
-                    "The standard input of the program is closed.", fix="Write before close_stdin(), and start without stdin=."
-                )
-            if data and not self._nobody_reads:
-                self._unsent += data
-                self._last_input = bytes(data[-1:])
-        self.wake()
+        with self._changes:
+            self._input.add(data, over=self._is_over)
+        self._wake()
 
     def close_stdin(self) -> None:
         """End its standard input, behind what was written; on a terminal as Ctrl-D does, so that more can be written later."""
-        with self.changed:
-            if self._terminal:
-                self._end_terminal_input()
-            else:
-                self._input_ends = True
-        self.wake()
-
-    def _end_terminal_input(self) -> None:
-        # At the beginning of a line the byte ends the input; elsewhere it only passes on what there is of the line.
-        self._unsent += _END_OF_INPUT if self._last_input in (b"", b"\n", b"\r", _END_OF_INPUT) else _END_OF_INPUT * 2
-        self._last_input = _END_OF_INPUT
+        with self._changes:
+            self._input.end()
+        self._wake()
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of its terminal; programs on it hear of that by SIGWINCH.
@@ -290,11 +122,11 @@ class Running:
             InvalidInput: it has no terminal, or there is no such size.
         """
         check_size((rows, columns))
-        with self.changed:
+        with self._changes:
             if not self._terminal:
                 raise InvalidInput("The program has no terminal.", fix="Start it with pty=True.")
-            if self._input is not None:
-                set_size(self._input, rows, columns)
+            if self._input.descriptor is not None:
+                set_size(self._input.descriptor, rows, columns)
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the program itself; one that has ended gets none. ``kill`` ends it with all that it started.
@@ -308,7 +140,7 @@ class Running:
                 why="Whoever confines it passes on a few signals only.",
                 fix=f"Use one of {', '.join(one.name for one in SIGNALS)}, or kill().",
             )
-        with self.changed:
+        with self._changes:
             if self._started is not None:
                 with suppress(OSError):  # it has ended
                     self._started.signal(number)
@@ -330,14 +162,14 @@ class Running:
             reason: why.
             grace: real seconds from SIGTERM until it is killed with everything that it started.
         """
-        with self.changed:
+        with self._changes:
             if self._is_over or self._ended is not None:
                 return
             self._ended = reason
             until = real_seconds() + grace
             self._deadline = until if self._deadline is None else min(until, self._deadline)
             self._terminate()
-            self.wake()
+            self._wake()
 
     def _terminate(self) -> None:
         if self._started is not None:
@@ -355,7 +187,7 @@ class Running:
         Raises:
             AdapterUnavailable: it could not be confined; it was not started.
         """
-        with self.changed:
+        with self._changes:
             return self._outcome()
 
     def wait(self, timeout: float | None = None) -> Finished:
@@ -370,11 +202,11 @@ class Running:
             TimeoutError: it still runs.
             AdapterUnavailable: it could not be confined; it was not started.
         """
-        return self.until(self._outcome, timeout)
+        return self._changes.until(self._outcome, timeout)
 
     async def wait_async(self) -> Finished:
         """As ``wait``, for asyncio. A cancelled task leaves the program running."""
-        return await self.until_async(self._outcome)
+        return await self._changes.until_async(self._outcome)
 
     # Waiting, for this class and its streams.
 
@@ -387,75 +219,37 @@ class Running:
             raise self._problem
         return self._finished
 
-    def until(self, answer: Callable[[], T | None], timeout: float | None) -> T:
-        """Wait until there is an answer that is not None; it is asked for while nothing changes."""
-        deadline = None if timeout is None else real_seconds() + timeout
-        with self.changed:
-            while (found := answer()) is None:
-                rest = None if deadline is None else deadline - real_seconds()
-                if rest is not None and rest <= 0:
-                    raise TimeoutError(f"Nothing came of the program within {timeout:g} s.")
-                self.changed.wait(rest)
-            return found
-
-    async def until_async(self, answer: Callable[[], T | None]) -> T:
-        """As ``until``, in a task."""
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-
-        def ring() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(news.set)
-
-        with self.changed:
-            self._listeners.add(ring)
-        try:
-            while True:
-                news.clear()
-                with self.changed:
-                    found = answer()
-                if found is not None:
-                    return found
-                await news.wait()
-        finally:
-            with self.changed:
-                self._listeners.discard(ring)
-
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Have the loop look at what is wanted of it."""
-        with self.changed:
+        with self._changes:
             if self._waker is not None:
                 os.eventfd_write(self._waker, 1)
 
-    def _tell(self) -> None:
-        self.changed.notify_all()
-        for ring in self._listeners:
-            ring()
-
     def _ask_to_end(self) -> None:
-        with self.changed:
+        with self._changes:
             self._killed = True
-            self.wake()
+            self._wake()
 
     def _await_end(self, timeout: float | None = None) -> None:
-        """Wait until it is over, unless nobody attends it, or this thread does."""
-        nobody = (None, threading.current_thread())
-        with self.changed:
-            self.changed.wait_for(lambda: self._is_over or self._attendant in nobody, timeout)
+        """Block until the program ends; return at once if no thread attends it, or this one does."""
+        unattended = (None, threading.current_thread())
+        with suppress(TimeoutError):
+            self._changes.until(lambda: True if self._is_over or self._attendant in unattended else None, timeout)
 
     # The loop.
 
     def attended(self) -> Finished:
         """Attend the program in this thread, to its end; whatever interrupts this kills it."""
-        with self.changed:
+        with self._changes:
             self._attendant = threading.current_thread()
         try:
             finished = self._attend()
         except BaseException as problem:
-            with self.changed:
+            with self._changes:
                 self._problem = problem
                 self._over()
             raise
-        with self.changed:
+        with self._changes:
             self._finished = finished
             self._over()
         return finished
@@ -466,11 +260,9 @@ class Running:
         thread = threading.Thread(target=self._begun, name="gittrix-program", daemon=True)
         _RUNNING.add(self)
         thread.start()
-        with self.changed:
-            while not self._was_started and not self._is_over:
-                self.changed.wait()
-            if self._problem is not None and not self._was_started:
-                raise self._problem
+        self._changes.until(lambda: True if self._was_started or self._is_over else None)
+        if self._problem is not None and not self._was_started:
+            raise self._problem
         return self
 
     def _begun(self) -> None:
@@ -480,11 +272,11 @@ class Running:
     def _over(self) -> None:
         for stream in (self.stdout, self.stderr):
             stream.end()
-        self._tell()
+        self._changes.announce()
 
     def _attend(self) -> Finished:
         with self._held, ExitStack() as held:
-            with self.changed:
+            with self._changes:
                 if self._killed or self._ended is not None:
                     return Finished(None, SIGKILL, b"", b"", timed_out=self._ended is None, ended=self._ended)
             try:
@@ -496,23 +288,24 @@ class Running:
             fds = [*started.streams]
             outputs = dict(zip(fds[1:], (self.stdout, self.stderr), strict=False))
             try:
-                with self.changed:
+                with self._changes:
                     self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                    self._started, self._input = started, fds[0]
+                    self._started, self._input.descriptor = started, fds[0]
                     self._was_started = True
                     if self._ended is not None:  # told while it was being started
                         self._terminate()
-                    self._tell()
+                    self._changes.announce()
                 ended = self._until_it_ends(started, outputs, opening.meter)
             finally:
-                with self.changed:
+                with self._changes:
                     self._started = None
                 started.leave(ended=ended)
                 self._drain(outputs)
-                with self.changed:
-                    for fd in {*outputs, *([] if self._input is None else [self._input]), *([] if self._waker is None else [self._waker])}:
+                with self._changes:
+                    self._input.close()
+                    for fd in (*outputs, *([] if self._waker is None else [self._waker])):
                         os.close(fd)
-                    self._input = self._waker = None
+                    self._waker = None
                 status = started.status()
             passed = self._limit or opening.limit()
             account = self._account(status, killed=not ended, passed=passed)
@@ -549,7 +342,7 @@ class Running:
                     if self._limit is not None:
                         return False
                     rest = meter.wait() if rest is None else min(rest, meter.wait())
-                with self.changed:
+                with self._changes:
                     if self._killed:
                         return False
                     self._watch_streams(watch, outputs)
@@ -560,8 +353,9 @@ class Running:
                         os.eventfd_read(waker)
                     elif key.fd == self._stop:
                         return False
-                    elif key.fd == self._input:
-                        self._feed()
+                    elif key.fd == self._input.descriptor:
+                        with self._changes:
+                            self._input.write()
                     elif key.fd in outputs:
                         self._read(key.fd, outputs)
             return True
@@ -580,48 +374,34 @@ class Running:
 
     def _watch_streams(self, watch: selectors.BaseSelector, outputs: dict[int, Output]) -> None:
         """Watch what there is something to do for; an input that has all it will get is closed."""
-        if self._input is not None and (self._input_ends or self._nobody_reads) and not self._unsent:
-            _watched(watch, self._input, 0)
-            os.close(self._input)
-            self._input = None
-        if self._input is not None:
-            _watched(watch, self._input, selectors.EVENT_WRITE if self._unsent else 0)
+        if (fd := self._input.descriptor) is not None:
+            _watched(watch, fd, selectors.EVENT_WRITE if self._input.pending else 0)
+            if self._input.complete:
+                self._input.close()
         for fd, stream in outputs.items():
             _watched(watch, fd, 0 if stream.full or stream.at_end else selectors.EVENT_READ)
-
-    def _feed(self) -> None:
-        with self.changed:
-            if self._input is None:
-                return
-            try:
-                del self._unsent[: os.write(self._input, self._unsent[:_BLOCK])]
-            except BlockingIOError:
-                return
-            except OSError:  # nobody reads any more
-                self._unsent.clear()
-                self._nobody_reads = True
 
     def _read(self, fd: int, outputs: dict[int, Output]) -> bool:
         """Take in what is there of a stream; whether there was something."""
         try:
-            data = os.read(fd, _BLOCK)
+            data = os.read(fd, BLOCK)
         except BlockingIOError:
             return False
         except OSError:  # a terminal that no program has any more
             data = b""
-        with self.changed:
+        with self._changes:
             if data:
                 outputs[fd].add(data)
             else:
                 outputs[fd].end()
-            self._tell()
+            self._changes.announce()
         return bool(data)
 
     def _drain(self, outputs: dict[int, Output]) -> None:
         """What it wrote before it ended: no more than a pipe holds, since an escaped process may write for ever."""
         for fd in outputs:
             with suppress(OSError):
-                for _ in range(_MOST_IN_A_PIPE // _BLOCK):
+                for _ in range(_MOST_IN_A_PIPE // BLOCK):
                     if not self._read(fd, outputs):
                         break
 
@@ -634,12 +414,6 @@ def _watched(watch: selectors.BaseSelector, fd: int, events: int) -> None:
             watch.register(fd, events)
     elif not events:
         watch.unregister(fd)
-
-
-def check_size(size: tuple[int, int]) -> None:
-    """Judge the rows and columns of a terminal. Raises InvalidInput if there is no such size."""
-    if not all(isinstance(number, int) and 0 < number <= _LARGEST_TERMINAL for number in size):
-        raise InvalidInput(f"{size!r} is no size of a terminal.", fix=f"Use rows and columns from 1 to {_LARGEST_TERMINAL}.")
 
 
 _RUNNING: Final[weakref.WeakSet[Running]] = weakref.WeakSet()

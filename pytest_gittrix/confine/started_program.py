@@ -13,16 +13,19 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.confine.kernel.meter import Meter
+from pytest_gittrix.confine.limits import Limit
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.proc import children
 from pytest_gittrix.os_level.process_tree import MARK, ProcessTree, process, signal_process
 
+_LARGEST_TERMINAL: Final = (1 << 16) - 1
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """The signals that can be sent to a program at every level; killing it is something else."""
 
@@ -70,9 +73,69 @@ class Started(Protocol):
         ...
 
 
+def check_size(size: tuple[int, int]) -> None:
+    """Judge the rows and columns of a terminal. Raises InvalidInput if there is no such size."""
+    if not all(isinstance(number, int) and 0 < number <= _LARGEST_TERMINAL for number in size):
+        raise InvalidInput(f"{size!r} is no size of a terminal.", fix=f"Use rows and columns from 1 to {_LARGEST_TERMINAL}.")
+
+
 def set_size(terminal: int, rows: int, columns: int) -> None:
     """Say how large a terminal is; the kernel tells the programs on it."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=4H", rows, columns, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended.
+
+    Attributes:
+        code: its status; None if a signal ended it. 127: there is no such program, 126: it cannot be executed.
+        signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
+            gives for a child that a signal ended.
+        stdout: its output, as far as it was kept and not read before.
+        stderr: its errors, likewise; empty if they came on its output.
+        timed_out: whether it was killed with everything it started, because its time was over or somebody asked for that.
+        truncated: whether it wrote more than was asked for, and only a part of that is here.
+        network: what the gateway decided, a line of JSON each, for a network that is a list.
+        limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
+        ended: how its session ended while it ran (``expired`` or ``discarded``): it got SIGTERM for that, and what was left of it a few
+            seconds later was killed. None if the session goes on, or was promoted.
+    """
+
+    code: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    truncated: bool = False
+    network: tuple[str, ...] = ()
+    limit: Limit | None = None
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A program that was started, for who attends it.
+
+    Attributes:
+        started: the program.
+        conclude: makes the account of its end that is given, of a first one and the beginning of its errors; it may raise.
+        meter: who measures it; None where its own attendant does, or nobody.
+        limit: names the limit that its own attendant ended it for.
+    """
+
+    started: Started
+    conclude: Callable[[Finished, bytes], Finished]
+    meter: Meter | None = None
+    limit: Callable[[], str | None] = lambda: None
+
+
+class NeverStarted(Exception):
+    """There is no such program, or it cannot be executed: it ended before it began."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(finished.stderr)
+        self.finished = finished
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral
-    from pytest_gittrix.confine.running_program import Finished
+    from pytest_gittrix.confine.started_program import Finished
     from pytest_gittrix.engine.user_session import UserSession
 
 Verdict = Literal["promoted", "nothing", "conflict", "refused"]

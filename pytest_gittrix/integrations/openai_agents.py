@@ -54,7 +54,8 @@ with needs("openai-agents"):
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
-    from pytest_gittrix.confine.running_program import Finished, Running
+    from pytest_gittrix.confine.running_program import Running
+    from pytest_gittrix.confine.started_program import Finished
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.engine.engine import GitTrix
 

@@ -36,7 +36,7 @@ with needs("pydantic-ai"):
     from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
-    from pytest_gittrix.confine.running_program import Finished
+    from pytest_gittrix.confine.started_program import Finished
     from pytest_gittrix.engine.user_session import UserSession
 
 PROVIDER: Final = "gittrix"

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from pytest_gittrix.aio.threads import in_thread
-from pytest_gittrix.confine.running_program import Output, Running
+from pytest_gittrix.confine.program_streams import Output
+from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, timeout_code
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.files import SandboxFiles

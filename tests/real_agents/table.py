@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import Final, Protocol
 
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.model import call_any, edit, stop
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 
 LONG: Final = 60.0

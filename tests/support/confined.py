@@ -16,7 +16,7 @@ from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.levels import missing
 from pytest_gittrix.confine.runner import run
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 
 LONG = 60.0
 """Real seconds after which something that was to end counts as stuck."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from pytest_gittrix.confine import runner
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals import Toolbox

@@ -48,7 +48,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
-    from pytest_gittrix.confine.running_program import Finished
+    from pytest_gittrix.confine.started_program import Finished
     from pytest_gittrix.engine.agents.programs import Programs
 
 HOME: Final = ("engine", "home")

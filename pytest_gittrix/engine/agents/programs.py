@@ -23,9 +23,11 @@ from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Layers, Place, directory_beside, toolchain
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.network import for_session
+from pytest_gittrix.confine.program_streams import KeptOutput
 from pytest_gittrix.confine.runner import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.runner import SIZE, run, start
-from pytest_gittrix.confine.running_program import Finished, Keep, Running
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
 from pytest_gittrix.engine.operations.in_use import GRACE, Attendance, Program
 from pytest_gittrix.engine.operations.recorder import Recorder
@@ -227,7 +229,7 @@ class Programs:
         environment: Mapping[str, str] | None = None,
         timeout: float | None = None,
         most_output: int = MOST_OUTPUT,
-        keep: Keep = "unread",
+        keep: KeptOutput = "unread",
         merged: bool = False,
         pty: bool = False,
         size: tuple[int, int] = SIZE,

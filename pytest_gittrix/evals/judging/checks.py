@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_gittrix.confine.running_program import Finished
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.evals.judging.canary import changeable, changed, printed, test_name
 
 Judge = Literal["subject", "canary", "plain"]

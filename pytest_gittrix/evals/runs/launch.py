@@ -14,7 +14,8 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.runner import run, start
-from pytest_gittrix.confine.running_program import Finished, Running
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env

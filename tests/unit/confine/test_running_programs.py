@@ -18,7 +18,8 @@ from support.confined import JAILS, LONG, PATH, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine import Finished, Running, start
-from pytest_gittrix.confine.running_program import Opening, Output
+from pytest_gittrix.confine.program_streams import Output
+from pytest_gittrix.confine.started_program import Opening
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import open_descriptors
 

@@ -16,7 +16,7 @@ import trustme
 from support.gateway import KEY, OpenGateway, Server, model_at, open_gateway, serving
 
 from pytest_gittrix.confine import Confinement, Place, confinement, run
-from pytest_gittrix.confine.gateway import server_name
+from pytest_gittrix.confine.gateway_requests import server_name
 from pytest_gittrix.confine.network import ModelEndpoint, Reachable, check_network
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
@@ -317,7 +317,7 @@ def test_a_name_on_a_private_network_is_listed_as_such(entry: str, tmp_path: Pat
 
 ADDRESS = """
 import fcntl, socket, struct
-from pytest_gittrix.confine.gateway import is_own
+from pytest_gittrix.confine.gateway_requests import is_own
 
 def interface(call, name, address):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

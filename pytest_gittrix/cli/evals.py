@@ -20,7 +20,7 @@ from pytest_gittrix.commands.values import age, unmarked
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.suite import Suite
-    from pytest_gittrix.evals.runs.run import Options
+    from pytest_gittrix.evals.runs.options import Options
 
 EXAMPLES = {
     "eval run": [
@@ -281,7 +281,7 @@ def du(options: argparse.Namespace) -> CommandResult:
 def _options(suite: Suite, options: argparse.Namespace) -> Options:
     from pytest_gittrix.confine.limits import check_limits
     from pytest_gittrix.evals.runs.agents import agent_of, require_program
-    from pytest_gittrix.evals.runs.run import Options
+    from pytest_gittrix.evals.runs.options import Options
 
     agent = unmarked(options.agent)
     if agent:

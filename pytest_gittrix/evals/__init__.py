@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.suite import Case as Case
     from pytest_gittrix.evals.inputs.suite import Suite as Suite
     from pytest_gittrix.evals.results.store import RunStore as RunStore
-    from pytest_gittrix.evals.runs.run import Options as Options
+    from pytest_gittrix.evals.runs.options import Options as Options
     from pytest_gittrix.evals.runs.run import Progress as Progress
     from pytest_gittrix.evals.runs.run import Summary as Summary
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
@@ -22,8 +22,8 @@ __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.evals.runs.toolbox": ("Toolbox",),
+        "pytest_gittrix.evals.runs.options": ("Options",),
         "pytest_gittrix.evals.runs.run": (
-            "Options",
             "Progress",
             "Summary",
             "run_suite",

@@ -13,7 +13,8 @@ from support.evals import SOLVES, agent_file, left_in, options, suite
 from pytest_gittrix.evals.inputs.sample_record import decode
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.runs.run import Options, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import run_suite
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.supervisor import supported
 

@@ -11,7 +11,8 @@ from textwrap import dedent
 from typing import Any
 
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.runs.run import Options, Summary, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import Summary, run_suite
 
 FILES = {"app.py": "VERSION = 1\n", "README.md": "# App\n", "tests/test_app.py": "def test_nothing():\n    pass\n"}
 TWO = "app.py"

@@ -13,7 +13,8 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.compare import Comparison, compare
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.executors import Factory, local
-from pytest_gittrix.evals.runs.run import Options, Progress, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import Progress, run_suite
 from pytest_gittrix.evals.runs.work_dirs import scratch_root
 from pytest_gittrix.os_level.monotonic import pause
 from pytest_gittrix.os_level.remove_tree import remove_tree

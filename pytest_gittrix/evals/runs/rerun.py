@@ -9,8 +9,9 @@ from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.compare import SamplePair, compare
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import write_files
-from pytest_gittrix.evals.runs.run import Options, run_suite
+from pytest_gittrix.evals.runs.run import run_suite
 
 
 def replay_sample(

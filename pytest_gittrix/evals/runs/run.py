@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.levels import confinement
-from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.agent_code import digest_of_values
@@ -29,64 +28,15 @@ from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
 from pytest_gittrix.evals.runs.executors import Factory, local
-from pytest_gittrix.evals.runs.shards import Shard
+from pytest_gittrix.evals.runs.options import Options, with_defaults
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
-from pytest_gittrix.evals.runs.worker import Job, JobResult, Setting, execute, record_failure, remove_work_dirs
+from pytest_gittrix.evals.runs.worker import Job, JobResult, RunSetting, execute, record_failure, remove_work_dirs
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, signal_process
 
 _NAP = 0.005
 _AHEAD = 2
 """Jobs that are submitted for each worker: the next one waits there, and a broken executor loses few."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a suite is run.
-
-    Attributes:
-        agent: the spec of the agent, see ``agents.agent_of``; empty for a replay.
-        out: the directory of the run.
-        seed: the seed of everything random; by default 0, or that of the replayed run.
-        epochs: how often each case is run; by default once, or as often as in the replayed run.
-        workers: the number of samples that run at a time.
-        resume: whether to resume an existing run.
-        reuse: the directory of a run whose samples are taken over where their inputs are the same.
-        only: shell patterns of ids; all cases by default.
-        shard: the part of the samples to run.
-        timeout_ms: the time limit in milliseconds that replaces those of the cases.
-        confine: the level of confinement; by default that of the suite, or of the replayed run.
-        limits: what each program may use; by default no limits, or those of the replayed run.
-        passed: the names of the environment variables that are passed to the agent.
-        record: whether to record the tree after each step, for a strict replay.
-        replay: the directory of a run whose transcripts are replayed.
-        lenient: whether a replay compares only actions with the transcripts, not their results.
-        retries: how often a sample that ended in ``infra_error`` is retried.
-        trust_agent: whether results are taken over although something of the agent cannot be known.
-        vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
-        scratch: the directory that samples work in; below the system's directory for temporary files by default.
-    """
-
-    agent: str
-    out: Path
-    seed: int | None = None
-    epochs: int | None = None
-    workers: int = 1
-    resume: bool = False
-    reuse: Path | None = None
-    only: tuple[str, ...] = ()
-    shard: Shard | None = None
-    timeout_ms: int | None = None
-    confine: str | None = None
-    limits: ResourceLimits | None = None
-    passed: tuple[str, ...] = ()
-    record: bool = False
-    replay: Path | None = None
-    lenient: bool = False
-    retries: int = 1
-    scratch: Path | None = None
-    trust_agent: bool = False
-    vary: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,22 +144,8 @@ def run_suite(
             check_known(identity, "--trust-agent")
         missing = [sample for sample in chosen if keys[sample] not in already]
         reused = reuse(store, options.reuse, {sample: keys[sample] for sample in missing}) if options.reuse is not None else {}
-        setting = Setting(
-            store=store.path,
-            scratch=root,
-            agent=options.agent,
-            seed=options.seed or 0,
-            instant=suite.clock_start,
-            confine=level.level,
-            limits=options.limits,
-            passed=options.passed,
-            timeout_ms=options.timeout_ms,
-            record=options.record,
-            replay=options.replay.absolute() if options.replay is not None else None,
-            lenient=options.lenient,
-            retries=options.retries,
-            vary=options.vary,
-        )
+        replay = options.replay.absolute() if options.replay is not None else None
+        setting = RunSetting(replace(options, out=store.path, confine=level.level, replay=replay), root, suite.clock_start)
         left = [sample for sample in missing if not (sample in reused and reused[sample].reused)]
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
         if options.vary:
@@ -224,30 +160,6 @@ def run_suite(
 
 run = run_suite
 """Its name where the documentation once taught it, ``pytest_gittrix.evals.run``."""
-
-
-def with_defaults(options: Options) -> Options:
-    """Fill in the defaults of options; those of a replay are the settings of the replayed run.
-
-    Raises:
-        InvalidInput: the run to replay does not exist, or there are less than one epoch, one worker or no retries.
-    """
-    found = replace(options, seed=options.seed or 0, epochs=1 if options.epochs is None else options.epochs)
-    if options.replay is not None:
-        core = RunStore.open(options.replay).manifest().core
-        setting = core["setting"]
-        found = replace(
-            options,
-            seed=setting["seed"] if options.seed is None else options.seed,
-            epochs=core["epochs"] if options.epochs is None else options.epochs,
-            timeout_ms=setting["timeout_ms"] if options.timeout_ms is None else options.timeout_ms,
-            confine=setting["confine"] if options.confine is None else options.confine,
-            limits=check_limits(setting.get("limits")) if options.limits is None else options.limits,
-            passed=options.passed or tuple(setting["passed"]),
-        )
-    if (found.epochs or 0) < 1 or found.workers < 1 or found.retries < 0:
-        raise InvalidInput("A run has at least one epoch and one worker, and no fewer than no retries.", fix="Give --epochs and -n from 1.")
-    return found
 
 
 def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -> Manifest:
@@ -401,11 +313,11 @@ class _Dispatch:
     def _is_to_retry(self, job: Job, reason: str, *, counts: bool = True) -> bool:
         """Whether a job whose worker died is to be retried; a job with a record counts as done."""
         died = self._broke[job.key] = self._broke.get(job.key, 0) + counts
-        if RunStore(job.setting.store).has(job.key):
+        if RunStore(job.setting.options.out).has(job.key):
             self._left -= 1
             self._report(execute(job))
             return False
-        if died > job.setting.retries + 1:
+        if died > job.setting.options.retries + 1:
             self._left -= 1
             self._report(record_failure(job, reason))
             return False
@@ -418,8 +330,8 @@ class _Dispatch:
         if self._setting is not None:
             self._end_workers(self._setting)
 
-    def _end_workers(self, setting: Setting) -> None:
-        ours = [owner for owner, run in owners(setting.scratch).values() if run == str(setting.store) and owner.pid != os.getpid()]
+    def _end_workers(self, setting: RunSetting) -> None:
+        ours = [owner for owner, run in owners(setting.scratch).values() if run == str(setting.options.out) and owner.pid != os.getpid()]
         for owner in ours:
             signal_process(owner, signal.SIGKILL)
         deadline = real_seconds() + KILL_WAIT

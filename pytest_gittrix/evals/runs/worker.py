@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.levels import confinement
-from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
+from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
 from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, check_machine, make_work_dir
@@ -38,40 +38,19 @@ _UMASK: Final = 0o022
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """What all jobs of a run have in common.
 
     Attributes:
-        store: the directory of the run.
+        options: the options of the run: ``out`` is its directory, ``confine`` the level that is really used; no ``agent`` is a replay, or
+            one that comes with each job.
         scratch: the directory of work directories.
-        agent: the spec of the agent; empty for a replay without one.
-        seed: the seed of the run.
         instant: the instant that clocks stand at.
-        confine: the level of confinement that is really used.
-        limits: what each program may use.
-        passed: the names of the environment variables that are passed to the agent.
-        timeout_ms: the time limit in milliseconds that replaces those of the cases.
-        record: whether to record the tree after each step.
-        replay: the directory of a run whose transcripts are replayed.
-        lenient: whether to compare only actions with the transcripts, not their results.
-        retries: how often a sample that ended in ``infra_error`` is retried.
-        vary: whether Python's hashes of programs have another seed than usual.
     """
 
-    store: Path
+    options: Options
     scratch: Path
-    agent: str
-    seed: int
     instant: datetime
-    confine: str
-    passed: tuple[str, ...] = ()
-    limits: ResourceLimits | None = None
-    timeout_ms: int | None = None
-    record: bool = False
-    replay: Path | None = None
-    lenient: bool = False
-    retries: int = 1
-    vary: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +65,7 @@ class Job:
         agent: an agent that cannot be given as text, instead of the setting's; such a job stays in this process.
     """
 
-    setting: Setting
+    setting: RunSetting
     case: Case
     epoch: int
     key: str
@@ -120,7 +99,7 @@ def execute(job: Job) -> JobResult:
     Raises:
         AdapterUnavailable: the record cannot be saved.
     """
-    store = RunStore(job.setting.store)
+    store = RunStore(job.setting.options.out)
     began = real_seconds()
     if store.has(job.key):
         found = store.record(job.key)
@@ -132,7 +111,7 @@ def execute(job: Job) -> JobResult:
             if _orphaned.is_set():
                 # The agent was ended with this process, which is no result; so this thread waits for its end.
                 threading.Event().wait()
-            if record.outcome != RETRIED or len(tried) >= job.setting.retries:
+            if record.outcome != RETRIED or len(tried) >= job.setting.options.retries:
                 store.save(record, replace(artifacts, timing=[*artifacts.timing, *tried]))
                 return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, (real_seconds() - began) * 1000)
         finally:
@@ -142,7 +121,7 @@ def execute(job: Job) -> JobResult:
 
 def record_failure(job: Job, reason: str) -> JobResult:
     """Save an ``infra_error`` record for a sample that could not be done at all, so that it stays visible."""
-    store = RunStore(job.setting.store)
+    store = RunStore(job.setting.options.out)
     record = _infra_error(job, reason)
     store.save(record, Artifacts())
     return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, 0)
@@ -150,7 +129,7 @@ def record_failure(job: Job, reason: str) -> JobResult:
 
 def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
     try:
-        state = _worker_state(job.setting.scratch, job.setting.store)
+        state = _worker_state(job.setting.scratch, job.setting.options.out)
         with _pinned_umask():
             directory = state.work_dir.make_sample_dir()
             sample = Sample(_spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
@@ -183,7 +162,7 @@ def _pinned_umask() -> Iterator[None]:
 
 
 def _infra_error(job: Job, reason: str) -> Record:
-    seed = sample_seed(job.setting.seed, job.case.id, job.epoch)
+    seed = sample_seed(job.setting.options.seed or 0, job.case.id, job.epoch)
     return Record(
         key=job.key,
         id=job.case.id,
@@ -198,9 +177,9 @@ def _infra_error(job: Job, reason: str) -> Record:
 
 
 def _spec_of(job: Job) -> SampleSpec:
-    setting, case = job.setting, job.case
-    recorded = RecordedSample.of(setting.replay, case.id, job.epoch) if setting.replay is not None else None
-    agent = job.agent or (agent_of(setting.agent) if setting.agent else None)
+    options, case = job.setting.options, job.case
+    recorded = RecordedSample.of(options.replay, case.id, job.epoch) if options.replay is not None else None
+    agent = job.agent or (agent_of(options.agent) if options.agent else None)
     if agent is None:
         assert recorded is not None
         agent = ReplayAgent(recorded)
@@ -208,16 +187,16 @@ def _spec_of(job: Job) -> SampleSpec:
         case=case,
         epoch=job.epoch,
         key=job.key,
-        seed=sample_seed(setting.seed, case.id, job.epoch),
+        seed=sample_seed(options.seed or 0, case.id, job.epoch),
         agent=agent,
-        instant=setting.instant,
-        confinement=confinement(setting.confine, limits=setting.limits),
-        passed={name: os.environ[name] for name in setting.passed if name in os.environ},
+        instant=job.setting.instant,
+        confinement=confinement(options.confine or "auto", limits=options.limits),
+        passed={name: os.environ[name] for name in options.passed if name in os.environ},
         path=search_path(),
-        timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,
-        trees=setting.record or recorded is not None,
-        vary=setting.vary,
-        expected=None if recorded is None else expected_transcript(recorded, lenient=setting.lenient),
+        timeout=(case.timeout_ms if options.timeout_ms is None else options.timeout_ms) / 1000,
+        trees=options.record or recorded is not None,
+        vary=options.vary,
+        expected=None if recorded is None else expected_transcript(recorded, lenient=options.lenient),
     )
 
 

@@ -25,8 +25,9 @@ from pytest_gittrix.evals.results.manifest import Manifest, host, taken_from
 from pytest_gittrix.evals.results.reuse import reuse
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import check_known
+from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
-from pytest_gittrix.evals.runs.worker import Job, Setting, execute, remove_work_dirs
+from pytest_gittrix.evals.runs.worker import Job, RunSetting, execute, remove_work_dirs
 from pytest_gittrix.os_level.file_lock import exclusive
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
@@ -112,14 +113,8 @@ class SharedRun:
         manifest = Manifest(plan.core(level.level), _host(plan, test_run, level.why))
         self.store, self._lock = _join(plan, manifest, test_run, self._scratch)
         self.keys = manifest.keys
-        self._setting = Setting(
-            store=self.store.path,
-            scratch=self._scratch,
-            agent="",
-            seed=plan.seed,
-            instant=plan.suite.clock_start,
-            confine=level.level,
-        )
+        options = Options(agent="", out=self.store.path, seed=plan.seed, confine=level.level)
+        self._setting = RunSetting(options, self._scratch, plan.suite.clock_start)
 
     def find(self, chosen: ChosenSample) -> SampleResult:
         """Find the result of a sample in this run or in another one, or run the sample.

@@ -14,7 +14,8 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.inputs.swebench import case_files, import_swebench, instances
-from pytest_gittrix.evals.runs.run import Options, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import run_suite
 
 BROKEN = "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return a * 2\n"
 MENDED = BROKEN.replace("a - b", "a + b")

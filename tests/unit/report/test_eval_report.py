@@ -13,7 +13,8 @@ import pytest
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.runs.run import Options, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import run_suite
 from pytest_gittrix.report.eval_report import page_of, verdict, write_report
 from pytest_gittrix.report.page import duration
 

@@ -1,0 +1,84 @@
+"""The options of a run, and their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.shards import Shard
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a suite is run.
+
+    Attributes:
+        agent: the spec of the agent, see ``agents.agent_of``; empty for a replay.
+        out: the directory of the run.
+        seed: the seed of everything random; by default 0, or that of the replayed run.
+        epochs: how often each case is run; by default once, or as often as in the replayed run.
+        workers: the number of samples that run at a time.
+        resume: whether to resume an existing run.
+        reuse: the directory of a run whose samples are taken over where their inputs are the same.
+        only: shell patterns of ids; all cases by default.
+        shard: the part of the samples to run.
+        timeout_ms: the time limit in milliseconds that replaces those of the cases.
+        confine: the level of confinement; by default that of the suite, or of the replayed run.
+        limits: what each program may use; by default no limits, or those of the replayed run.
+        passed: the names of the environment variables that are passed to the agent.
+        record: whether to record the tree after each step, for a strict replay.
+        replay: the directory of a run whose transcripts are replayed.
+        lenient: whether a replay compares only actions with the transcripts, not their results.
+        retries: how often a sample that ended in ``infra_error`` is retried.
+        trust_agent: whether results are taken over although something of the agent cannot be known.
+        vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
+        scratch: the directory that samples work in; below the system's directory for temporary files by default.
+    """
+
+    agent: str
+    out: Path
+    seed: int | None = None
+    epochs: int | None = None
+    workers: int = 1
+    resume: bool = False
+    reuse: Path | None = None
+    only: tuple[str, ...] = ()
+    shard: Shard | None = None
+    timeout_ms: int | None = None
+    confine: str | None = None
+    limits: ResourceLimits | None = None
+    passed: tuple[str, ...] = ()
+    record: bool = False
+    replay: Path | None = None
+    lenient: bool = False
+    retries: int = 1
+    scratch: Path | None = None
+    trust_agent: bool = False
+    vary: bool = False
+
+
+def with_defaults(options: Options) -> Options:
+    """Fill in the defaults of options; those of a replay are the settings of the replayed run.
+
+    Raises:
+        InvalidInput: the run to replay does not exist, or there are less than one epoch, one worker or no retries.
+    """
+    found = replace(options, seed=options.seed or 0, epochs=1 if options.epochs is None else options.epochs)
+    if options.replay is not None:
+        core = RunStore.open(options.replay).manifest().core
+        setting = core["setting"]
+        found = replace(
+            options,
+            seed=setting["seed"] if options.seed is None else options.seed,
+            epochs=core["epochs"] if options.epochs is None else options.epochs,
+            timeout_ms=setting["timeout_ms"] if options.timeout_ms is None else options.timeout_ms,
+            confine=setting["confine"] if options.confine is None else options.confine,
+            limits=check_limits(setting.get("limits")) if options.limits is None else options.limits,
+            passed=options.passed or tuple(setting["passed"]),
+        )
+    if (found.epochs or 0) < 1 or found.workers < 1 or found.retries < 0:
+        raise InvalidInput("A run has at least one epoch and one worker, and no fewer than no retries.", fix="Give --epochs and -n from 1.")
+    return found

@@ -16,7 +16,8 @@ from typing import Final
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.runs.run import Options, run_suite
+from pytest_gittrix.evals.runs.options import Options
+from pytest_gittrix.evals.runs.run import run_suite
 from pytest_gittrix.testing.world import World
 
 FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a program, confined", "the session alone"

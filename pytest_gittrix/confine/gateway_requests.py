@@ -79,6 +79,7 @@ def is_listed(asked: str, requests: list[str]) -> bool:
 
 
 def is_numeric(host: str) -> bool:
+    """Whether a host is an address of IPv4 in numbers."""
     try:
         _socket.inet_aton(host)
     except OSError:

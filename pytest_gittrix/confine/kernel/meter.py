@@ -135,7 +135,7 @@ class _Disk:
         self._devices = {os.stat(path).st_dev for path in directories}
         self._walk: Iterator[int] | None = None
         self._worked = self._next = 0.0
-        self._free = self._held = 0
+        self._free = self._held = self._walked = 0
 
     def is_passed(self, pids: Iterable[int]) -> bool:
         """Whether the directories, and the files without a name that processes have open, hold more than they may."""
@@ -150,12 +150,13 @@ class _Disk:
             if began < self._next and self._free - free < self._most / _PART:
                 return
             self._walk, self._free, self._worked = _sums(self._directories), free, 0.0
-        for held in self._walk:
-            self._held = max(self._held, held)
+        for walked in self._walk:
+            self._walked = walked
+            self._held = max(self._held, walked)
             if real_seconds() > began + _STEP:
                 self._worked += _STEP
                 return
-        self._held = held
+        self._held = self._walked
         self._walk = None
         now = real_seconds()
         self._next = now + max(_WALK_PAUSE, _WALK_SHARE * (self._worked + now - began))

@@ -12,6 +12,7 @@ import pytest
 from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 
 from pytest_gittrix.confine.command_line import Confinement, limits_of, wrapped
+from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.kernel.namespace_jail import numbers_are_its_own
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
@@ -179,6 +180,16 @@ def test_an_agent_that_stays_is_ended_and_its_limit_is_written_down(name: str, t
     assert (ended.state, ended.signal, ended.limit) == ("exited", 9, "memory")
     assert ended.reason == "it was ended, because it passed its limit of memory"
     assert "passed its limit of memory" in agent.capture()
+
+
+def test_a_look_at_the_disk_may_be_interrupted_anywhere_even_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    monkeypatch.setattr("pytest_gittrix.confine.kernel.meter._STEP", -1)
+    monkeypatch.setattr("pytest_gittrix.confine.kernel.meter._PAUSE", 0)
+    monkeypatch.setattr("pytest_gittrix.confine.kernel.meter._SHARE", 0)
+    meter = Meter({"disk": 50_000}, [str(tmp_path)], os.getpid(), ours=1, jailed=False)
+
+    assert [meter.passed() for _ in range(3)] == ["disk"] * 3
 
 
 @pytest.mark.parametrize("name", STRONGER)

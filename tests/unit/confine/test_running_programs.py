@@ -18,7 +18,7 @@ from support.confined import JAILS, LONG, PATH, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine import Finished, Running, start
-from pytest_gittrix.confine.program_streams import Output
+from pytest_gittrix.confine.program_streams import Changes, Output
 from pytest_gittrix.confine.started_program import Opening
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import open_descriptors
@@ -164,7 +164,7 @@ def test_what_is_written_to_a_program_that_closed_its_input_is_dropped(confined:
 
 
 def test_output_in_many_small_pieces_takes_no_more_room_than_its_bytes() -> None:
-    output = Output(None, 20_000, "unread")
+    output = Output(Changes(), lambda: None, 20_000, "unread")
     tracemalloc.start()
     for number in range(20_000):
         output.add(b"%d" % (number % 10))

@@ -17,9 +17,12 @@ from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.eviction.archive import archives_in
 from pytest_gittrix.engine.eviction.evictor import BUDGET
-from pytest_gittrix.engine.lineage.fork import FilesOf
+from pytest_gittrix.engine.lineage.fork import FilesOf, ForkRequest
+from pytest_gittrix.engine.lineage.handoff import Succession
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
+from pytest_gittrix.engine.lineage.seed_files import check_seed_files
+from pytest_gittrix.engine.lineage.start import Start, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
@@ -29,7 +32,7 @@ from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
 from pytest_gittrix.engine.operations.resources import QUEUE_WAIT, Credentials, Resources
-from pytest_gittrix.engine.operations.validation import check_budget, check_queue_wait, policy_of
+from pytest_gittrix.engine.operations.validation import check_budget, check_queue_wait, check_text, policy_of
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
@@ -114,17 +117,20 @@ class GitTrix:
         self._own_clock = clock is None
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral: Ephemeral = LocalEphemeral() if ephemeral is None else check_ephemeral(ephemeral)
-        waits = check_queue_wait(queue_wait)
-        resources = Resources(self.home, self.store, durable, self.ephemeral, credentials, waits)
-        self.services = EngineServices(
+        resources = Resources(
             self.home,
             self.store,
             self.clock,
+            durable,
             self.ephemeral,
+            make_id=ids or random_id,
+            credentials=credentials,
+            queue_wait=check_queue_wait(queue_wait),
+        )
+        self.services = EngineServices(
             resources,
             policy=policy_of(eviction, Policy()),
             sweep_budget=check_budget(sweep_budget),
-            make_id=ids or random_id,
             pull_requests=PullRequests(forges_of(forge, resources.is_own)),
             strategy=check_strategy(strategy),
             ask=ask,
@@ -246,23 +252,24 @@ class GitTrix:
                 why="Both name the branch that the session begins at and is promoted to.",
                 fix="Give one of them; topic_branch= names the agent's own branch.",
             )
+        resources = self.services.resources
         named = branch if durable_branch is None else durable_branch
-        durable, branch = self.services.resources.resolve(durable_path, durable_ref, named)
+        durable, branch = resources.resolve(durable_path, durable_ref, named)
         ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
-        recorder, made = self.services.origins.begin(
-            task,
+        start = Start(
+            check_text(task, "task"),
             durable,
             branch,
-            ephemeral=ephemeral,
-            policy=policy_of(eviction, self.services.policy),
-            strategy=strategy,
-            parent=parent,
-            id_=id,
-            identity=identity,
-            seed_files=seed_files,
+            ephemeral,
+            policy_of(eviction, self.services.policy),
+            strategy,
+            with_values(check_identity(identity)),
+            None if parent is None else Succession(resources.recorder(parent)),
+            seed_files=check_seed_files(seed_files, ephemeral.limits.max_file),
             keep_after_promote=keep_after_promote,
+            id=id,
         )
-        return UserSession(recorder, made, ephemeral.limits, self.services)
+        return UserSession(self.services, *start.run(resources))
 
     def fork(
         self,
@@ -277,7 +284,8 @@ class GitTrix:
         **identity: str,
     ) -> UserSession:
         """Start a session that begins as another one, perhaps ended, was after an event; see ``UserSession.fork``."""
-        return fork_session(self.services, id_, at_seq, identity, task=task, summary=summary, files=files, eviction=eviction, id=id)
+        request = ForkRequest(at_seq, task, summary, files, policy_of(eviction, None), id, identity)
+        return fork_session(self.services, id_, request)
 
     def get_session(self, id_: str) -> UserSession:
         """A live session.

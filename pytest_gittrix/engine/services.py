@@ -6,28 +6,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.agents.turns import Turns
 from pytest_gittrix.engine.eviction.evictor import Evictor
-from pytest_gittrix.engine.lineage.origins import Origins
-from pytest_gittrix.engine.lineage.recovery import Recovery, settled
-from pytest_gittrix.engine.operations.recorder import Emitter, Recorder
+from pytest_gittrix.engine.lineage.recovery import Recovery
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.promoter import Promoter
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy, StrategyPolicy
 from pytest_gittrix.engine.queries import Records
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.store.index import Index
-from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
 
 _MOST_SWEPT: Final = 1000
@@ -54,14 +48,9 @@ class EngineServices:
     """The parts that the sessions of one engine share.
 
     Args:
-        home: directory of everything but sessions: locks, mirrors, preferences.
-        store: where sessions are stored.
-        clock: the time.
-        ephemeral: how workspaces are made.
-        resources: repositories and workspaces.
+        resources: the engine's directories, repositories, clock and ids.
         policy: the default eviction policy of sessions.
         sweep_budget: the real time that one session may take in a sweep; None for as long as it takes.
-        make_id: makes ids of sessions.
         pull_requests: opens pull requests.
         strategy: the default strategy; ``auto`` leaves it to the contributor heuristic.
         ask: how to ask a person for a strategy.
@@ -73,58 +62,57 @@ class EngineServices:
         emitter: the engine's listeners.
         turns: the turns that agents take.
         evictor: ends sessions.
-        promoter: makes commits of their work.
+        promoting: makes commits of their work.
     """
 
     def __init__(
         self,
-        home: Path,
-        store: Store,
-        clock: Clock,
-        ephemeral: Ephemeral,
         resources: Resources,
         *,
         policy: Policy,
         sweep_budget: timedelta | None,
-        make_id: Callable[[], str],
         pull_requests: PullRequests,
         strategy: Strategy,
         ask: Ask | None,
     ) -> None:
-        self.home = home
-        self.store = store
-        self.clock = clock
-        self.ephemeral = ephemeral
         self.resources = resources
+        self.store = resources.store
+        self.clock = resources.clock
+        self.emitter = resources.emitter
         self.policy = policy
-        self.make_id = make_id
         self._most_seeds = 2 * SPARE_SEEDS
         self.swept: deque[Swept] = deque(maxlen=_MOST_SWEPT)
-        self.index = Index(store)
+        self.index = Index(self.store)
         self.records = Records(self.index)
-        self.emitter = Emitter()
         self.turns = Turns(self.emitter.on)
-        self.evictor = Evictor(resources.open_workspace, resources.durable_of, resources.trash, ephemeral.limits, sweep_budget)
-        strategies = StrategyPolicy(strategy, Preferences(home / "preferences.json"), ask)
+        limits = resources.ephemeral.limits
+        self.evictor = Evictor(resources.open_workspace, resources.durable_of, resources.trash, limits, sweep_budget)
+        strategies = StrategyPolicy(strategy, Preferences(resources.home / "preferences.json"), ask)
         self.promoter = Promoter(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
 
-    @property
-    def origins(self) -> Origins:
-        """Makes sessions."""
-        return Origins(self.store, self.recorder, self.resources, self.make_id)
-
     def recorder(self, id_: str) -> Recorder:
-        """A recorder of a session, which may not be there. Raises InvalidInput for what is no id."""
-        return Recorder(self.store, id_, self.clock, self.emitter.emit)
+        """A recorder of a session, which may not be in the store. Raises InvalidInput for a malformed id."""
+        return self.resources.recorder(id_)
 
     def settled(self, recorder: Recorder) -> Recorder:
-        """The recorder of a session, once an operation that a kill interrupted is finished or undone."""
-        return settled(recorder, self.recovery())
+        """The recorder of a session, once a promotion or a handoff that a kill left open is finished or undone.
+
+        Raises:
+            AdapterUnavailable: it cannot be settled now.
+        """
+        state = recorder.read()
+        if state.intent is not None or state.handoff is not None:
+            for problem in self.recovery().run([recorder.id]).problems:
+                raise AdapterUnavailable(
+                    f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",
+                    why="Until then nobody knows whether it is promoted.",
+                    fix="Bring its durable repository back, then try again.",
+                )
+        return recorder
 
     def recovery(self) -> Recovery:
         """A recovery of the store."""
-        resources, pull_requests = self.resources, self.promoter.pull_requests
-        return Recovery(self.store, self.recorder, resources.durable_of, resources.prepare_baseline, self.evictor, pull_requests)
+        return Recovery(self.resources, self.evictor, self.promoter.pull_requests)
 
     def settle_promotion(self, commit: str) -> bool:
         """Mend the promotion of this store that a commit is of, if its process is gone.

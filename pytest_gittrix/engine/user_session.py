@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.eviction.archive import Archive, archives_in
+from pytest_gittrix.engine.lineage.fork import ForkRequest
+from pytest_gittrix.engine.lineage.handoff import Handoff
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
 from pytest_gittrix.engine.operations.caller import require_person
@@ -28,7 +30,6 @@ from pytest_gittrix.errors import GittrixError, TurnOver
 from pytest_gittrix.record.eventlog.events import Actor, Event, path_fields
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
-from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class UserSession(AgentSession):
 
     _actor: Actor = "human"
 
-    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits, services: EngineServices) -> None:
-        super().__init__(recorder, workspace, limits)
+    def __init__(self, services: EngineServices, recorder: Recorder, workspace: Workspace) -> None:
+        super().__init__(recorder, workspace, services.resources.ephemeral.limits)
         self._services = services
 
     def for_agent(self) -> AgentSession:
@@ -202,7 +203,7 @@ class UserSession(AgentSession):
         recorder = services.settled(self._recorder)
         policy = policy_of(eviction, None)
         with services.turns.pausing(recorder):
-            child = services.origins.hand_on(recorder, task=task, policy=policy, id_=id, identity=identity)
+            child = Handoff(services.resources, recorder, task, policy, identity, id).run()
         self._workspace.close()
         try:
             return open_session(services, child)
@@ -238,7 +239,8 @@ class UserSession(AgentSession):
                 not allowed.
             AdapterUnavailable: this session has ended, and its files are gone with its workspace.
         """
-        return fork_session(self._services, self.id, at_seq, identity, task=task, summary=summary, files=files, eviction=eviction, id=id)
+        request = ForkRequest(at_seq, task, summary, files, policy_of(eviction, None), id, identity)
+        return fork_session(self._services, self.id, request)
 
     def identify(self, **identity: str | None) -> None:
         """Change who works in the session, or on what; None removes a fact (Gas Town).
@@ -436,27 +438,13 @@ def open_session(services: EngineServices, id_: str) -> UserSession:
     recorder = services.recorder(id_)
     state = recorder.read()
     require_live(state)
-    return UserSession(recorder, services.resources.open_workspace(state), services.ephemeral.limits, services)
+    return UserSession(services, recorder, services.resources.open_workspace(state))
 
 
-def fork_session(
-    services: EngineServices,
-    id_: str,
-    at_seq: int | None,
-    identity: Mapping[str, str],
-    *,
-    task: str | None,
-    summary: str | bool | None,
-    files: FilesOf,
-    eviction: Eviction | None,
-    id: str | None,
-) -> UserSession:
+def fork_session(services: EngineServices, id_: str, request: ForkRequest) -> UserSession:
     """A session that begins as another one, perhaps ended, was after an event; ``UserSession.fork`` says how and what it raises."""
-    policy = policy_of(eviction, None)
-    recorder, workspace = services.origins.fork(
-        services.recorder(id_), at_seq, task=task, summary=summary, files=files, policy=policy, id_=id, identity=identity
-    )
-    return UserSession(recorder, workspace, services.ephemeral.limits, services)
+    start = request.start_from(services.recorder(id_), services.resources)
+    return UserSession(services, *start.run(services.resources))
 
 
 def moved_refs(services: EngineServices, id_: str) -> list[MovedRef]:

@@ -22,7 +22,6 @@ from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.caller import make_mark
-from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
@@ -137,8 +136,8 @@ class MemberStart:
         if request.command is not None:
             self.team.agents.at(request.confine, request.limits).require()
         engine = self.team.engine
-        name, lease = claim_id(engine.store, engine.services.make_id, id_)
-        record = self.team.record(name)
+        claimed, lease = engine.services.resources.claim(id_)
+        record = self.team.record(claimed.id)
         try:
             with convert_os_errors():
                 session = self._made(record, request)

@@ -285,8 +285,8 @@ def leaves_the_stillborn_as_successors() -> AbstractContextManager[object]:
 def leaves_handoffs_half_done() -> AbstractContextManager[object]:
     """A handoff that was killed is called off, though there is a child."""
 
-    def finish(self: Handoff, recorder: Recorder, now: SessionState) -> SessionState:
-        return recorder.append("handoff.aborted", {"child": now.handoff, "reason": "killed"})
+    def finish(self: Handoff, child_id: str) -> SessionState:
+        return self.recorder.append("handoff.aborted", {"child": child_id, "reason": "killed"})
 
     return patch.object(Handoff, "finish", finish)
 

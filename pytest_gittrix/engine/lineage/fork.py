@@ -7,21 +7,25 @@ is the parent's at that moment, on the parent's baseline. The parent is only rea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.lineage.seed_files import read_seed_files
+from pytest_gittrix.engine.lineage.start import Start, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
 from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import current_snapshot
-from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput
+from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
-from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.record.state.values import Lineage
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.values import Lineage, Policy
+from pytest_gittrix.workspaces.seed import History, Seed
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -123,24 +127,79 @@ class Fork:
 
 
 @dataclass(frozen=True)
+class ForkRequest:
+    """The arguments of one ``UserSession.fork``, which says what each means."""
+
+    at_seq: int | None = None
+    task: str | None = None
+    summary: str | bool | None = None
+    files: FilesOf = "then"
+    policy: Policy | None = None
+    id: str | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+    def start_from(self, parent: Recorder, resources: Resources) -> Start:
+        """The start of the fork of a session. Raises as ``UserSession.fork``."""
+        which, identity = check_files(self.files), check_identity(self.identity)
+        task = None if self.task is None else check_text(self.task, "task")
+        state = parent.read()
+        seq = check_seq(self.at_seq, state)
+        events = parent.log.twin().read()[: state.seq + 1]
+        if not events or events[0].type != "session.created":
+            raise CapabilityMissing(
+                f"Session {state.id} was started by another system, and cannot be forked.",
+                why="What it began with is not known well enough to begin another with it.",
+                fix="Promote or discard it, and start a new one.",
+            )
+        then = fold(events[: seq + 1])
+        base = state if which == "now" else then
+        durable = resources.durable_of(state)
+        history = events[0].data.get("history", "none")
+        ephemeral = resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
+        files = Source(parent, state, events, resources, base.baseline, history, ephemeral.limits).files(seq, which)
+        left_out = summary_of(events[seq + 1 :]) if self.summary is True else check_text(self.summary, "summary") if self.summary else None
+        return Start(
+            task or then.task,
+            durable,
+            base.durable_branch or durable.branch,
+            ephemeral,
+            self.policy or then.policy,
+            None if then.ended else then.strategy,
+            with_values({**then.identity, **identity}),
+            Fork(parent, state.root, events[: seq + 1], files, ephemeral.limits, left_out),
+            base.baseline,
+            read_seed_files(parent.directory, base.seed_files),
+            id=self.id,
+        )
+
+
+@dataclass(frozen=True)
 class Source:
-    """The session that a fork is made from.
+    """The files of a session that is forked.
 
     Attributes:
         recorder: its record.
         state: its state now.
         events: all of its events.
-        workspace: opens its workspace.
-        seed: opens its baseline.
+        resources: open its workspace and its durable repository.
+        baseline: the commit that the fork begins at.
+        history: how much history its workspace contains.
         limits: sizes that a snapshot may have.
     """
 
     recorder: Recorder
     state: SessionState
     events: list[Event]
-    workspace: Callable[[], Workspace]
-    seed: Callable[[], Seed]
+    resources: Resources
+    baseline: str
+    history: History
     limits: Limits
+
+    def _seed(self) -> Seed:
+        return self.resources.durable_of(self.state).seed(self.resources.seeds(), self.baseline, self.history)
+
+    def _workspace(self) -> Workspace:
+        return self.resources.open_workspace(self.state)
 
     def files(self, seq: int, which: FilesOf) -> Take:
         """A function that reads the files with which a fork after an event begins. It fails here, before anything is made, or not at all.
@@ -162,21 +221,21 @@ class Source:
         return lambda: self._then(id_)
 
     def _then(self, id_: str) -> Files:
-        seed = self.seed()
+        seed = self._seed()
         files = files_at(self.recorder.directory.joinpath(*CHECKPOINTS), seed, id_)
         if (self.state.kept is None and self.state.lineage is None) or seed.commit != self.state.baseline:
             return files
-        return replace(files, bases=self.workspace().bases)
+        return replace(files, bases=self._workspace().bases)
 
     def _now(self) -> Files:
         with self.recorder.leased() as state:
-            snapshot = current_snapshot(state, self.workspace(), self.limits).since(self.seed())
+            snapshot = current_snapshot(state, self._workspace(), self.limits).since(self._seed())
         return Files(snapshot.changes, snapshot.blobs, snapshot.left_out, snapshot.bases)
 
     def _set_aside(self, moment: Moment | None) -> Take:
         archive, ended = self.state.archive, self.state.state
         if moment is None and archive is not None and "commit" in archive:
-            return lambda: files_at(self.recorder.directory / "archive.git", self.seed(), archive["commit"])
+            return lambda: files_at(self.recorder.directory / "archive.git", self._seed(), archive["commit"])
         if moment is None and ended != "promoted" and self.state.successor is None and archive is None:
             return lambda: Files({}, {})
         raise AdapterUnavailable(

@@ -8,20 +8,22 @@ See docs/explanation/you-know-gas-town.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
-from pytest_gittrix.engine.operations.resources import LOCAL, local_ref
+from pytest_gittrix.engine.operations.resources import LOCAL, Resources, local_ref
+from pytest_gittrix.engine.operations.review import catch_up
+from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired, SessionNotFound
-from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.record.state.values import Lineage
+from pytest_gittrix.record.state.values import Lineage, Policy
 from pytest_gittrix.record.store.store import LOCK, USE
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -29,6 +31,8 @@ _MOVED: Final = ("engine", "workspace", USE)  # with the last, the programs that
 _INHERITED: Final = ("session.write", "touched.seen")
 # The keys for the path of a workspace, which the child does not take over.
 _PATH_KEYS: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
+_OF_AN_AGENT: Final = ("tmux_session", "cwd")
+"""What of an identity is where its agent works, and not what it works on."""
 
 
 def after(parent: SessionState, relation: str) -> Lineage:
@@ -102,79 +106,101 @@ def _writes(recorder: Recorder) -> list[Event]:
     return [event for event in recorder.log.twin().read() if event.type in _INHERITED]
 
 
+def _handed_on(identity: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The facts that a handoff keeps: a step belongs to the session that began it, terminal and directory to the agent."""
+    other = changes.get("agent") not in (None, identity.get("agent"))
+    return {name: value for name, value in identity.items() if name != "step_ref" and not (other and name in _OF_AN_AGENT)}
+
+
+def _created(state: SessionState, child: Recorder, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of the child's first event, from what its parent began with and what has changed since."""
+    workspace = str(child.directory / "workspace")
+    return {name: value for name, value in fields.items() if name not in _PATH_KEYS} | {
+        "ephemeral_ref": local_ref(workspace) if fields["ephemeral_ref"].startswith(LOCAL) else fields["ephemeral_ref"],
+        **path_fields(workspace, "workspace"),
+        "lineage": after(state, "handoff").to_data(),
+    }
+
+
 @dataclass(frozen=True)
 class Handoff:
-    """Handing sessions on, in one store.
+    """The handoff of one session to a new one: its arguments, ``run``, which does it, and ``finish``, which a recovery calls.
 
     Attributes:
-        recorder_of: makes the recorder of a session.
+        resources: of the engine.
+        recorder: of the session.
+        task: of the new session; the old one's by default.
+        policy: when the new one is evicted; as the old one by default.
+        identity: who works in it, and on what, where that differs.
+        id: its id, if the caller chose it.
     """
 
-    recorder_of: Callable[[str], Recorder]
+    resources: Resources
+    recorder: Recorder
+    task: str | None = None
+    policy: Policy | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
 
-    def run(self, recorder: Recorder, state: SessionState, claim: Callable[[], tuple[str, Lease]], changes: Mapping[str, Any]) -> str:
-        """Hand a session on to a new one; returns its id. The caller holds the lease.
+    def run(self) -> str:
+        """Hand the session on; returns the id of the new one. ``UserSession.handoff`` says how and what is raised."""
+        changes: dict[str, Any] = {} if self.task is None else {"task": check_text(self.task, "task")}
+        identity = check_identity(self.identity)
+        with self.recorder.working("handoff", "human") as state:
+            if state.kept is not None:
+                catch_up(self.resources.open_workspace(state), state)
+            first = self._first_event(state)
+            changes["policy"] = (self.policy or state.policy).to_data()
+            changes["identity"] = with_values({**_handed_on(state.identity, identity), **identity})
+            child, lease = self.resources.claim(self.id)
+            try:
+                created = _created(state, child, {**first.data, **_moved_by_promotions(state), **changes})
+                self.recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
+                points.reached("handoff:intent-logged")
+                with settled_later(f"The handoff of session {state.id}", session=child.id):
+                    child.append("session.created", created, actor="human", commit_point=True)
+                    points.reached("handoff:child-created")
+                    self._move_on(child)
+            finally:
+                lease.release()
+        return child.id
 
-        Args:
-            recorder: of the parent, which is live.
-            state: its state.
-            claim: makes and leases the directory of the new session.
-            changes: the fields of its first event that differ from the parent's.
-
-        Raises:
-            CapabilityMissing: the workspace cannot be moved.
-            GittrixError: the system refused something half-way; ``outcome`` is ``unknown``, and ``session`` the new one's id.
-        """
+    def _first_event(self, state: SessionState) -> Event:
+        """The event that the session began with. Raises CapabilityMissing if it cannot be handed on."""
         if state.workspace_kind == "worktree":
             raise CapabilityMissing(
                 "A 'worktree' cannot be handed on.", why="Durable knows it by its place.", fix="Use 'clone', 'lazy' or 'copy'."
             )
-        first = recorder.log.first()
+        first = self.recorder.log.first()
         if first is None or first.type != "session.created":
             raise CapabilityMissing(
                 f"Session {state.id} was started by another system, and cannot be handed on.",
                 why="What it began with is not known well enough to begin another with it.",
                 fix="Promote or discard it, and start a new one.",
             )
-        id_, lease = claim()
-        try:
-            self._begin(recorder, state, self.recorder_of(id_), {**first.data, **_moved_by_promotions(state), **changes})
-        finally:
-            lease.release()
-        return id_
+        return first
 
-    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, fields: Mapping[str, Any]) -> None:
-        workspace = str(child.directory / "workspace")
-        created = {name: value for name, value in fields.items() if name not in _PATH_KEYS}
-        created |= {
-            "ephemeral_ref": local_ref(workspace) if fields["ephemeral_ref"].startswith(LOCAL) else fields["ephemeral_ref"],
-            **path_fields(workspace, "workspace"),
-            "lineage": after(state, "handoff").to_data(),
-        }
-        recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
-        points.reached("handoff:intent-logged")
-        with settled_later(f"The handoff of session {recorder.id}", session=child.id):
-            child.append("session.created", created, actor="human", commit_point=True)
-            points.reached("handoff:child-created")
-            self._move_on(recorder, child)
-
-    def finish(self, recorder: Recorder, state: SessionState) -> SessionState:
+    def finish(self, child_id: str) -> SessionState:
         """End a handoff that a kill left open. The caller holds the parent's lease.
+
+        Args:
+            child_id: the session that it is to.
 
         Raises:
             EvictionRace: an operation on the child is running.
         """
-        assert state.handoff is not None
-        child = self.recorder_of(state.handoff)
+        child = self.resources.recorder(child_id)
         try:
             child.read()
         except SessionNotFound:
-            return recorder.append("handoff.aborted", {"child": child.id, "reason": "found unfinished after a crash"}, commit_point=True)
+            reason = "found unfinished after a crash"
+            return self.recorder.append("handoff.aborted", {"child": child_id, "reason": reason}, commit_point=True)
         with child.leased(wait=0):
-            return self._move_on(recorder, child)
+            return self._move_on(child)
 
-    def _move_on(self, recorder: Recorder, child: Recorder) -> SessionState:
+    def _move_on(self, child: Recorder) -> SessionState:
         """Do the rest once the child's log has begun; a second call does what is left."""
+        recorder = self.recorder
         for name in _MOVED:
             if os.path.lexists(recorder.directory / name):
                 os.rename(recorder.directory / name, child.directory / name)

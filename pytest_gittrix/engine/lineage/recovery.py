@@ -7,19 +7,18 @@ operation. A second run does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.archiver import was_postponed
 from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.attachments import RESOURCES
 from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
@@ -27,7 +26,7 @@ from pytest_gittrix.os_level.files import names_in, remove_left
 from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.listing import ID, LOG, is_temporary
-from pytest_gittrix.record.store.store import LOCK, Problem, Store
+from pytest_gittrix.record.store.store import LOCK, Problem
 from pytest_gittrix.workspaces.spares import CLAIMED
 from pytest_gittrix.workspaces.workspace import KINDS
 
@@ -61,19 +60,13 @@ class Recovery:
     """One recovery of one store.
 
     Attributes:
-        store: the store.
-        recorder_of: makes the recorder of a session.
-        durable_of: opens the durable repository of a session.
-        prepare_baseline: makes the seed of the commit that is to be a session's baseline.
+        resources: of the engine.
         evictor: finishes interrupted evictions.
         pull_requests: opens the pull requests of killed promotions.
         report: the result, filled by ``run``.
     """
 
-    store: Store
-    recorder_of: Callable[[str], Recorder]
-    durable_of: Callable[[SessionState], Durable]
-    prepare_baseline: Callable[[SessionState, Durable, str], None]
+    resources: Resources
     evictor: Evictor
     pull_requests: PullRequests = field(default_factory=PullRequests)
     report: RecoveryReport = field(default_factory=RecoveryReport)
@@ -84,11 +77,11 @@ class Recovery:
             try:
                 self._mend(id_)
             except (EvictionRace, SessionNotFound):
-                continue  # somebody works on it, or its start failed meanwhile and took it away
+                continue  # another operation runs on it, or its start failed meanwhile and removed it
             except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being mended)
                 self.report.problems.append(Problem(id_, str(problem)))
         self._orphans()
-        self.evictor.trash.empty_soon()
+        self.resources.trash.empty_soon()
         return self.report
 
     def resume(self, id_: str) -> bool:
@@ -98,23 +91,23 @@ class Recovery:
             EvictionRace: somebody works on the session.
             GittrixError: see ``Evictor.evict``.
         """
-        recorder = self.recorder_of(id_)
+        recorder = self.resources.recorder(id_)
         with recorder.leased(wait=0) as state:
             if state.ended and state.workspace_present:
                 self._finish(recorder, state)
         return id_ in self.report.removed
 
     def _mend(self, id_: str) -> None:
-        recorder = self.recorder_of(id_)
+        recorder = self.resources.recorder(id_)
         self._mend_parent(recorder.read())
         with recorder.leased(wait=0) as state:
             points.reached("recover:leased")
             if state.life is not None:
-                if mend_life(recorder, state, self.evictor.trash):
+                if mend_life(recorder, state, self.resources.trash):
                     self.report.removed.append(id_)
                 return
             if state.handoff is not None:
-                state = Handoff(self.recorder_of).finish(recorder, state)
+                state = Handoff(self.resources, recorder).finish(state.handoff)
             if state.intent is not None:
                 state = self._settle(recorder, state, state.intent)
             if state.ended and state.workspace_present and was_postponed(recorder):
@@ -123,12 +116,12 @@ class Recovery:
                 self._finish(recorder, state)
             elif not state.ended and not state.workspace_present:
                 if state.lineage is not None and state.lineage.relation == "crash":
-                    Succession(self.recorder_of(state.lineage.parent)).undo(id_)
+                    Succession(self.resources.recorder(state.lineage.parent)).undo(id_)
                 self._withdraw(recorder, state)
                 # First of all, so that a kill in between leaves a session that the next recovery looks at.
                 made = [str(recorder.directory / name) for name in (_SPARE, "engine")]
                 for path in [*made, state.workspace] if state.workspace is not None else made:
-                    self.evictor.trash.discard(path)
+                    self.resources.trash.discard(path)
                 state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
                 self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
@@ -139,22 +132,22 @@ class Recovery:
         if state.workspace_kind in KINDS or not (recorder.directory / "engine" / "workspace.json").exists():
             return
         try:
-            workspace = self.evictor.open_workspace(state)
+            workspace = self.resources.open_workspace(state)
         except AdapterUnavailable:
             return  # it was killed before its adapter noted where that is
-        workspace.remove(self.evictor.trash)
+        workspace.remove(self.resources.trash)
 
     def _mend_parent(self, state: SessionState) -> None:
         """Finish the handoff of the parent first, if this session waits for the parent's workspace."""
         if state.ended or state.workspace_present or state.lineage is None or state.lineage.relation != "handoff":
             return
         with suppress(SessionNotFound):
-            if self.recorder_of(state.lineage.parent).read().handoff == state.id:
+            if self.resources.recorder(state.lineage.parent).read().handoff == state.id:
                 self._mend(state.lineage.parent)
 
     def _settle(self, recorder: Recorder, state: SessionState, intent: Intent) -> SessionState:
         """End an open intent: the commit landed if the branch contains it."""
-        durable = self.durable_of(state)
+        durable = self.resources.durable_of(state)
         branch = intent.data.get("branch") or intent.ref.removeprefix("refs/heads/")
         proposal = Proposal.of_intent(intent.data)
         # A pull request may have been merged since, and its branch deleted.
@@ -174,7 +167,7 @@ class Recovery:
         keep = intent.data.get("keep")
         if keep is not None:
             try:
-                self.prepare_baseline(state, durable, intent.commit)
+                self.resources.prepare_baseline(state, durable, intent.commit)
             except AdapterUnavailable:
                 keep = None  # its workspace cannot go on, so the promotion ends the session
         state = record_done(recorder, done, pull_request, keep, actor="system")
@@ -196,14 +189,14 @@ class Recovery:
         Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's. So it is with the
         temporary files of a killed writer beside a session's log, and with the spare that a killed start was about to use.
         """
-        for name in names_in(self.store.root):
-            directory = self.store.root / name
+        for name in names_in(self.resources.store.root):
+            directory = self.resources.store.root / name
             if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir():
                 continue
             self._remove_temporaries(name)
             if not self._is_stillborn(name):
                 continue
-            with suppress(GittrixError, OSError), self.store.lease(name, wait=0):
+            with suppress(GittrixError, OSError), self.resources.store.lease(name, wait=0):
                 if self._is_stillborn(name):
                     for left in _STILLBORN:
                         (directory / left).unlink(missing_ok=True)
@@ -211,40 +204,23 @@ class Recovery:
                     self.report.removed.append(name)
 
     def _remove_temporaries(self, name: str) -> None:
-        directory = self.store.directory(name)
+        directory = self.resources.store.directory(name)
         names = names_in(directory)
         places = [directory] if any(map(is_temporary, names)) else []
         if RESOURCES in names and any(map(is_temporary, names_in(directory / RESOURCES))):
             places.append(directory / RESOURCES)
         if not places and _SPARE not in names:
             return
-        with suppress(GittrixError, OSError), self.store.lease(name, wait=0) as lease:
-            self.evictor.trash.discard(str(directory / _SPARE))
+        with suppress(GittrixError, OSError), self.resources.store.lease(name, wait=0) as lease:
+            self.resources.trash.discard(str(directory / _SPARE))
             for place in places:
                 remove_left(place, is_temporary)
-            if self.recorder_of(name).read().ended:
+            if self.resources.recorder(name).read().ended:
                 lease.remove()
 
     def _is_stillborn(self, name: str) -> bool:
-        if {*names_in(self.store.directory(name))} - {*_STILLBORN}:
+        if {*names_in(self.resources.store.directory(name))} - {*_STILLBORN}:
             return False
         with suppress(GittrixError):
-            return not self.store.log(name).read()  # of a torn first line nothing counts
+            return not self.resources.store.log(name).read()  # of a torn first line nothing counts
         return False
-
-
-def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
-    """A session's recorder, once a promotion that a kill left open is settled: to end a session needs nobody's help.
-
-    Raises:
-        AdapterUnavailable: it cannot be settled now.
-    """
-    state = recorder.read()
-    if state.intent is not None or state.handoff is not None:
-        for problem in recovery.run([recorder.id]).problems:
-            raise AdapterUnavailable(
-                f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",
-                why="Until then nobody knows whether it is promoted.",
-                fix="Bring its durable repository back, then try again.",
-            )
-    return recorder

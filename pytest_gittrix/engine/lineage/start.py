@@ -5,8 +5,8 @@ The record comes first, so that after a kill a recovery knows what was being sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,10 +20,8 @@ from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.engine.promotion.strategy import check_strategy
 from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.os_level.files import sync_file_system
-from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
-from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
 
 
@@ -36,7 +34,7 @@ def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
     unknown = [name for name in facts if name not in IDENTITY]
     if unknown:
         raise InvalidInput(
-            f"{unknown[0]!r} is nothing that a session says of itself.",
+            f"Unknown identity field {unknown[0]!r}.",
             fix=f"{did_you_mean(unknown[0], IDENTITY)}Use: {', '.join(IDENTITY)}.",
         )
     return {name: value if value is None else check_text(value, name) for name, value in facts.items()}
@@ -64,8 +62,8 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """The specification of a new session.
+class Start:
+    """The start of one session: its arguments, and ``run``, which makes it.
 
     Attributes:
         task: what the agent is to do.
@@ -77,8 +75,9 @@ class Beginning:
         identity: who works in it, and on what.
         origin: the session that it comes from.
         baseline: the commit it starts from; the branch's head by default.
-        seed_files: what it is given beside the baseline.
+        seed_files: what its workspace has in addition to the baseline.
         keep_after_promote: whether it goes on after a promotion to a pull request.
+        id: its id, if the caller chose it.
     """
 
     task: str
@@ -92,8 +91,63 @@ class Beginning:
     baseline: str | None = None
     seed_files: SeedFiles = field(default_factory=dict)
     keep_after_promote: bool = False
+    id: str | None = None
 
-    def created(self, id_: str, baseline: str, workspace: str) -> dict[str, Any]:
+    def run(self, resources: Resources) -> tuple[Recorder, Workspace]:
+        """Start the session; ``GitTrix.start_session`` says what is raised.
+
+        Args:
+            resources: of the engine.
+
+        Returns:
+            Its record and its workspace.
+        """
+        if self.origin is not None:
+            self.origin.check()
+        baseline = self.baseline or self.durable.head(self.branch)
+        points.reached("start:head-read")
+        recorder, lease = resources.claim(self.id)
+        try:
+            with convert_os_errors():
+                try:
+                    workspace = self._make(resources, recorder, baseline)
+                finally:
+                    lease.release()
+            resources.order_spares(self.ephemeral, self.durable, self.branch)
+            return recorder, workspace
+        except BaseException:
+            with suppress(OSError, GittrixError):  # the next recovery removes it
+                if self.origin is not None:
+                    self.origin.undo(recorder.id)
+                resources.trash.discard(str(recorder.directory))
+            raise
+
+    def _make(self, resources: Resources, recorder: Recorder, baseline: str) -> Workspace:
+        directory, sync = recorder.directory, recorder.store.durability == "full"
+        path = str(directory / "workspace")
+        recorder.append("session.created", self._created(recorder.id, baseline, path), actor="human", commit_point=True)
+        points.reached("start:created")
+        seed = self.durable.seed(resources.seeds(), baseline, self.ephemeral.history)
+        points.reached("start:seeded")
+        workspace = resources.create_workspace(self.ephemeral, directory, seed, durable=self.durable, branch=self.branch)
+        try:
+            note_references(directory / "engine", recorder.store.root / REFERENCES, self.durable, sync=sync)
+            place_seed_files(recorder, workspace, self.seed_files)
+            if self.origin is not None:
+                self.origin.fill(recorder, workspace)
+                points.reached("start:filled")
+            if sync:
+                # A workspace that a power cut emptied would look as if the agent had emptied it.
+                sync_file_system(str(directory))
+            recorder.append("workspace.ready", path_fields(path), commit_point=True)
+            recorder.derive()
+            points.reached("start:ready")
+        except BaseException:
+            workspace.remove(resources.trash)  # also removes a worktree from durable's list
+            raise
+        return workspace
+
+    def _created(self, id_: str, baseline: str, workspace: str) -> dict[str, Any]:
         """The data of ``session.created`` for an id and the path of a workspace. Raises InvalidInput for an unknown strategy."""
         data: dict[str, Any] = {
             "task": self.task,
@@ -120,67 +174,3 @@ class Beginning:
         if self.origin is not None:
             data["lineage"] = self.origin.lineage(id_).to_data()
         return data
-
-
-@dataclass(frozen=True)
-class Start:
-    """Starting sessions, in one store.
-
-    Attributes:
-        store: the store.
-        recorder_of: makes the recorder of a session.
-        resources: durable repositories, seeds and trash.
-        claim: makes and leases the directory of the new session.
-    """
-
-    store: Store
-    recorder_of: Callable[[str], Recorder]
-    resources: Resources
-    claim: Callable[[], tuple[str, Lease]]
-
-    def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
-        """Start a session; returns its record and its workspace. ``GitTrix.start_session`` says what is raised."""
-        if beginning.origin is not None:
-            beginning.origin.check()
-        baseline = beginning.baseline or beginning.durable.head(beginning.branch)
-        points.reached("start:head-read")
-        id_, lease = self.claim()
-        recorder = self.recorder_of(id_)
-        try:
-            with convert_os_errors(), ExitStack() as held:
-                held.callback(lease.release)
-                made = self._make(recorder, beginning, baseline)
-            self.resources.order_spares(beginning.ephemeral, beginning.durable, beginning.branch)
-            return recorder, made
-        except BaseException:
-            with suppress(OSError, GittrixError):  # the next recovery removes it
-                if beginning.origin is not None:
-                    beginning.origin.undo(id_)
-                self.resources.trash.discard(str(recorder.directory))
-            raise
-
-    def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:
-        directory, durable, ephemeral = recorder.directory, beginning.durable, beginning.ephemeral
-        workspace = str(directory / "workspace")
-        recorder.append("session.created", beginning.created(recorder.id, baseline, workspace), actor="human", commit_point=True)
-        points.reached("start:created")
-        seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
-        points.reached("start:seeded")
-        engine = directory / "engine"
-        made = self.resources.create_workspace(ephemeral, directory, seed, durable=durable, branch=beginning.branch, name=recorder.id)
-        try:
-            note_references(engine, self.store.root / REFERENCES, durable, sync=self.store.durability == "full")
-            place_seed_files(recorder, made, beginning.seed_files)
-            if beginning.origin is not None:
-                beginning.origin.fill(recorder, made)
-                points.reached("start:filled")
-            if self.store.durability == "full":
-                # A workspace that a power cut emptied would look as if the agent had emptied it.
-                sync_file_system(str(directory))
-            recorder.append("workspace.ready", path_fields(workspace), commit_point=True)
-            recorder.derive()
-            points.reached("start:ready")
-        except BaseException:
-            made.remove(self.resources.trash)  # also removes a worktree from durable's list
-            raise
-        return made

@@ -14,6 +14,9 @@ from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral, check_durable
+from pytest_gittrix.clock.clock import Clock
+from pytest_gittrix.engine.operations.ids import claim_id
+from pytest_gittrix.engine.operations.recorder import Emitter, Recorder
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.refs import short_branch
@@ -41,15 +44,20 @@ _SECRET = re.compile(r"//[^/@]*@")
 
 
 class Resources:
-    """The directories and repositories of one engine.
+    """What one engine makes sessions of: its directories, repositories, clock and ids.
 
     Args:
         home: directory of locks and preferences.
         store: the sessions.
+        clock: the time.
         durable: the engine's own repository, if it has one: an adapter, a path, or the address of a remote.
         ephemeral: how workspaces are made.
+        make_id: makes ids of sessions.
         credentials: user and password (or token) for a remote of which the address holds none.
         queue_wait: how long a promotion waits for its turn in a repository.
+
+    Attributes:
+        emitter: the engine's listeners.
 
     Raises:
         AdapterUnavailable, UnsupportedRepository: a path leads to no repository that can be used.
@@ -60,15 +68,21 @@ class Resources:
         self,
         home: Path,
         store: Store,
+        clock: Clock,
         durable: Durable | str | os.PathLike[str] | None,
         ephemeral: Ephemeral,
-        credentials: Credentials | None = None,
-        queue_wait: timedelta = QUEUE_WAIT,
+        *,
+        make_id: Callable[[], str],
+        credentials: Credentials | None,
+        queue_wait: timedelta,
     ) -> None:
-        self.queue_wait = queue_wait
         self.home = home
         self.store = store
+        self.clock = clock
         self.ephemeral = ephemeral
+        self.queue_wait = queue_wait
+        self.emitter = Emitter()
+        self.make_id = make_id
         self.trash = Trash(str(store.root / ".trash"))
         self.spares = Spares(str(store.root / ".spares"), self.trash, sync=store.durability == "full")
         self._credentials: Credentials = credentials if credentials is not None else lambda _address: None
@@ -115,6 +129,22 @@ class Resources:
         )
         self._remotes.append(made)
         return made
+
+    def recorder(self, id_: str) -> Recorder:
+        """A recorder of a session, which may not be in the store. Raises InvalidInput for a malformed id."""
+        return Recorder(self.store, id_, self.clock, self.emitter.emit)
+
+    def claim(self, chosen: str | None = None) -> tuple[Recorder, Lease]:
+        """Make the directory of a new session; gives its recorder, and its lease, held.
+
+        Args:
+            chosen: its id; made here by default.
+
+        Raises:
+            InvalidInput, AdapterUnavailable: as ``claim_id``.
+        """
+        id_, lease = claim_id(self.store, self.make_id, chosen)
+        return self.recorder(id_), lease
 
     def is_own(self, durable: Durable) -> bool:
         """Whether a repository is the engine's own; of an engine without one, every one is."""
@@ -250,7 +280,7 @@ class Resources:
             fix="Open the session with an engine that has this adapter: GitTrix(durable, ephemeral=...).",
         )
 
-    def create_workspace(self, ephemeral: Ephemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str, name: str) -> Workspace:
+    def create_workspace(self, ephemeral: Ephemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str) -> Workspace:
         """Make a session's workspace at the seed's baseline: a spare if there is one.
 
         Raises:
@@ -262,7 +292,7 @@ class Resources:
         order = self._spare_order(ephemeral, durable, branch)
         made = self.spares.take(order, seed, path, state_dir) if order is not None else None
         if made is None:
-            made = ephemeral.create(path, state_dir, seed, branch=branch, durable_objects=durable.objects_dir, name=name)
+            made = ephemeral.create(path, state_dir, seed, branch=branch, durable_objects=durable.objects_dir, name=directory.name)
         else:
             made.confine = ephemeral.confine or "auto"
         made.seeds = str(self.seeds_path)

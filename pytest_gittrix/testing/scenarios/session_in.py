@@ -220,7 +220,7 @@ class SessionsIn:
 
     def _of_member(self, state: str, spec: _MemberSpec, since: datetime, id: str | None) -> LogKit:
         engine = self._gittrix
-        chosen = id if id is not None else engine.services.make_id()
+        chosen = id if id is not None else engine.services.resources.make_id()
         durable = engine.durable
         if durable is None:
             raise InvalidInput("The engine has no repository to fill a workspace from.", fix="Give GitTrix() a durable repository.")

@@ -124,7 +124,7 @@ class TestAHandoff:
         assert [record.id for record in site.engine.list_sessions()] == [tree.id]
 
     def test_tells_only_what_there_is_to_tell(self, session: UserSession) -> None:
-        with pytest.raises(InvalidInput, match="'colour' is nothing that a session says of itself"):
+        with pytest.raises(InvalidInput, match="Unknown identity field 'colour'"):
             session.handoff(colour="red")
         assert session.read("app.py") == b"v2\n"
 

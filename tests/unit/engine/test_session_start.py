@@ -191,7 +191,7 @@ class TestTheBranch:
     def test_where_a_session_has_its_branch_already_it_is_no_fact_of_its_identity(self, site: Site) -> None:
         session = site.start(topic_branch="fix/a")
         for change in (session.identify, session.handoff, session.fork):
-            with pytest.raises(InvalidInput, match=r"'branch' is nothing that a session says of itself\.\n.*topic_branch"):
+            with pytest.raises(InvalidInput, match=r"Unknown identity field 'branch'\.\n.*topic_branch"):
                 change(branch="fix/b")
         assert session.info().identity == {"topic_branch": "fix/a"}
 

@@ -14,7 +14,7 @@ from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.lineage.recovery import Recovery
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.promotion.promoter import Promoter
+from pytest_gittrix.engine.promotion.promotion import PromotionParts
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy, StrategyPolicy
 from pytest_gittrix.engine.queries import Records
@@ -62,7 +62,7 @@ class EngineServices:
         emitter: the engine's listeners.
         turns: the turns that agents take.
         evictor: ends sessions.
-        promoting: makes commits of their work.
+        promoting: what promotions share.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EngineServices:
         limits = resources.ephemeral.limits
         self.evictor = Evictor(resources.open_workspace, resources.durable_of, resources.trash, limits, sweep_budget)
         strategies = StrategyPolicy(strategy, Preferences(resources.home / "preferences.json"), ask)
-        self.promoter = Promoter(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
+        self.promoting = PromotionParts(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
 
     def recorder(self, id_: str) -> Recorder:
         """A recorder of a session, which may not be in the store. Raises InvalidInput for a malformed id."""
@@ -112,7 +112,7 @@ class EngineServices:
 
     def recovery(self) -> Recovery:
         """A recovery of the store."""
-        return Recovery(self.resources, self.evictor, self.promoter.pull_requests)
+        return Recovery(self.resources, self.evictor, self.promoting.pull_requests)
 
     def settle_promotion(self, commit: str) -> bool:
         """Mend the promotion of this store that a commit is of, if its process is gone.

@@ -21,9 +21,11 @@ from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.resources import durable_ref
 from pytest_gittrix.engine.operations.review import ListEntry, Review, filtered_of, narrowed, touched_name
-from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_text, check_ttl, policy_of
-from pytest_gittrix.engine.promotion.promoter import PromoteRequest
-from pytest_gittrix.engine.promotion.pull_requests import PrRequest
+from pytest_gittrix.engine.operations.validation import check_hunks, check_paths, check_text, check_ttl, policy_of
+from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
+from pytest_gittrix.engine.promotion.promotion import Promotion
+from pytest_gittrix.engine.promotion.request import PromoteRequest, check_on_hazard
+from pytest_gittrix.engine.promotion.strategy import check_strategy
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.sweep import evict
 from pytest_gittrix.errors import GittrixError, TurnOver
@@ -133,30 +135,26 @@ class UserSession(AgentSession):
             CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
             PersonRequired: an agent's process asks.
         """
-        if message is not None:
-            check_commit_text(message)
         require_person(self._services.store.root, "promote")
-        pull_request = PrRequest(base, title, body, draft)
-        allowed = frozenset(map(self._relative, check_paths(allow_secrets, "allow_secrets")))
-        reviewed = what if isinstance(what, Review) else self._relatives(what)
-        numbers = check_hunks(hunks)
-        parts = None if numbers is None else {self._relative(path): chosen for path, chosen in numbers.items()}
         request = PromoteRequest(
-            reviewed,
-            self._relatives(files),
-            parts,
-            strategy,
+            what,
+            files,
+            check_hunks(hunks),
+            check_strategy(strategy),
             message,
-            on_overlap,
-            pull_request,
+            check_on_overlap(on_overlap),
+            base,
+            title,
+            body,
+            draft,
             refuse_secrets,
-            allowed,
+            allow_secrets,
             keep,
             allow_filtered,
-            on_hazard,
-        )
+            check_on_hazard(on_hazard),
+        ).checked(self._relative)
         services = self._services
-        result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
+        result = Promotion(services.promoting, services.settled(self._recorder), self._workspace, request).run()
         services.tidy()
         return result
 

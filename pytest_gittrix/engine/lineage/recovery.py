@@ -19,8 +19,8 @@ from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.attachments import RESOURCES
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
+from pytest_gittrix.engine.promotion.landing import record_checkouts, record_done
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
-from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.os_level.files import names_in, remove_left
 from pytest_gittrix.os_level.monotonic import TimeLimit

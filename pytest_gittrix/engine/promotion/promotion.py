@@ -1,67 +1,48 @@
-"""One promotion: selected changes become one commit on durable, or nothing changes (docs/explanation/promotion.md).
+"""Promoting a session: selected changes become one commit on durable, or nothing changes (docs/explanation/promotion.md).
 
-``Promotion.run`` is the protocol, step by step; its order is what makes it safe. Drift is judged against the very head that the branch must
-still have when it moves. The intent is in the log before the branch moves, so that a recovery after a kill knows what was meant. Objects
-are written, and the branch moves, only under the lock of git's own reference. Once the branch has moved, nothing may raise any more.
+``Promotion.run`` is the protocol, step by step; its order is what makes it safe: choose, check, land, record, settle. The session then ends
+as its policy says, or goes on from the commit.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from itertools import islice, repeat
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
+from pytest_gittrix.backends.protocol import Drift, Durable
+from pytest_gittrix.engine.eviction.evictor import Evictor
+from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, side
-from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
+from pytest_gittrix.engine.operations.review import Review, catch_up, narrowed, side, snapshot_of, touched_name
+from pytest_gittrix.engine.operations.validation import visible
+from pytest_gittrix.engine.promotion.choice import Choice, digest_of
 from pytest_gittrix.engine.promotion.keeping import Keeping
-from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
-from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
-from pytest_gittrix.engine.promotion.selection import Selection
-from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
-from pytest_gittrix.errors import (
-    AdapterUnavailable,
-    BaselineConflict,
-    GittrixError,
-    InvalidInput,
-    PathCollision,
-    PromoteFailed,
-    WorktreeDirty,
-)
-from pytest_gittrix.git.commit import BuiltCommit
+from pytest_gittrix.engine.promotion.landing import Landing, record_checkouts, record_done
+from pytest_gittrix.engine.promotion.pull_requests import PullRequests
+from pytest_gittrix.engine.promotion.request import SHOWN, PromoteRequest, secret_lines
+from pytest_gittrix.engine.promotion.selection import Selection, select
+from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
+from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.git.patch import FileChange, patch_text
-from pytest_gittrix.git.refs import RefMoved, branch_ref
-from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
+from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.record.eventlog.events import live_event
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.rebase import from_bases
-from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.snapshot import Snapshot, sized
+from pytest_gittrix.workspaces.workspace import Workspace
 
-__all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
+__all__ = ["PromoteResult", "Promotion", "PromotionParts", "Review", "digest_of"]
 
 _ATTEMPTS: Final = 200
 _PATCH: Final = "promote.patch"
-_MAKE_SPACE: Final = "Make room, then promote again."
-_GET_PERMISSION: Final = "See that the repository is yours to write, then promote again."
-_CLOSE_FILES: Final = "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."
-_REMEDIES: Final[Mapping[int, str]] = {
-    errno.ENOSPC: _MAKE_SPACE,
-    errno.EDQUOT: _MAKE_SPACE,
-    errno.EACCES: _GET_PERMISSION,
-    errno.EPERM: _GET_PERMISSION,
-    errno.EROFS: _GET_PERMISSION,
-    errno.EMFILE: _CLOSE_FILES,
-    errno.ENFILE: _CLOSE_FILES,
-}
+_LATE: Final = "what they write from now on is archived when a sweep removes it"
+_STAYS: Final = "not promoted, and still in the workspace: {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,346 +66,285 @@ class PromoteResult:
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def with_warnings(self, warnings: Iterable[str]) -> PromoteResult:
+        """The same result with more warnings."""
+        return replace(self, warnings=(*self.warnings, *warnings))
 
-class Landing(NamedTuple):
-    """A commit that is on its branch.
+
+@dataclass(frozen=True)
+class PromotionParts:
+    """What the promotions of one engine share.
 
     Attributes:
-        built: the commit.
-        branch: the branch.
-        landed: what happened to the checkouts of the branch; None if the landing failed half-way and what it left could not be removed
-            yet, so that the intent stays open for a recovery.
+        resources: durable repositories.
+        evictor: ends promoted sessions.
+        strategies: how ``auto`` is decided.
+        pull_requests: how to open one.
+        settle: called with the contents of a lock that is in the way; mends the promotion that holds it if its process is gone, and
+            returns whether it did.
     """
 
-    built: BuiltCommit
-    branch: str
-    landed: LandingResult | None
+    resources: Resources
+    evictor: Evictor
+    strategies: StrategyPolicy
+    pull_requests: PullRequests
+    settle: Callable[[str], bool]
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """One promotion of one session. The caller holds the session's lease; ``run`` takes the repository's.
+    """One promotion of one session.
 
     Attributes:
+        parts: what it shares with others.
         recorder: the session's record.
-        state: its state, read under the lease.
-        snapshot: the workspace that is promoted.
-        durable: the repository to promote to.
-        branch: the session's branch of it.
-        strategy: where the commit goes; not ``auto``.
-        message: the commit message.
-        on_overlap: what to do where durable drifted over the selection.
-        proposal: the pull request to open; None without one.
-        resources: makes the lease under which this store's promotions into one repository take turns.
-        pull_requests: opens the pull request.
-        settle: called with the contents of a lock in the way; mends the promotion that holds it if its process is dead, and returns
-            whether it did.
-        keeping: the session and its workspace, if the session goes on; None if the promotion ends it.
-        warnings: what failed after the branch had moved.
+        workspace: its workspace.
+        request: what to promote, and how.
     """
 
+    parts: PromotionParts
     recorder: Recorder
-    state: SessionState
-    snapshot: Snapshot
-    durable: Durable
-    branch: str
-    strategy: Strategy
-    message: str
-    on_overlap: OnOverlap
-    proposal: Proposal | None
-    resources: Resources
-    pull_requests: PullRequests
-    settle: Callable[[str], bool]
-    keeping: Keeping | None = None
-    warnings: list[str] = field(default_factory=list)
+    workspace: Workspace
+    request: PromoteRequest
 
-    def run(self, selection: Selection) -> PromoteResult:
-        """Promote.
+    def run(self) -> PromoteResult:
+        """Promote; ``UserSession.promote`` says what is raised.
 
-        A branch that another program moves meanwhile is no failure: everything from the head on is judged again. With a pull request,
-        the forge is asked once the commit is in and others may promote to the repository again.
-
-        Args:
-            selection: what is promoted of the snapshot.
-
-        Raises:
-            BaselineConflict: durable drifted over the selection.
-            PromoteFailed: it does not fit on durable, a checkout is in the way, or durable is locked.
+        Promotions into one repository take turns. With a pull request, the forge is asked once the commit is in and the turn is over.
         """
-        points.reached("promote:selected")
-        with ExitStack() as turn:
-            turn.enter_context(self.resources.repository_lease(self.durable, self.state.id, self._tell_waiting))
-            if self.strategy == "patch":
-                return self.write_patch(selection)
-            for branch in islice(self.target_branches(), _ATTEMPTS):
-                head = self.head()
-                drift = self.drift(head)
-                fitted = self.fit(selection, drift, head)
-                points.reached("promote:drift-checked")
-                built = self.build(fitted, head)
-                keep = self.keeping.data(selection, fitted, drift) if self.keeping is not None else None
-                self.log_intent(built, fitted, branch, keep)
-                landing = self.land(built, fitted, branch, head)
-                if landing is None:
-                    continue
-                if self.proposal is not None:
-                    turn.close()
-                return self.record(landing, keep)
-            raise PromoteFailed(
-                f"{self.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
-                stage="apply",
-                why="Each time drift had to be judged anew.",
-                fix="Promote again when fewer programs write to it.",
-            )
+        with self.recorder.working("promote", "human") as state:
+            catch_up(self.workspace, state)
+            choice = self._choose(state)
+            secrets, warnings = self._check(choice)
+            points.reached("promote:selected")
+            with ExitStack() as turn:
+                turn.enter_context(self.parts.resources.repository_lease(choice.durable, state.id, self._tell_waiting))
+                if choice.strategy == "patch":
+                    result = self._write_patch(choice)
+                else:
+                    landing = self._land(choice)
+                    if choice.proposal is not None:
+                        turn.close()
+                    result = self._record(landing)
+            result = replace(result, secrets=secrets, warnings=(*warnings, *result.warnings))
+            return self._go_on(choice, result) if choice.keeping is not None else self._end_session(choice, result)
 
-    def _tell_waiting(self, holder: str) -> None:
-        """Announce that another promotion into the repository takes long."""
-        recorder = self.recorder
-        recorder.emit(live_event("promote.waiting", {"holder": holder}, ts=recorder.clock.now_ns(), stream=recorder.id, actor="human"))
+    def _choose(self, state: SessionState) -> Choice:
+        """What is promoted, and where; nothing of durable has been touched yet."""
+        request, workspace = self.request, self.workspace
+        reviewed, files = request.selection(state)
+        files = None if files is None else [*files]
+        named = {*(files or ()), *(request.hunks or ())}
+        snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.parts.evictor.limits, named)
+        files, hunks = _located(snapshot, workspace, state, files, request.hunks)
+        if reviewed is None:
+            state = self.recorder.note_touched(state, snapshot.touched)
+            snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
+        durable = self.parts.resources.durable_of(state)
+        branch, of_session = _where_to(state, durable)
+        strategy = self.parts.strategies.choose(durable, branch, requested=request.strategy, of_session=check_strategy(of_session))
+        keeps = request.keeps(state, branch, strategy)
+        proposal = request.proposal(state, branch, strategy)
+        if proposal is not None:
+            self.parts.pull_requests.require(durable)
+            if proposal.base != branch:
+                durable.head(proposal.base)
+        return Choice(
+            state,
+            snapshot,
+            select(snapshot, files, hunks, partial(work_beside, self.recorder, state, workspace, snapshot)),
+            not named,
+            durable,
+            branch,
+            strategy,
+            request.commit_message(state),
+            request.on_overlap,
+            proposal,
+            Keeping(state, workspace) if keeps else None,
+        )
 
-    def head(self) -> str:
-        """The commit that the session's branch is at.
+    def _check(self, choice: Choice) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+        """Refuse what the request does not allow; returns the secrets that it does, and warnings."""
+        snapshot, selection = choice.snapshot, choice.selection
+        self.request.require_filtered(choice.state, snapshot, selection)
+        secrets = self.request.secrets(snapshot, selection, leaves=choice.leaves)
+        if secrets:
+            self._announce("promote.secrets", found=[*map(visible, secret_lines(secrets))])
+        warnings = self.request.hazards(snapshot, selection)
+        own = choice.state.durable_branch or choice.durable.branch
+        if choice.branch != own:
+            warnings.append(f"the session's branch {own!r} is gone from durable, so this promotion goes by {choice.branch!r} again")
+        warnings += _taken_back(self.workspace, selection)
+        return secrets, warnings + (_withheld(snapshot) if choice.takes_all else [])
 
-        Raises:
-            InvalidInput: there is no such branch, or no more, since the pull request of an earlier promotion was merged.
-        """
+    def _land(self, choice: Choice) -> Landing:
+        """Land the commit. A branch that another program moves meanwhile is no failure: everything from the head on is judged again."""
+        for branch in islice(choice.target_branches(), _ATTEMPTS):
+            head = choice.head()
+            drift = choice.drift(head)
+            fitted = self._fit(choice, drift, head)
+            points.reached("promote:drift-checked")
+            built = choice.build(fitted, head, self.recorder.clock.now_ns() // 10**9)
+            keep = choice.keeping.data(choice.selection, fitted, drift) if choice.keeping is not None else None
+            landing = Landing(self.recorder, choice, branch, head, fitted, built, keep, self.parts.settle)
+            if landing.run():
+                return landing
+        raise PromoteFailed(
+            f"{choice.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
+            stage="apply",
+            why="Each time drift had to be judged again.",
+            fix="Promote again when fewer programs write to it.",
+        )
+
+    def _fit(self, choice: Choice, drift: Drift, head: str) -> Selection:
+        """As ``Choice.fit``; a conflict is in the log."""
         try:
-            return self.durable.head(self.branch)
-        except InvalidInput as problem:
-            kept = self.state.kept
-            if kept is None or kept.branch != self.branch:
-                raise
-            raise InvalidInput(
-                f"The session's branch {self.branch!r} is gone from durable.",
-                why="An earlier promotion of the session made it, and whoever merges a pull request may delete its branch.",
-                fix="Start a new session from the branch that has the work now. Discard this one: the rest of its work is archived.",
-            ) from problem
-
-    def target_branches(self) -> Iterator[str]:
-        """The branch to land on, once for each try. New branches get another name each time: a name that was lost is taken."""
-        if self.strategy not in ("branch", "pr"):
-            return repeat(self.branch)
-        identity = self.state.identity
-        preferred = identity.get("topic_branch") if self.strategy == "pr" or "project" in identity else None
-        return branch_names(self.state.task, self.durable.references(), preferred=preferred)
-
-    def drift(self, head: str) -> Drift:
-        """What durable changed up to a head, since what the session's work is based on."""
-        points.reached("promote:head-read")
-        seed = self.snapshot.seed
-        return from_bases(self.durable.drift(self.state.baseline, head, seed), self.snapshot.bases, seed)
-
-    def fit(self, selection: Selection, drift: Drift, head: str) -> Selection:
-        """The selection as it goes onto a head that may have drifted from the baseline.
-
-        Raises:
-            BaselineConflict: drift overlaps the selection, or work that stays behind in a session that goes on; the conflict is in the log.
-            PromoteFailed: durable already has everything that was selected.
-            WriteRejected: see ``Keeping.require_no_loss``.
-        """
-        try:
-            fitted = reconcile(selection, drift, self.snapshot.seed, self._read_blob, on_overlap=self.on_overlap, head=head)
-            if self.keeping is not None:
-                self.keeping.require_no_loss(self.snapshot, selection, fitted, drift, head)
-            return fitted
+            return choice.fit(drift, head)
         except BaselineConflict as conflict:
             paths = conflict.conflicting_files
             self.recorder.append("promote.conflict", {"paths_digest": digest_of(paths), "count": len(paths), "head": head}, actor="human")
             raise
 
-    def _read_blob(self, id_: str) -> bytes:
-        try:
-            return self.snapshot.seed.blob(id_)
-        except GittrixError:
-            return self.durable.blob(id_)
+    def _tell_waiting(self, holder: str) -> None:
+        """Announce that another promotion into the repository takes long."""
+        self._announce("promote.waiting", holder=holder)
 
-    def build(self, selection: Selection, head: str) -> BuiltCommit:
-        """The commit that puts a selection onto a head, in memory.
+    def _announce(self, type_: str, **data: object) -> None:
+        recorder = self.recorder
+        recorder.emit(live_event(type_, data, ts=recorder.clock.now_ns(), stream=recorder.id, actor="human"))
 
-        Raises:
-            PromoteFailed: a path would be both a file and a directory.
-            PathCollision: a new path is the same name as another on many file systems.
-        """
-        seconds = self.recorder.clock.now_ns() // 10**9
-        try:
-            built = self.durable.build(head, selection.changes, selection.blobs, message=self.message, seconds=seconds)
-        except TreeClash as clash:
-            raise PromoteFailed(
-                f"{clash.path!r} would be both a file and a directory in durable.",
-                stage="staging",
-                why="The selection holds only one half of a file that became a directory, or the reverse.",
-                fix="Select the other half too.",
-            ) from clash
-        added = [path for path, entry in selection.changes.items() if entry is not None and self.snapshot.seed.entries.get(path) is None]
-        clashes = collisions(_tree_reader(built, self.durable), built.tree, added)
-        if clashes:
-            path, twin = next(iter(clashes.items()))
-            raise PathCollision(
-                f"{path!r} differs from {twin!r} only by case or unicode form.",
-                stage="staging",
-                why="On many file systems the two are one file, and a checkout there loses one of them.",
-                fix="Rename it in the workspace, or leave it out of the selection.",
-            )
-        return built
-
-    def log_intent(self, built: BuiltCommit, selection: Selection, branch: str, keep: Mapping[str, Any] | None) -> None:
-        """Store what is about to happen, on the disk before anything of it does."""
-        intent: dict[str, Any] = {
-            "commit": built.id,
-            "parent": built.parent,
-            "ref": branch_ref(branch),
-            "tree": built.tree,
-            "paths_digest": digest_of(selection.changes),
-            "count": len(selection.changes),
-            "branch": branch,
-            "strategy": self.strategy,
-            "pack": built.pack.name,
-            **(self.proposal.to_data() if self.proposal is not None else {}),
-            **({"keep": keep} if keep is not None else {}),
-        }
-        self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
-        points.reached("promote:intent-logged")
-
-    def land(self, built: BuiltCommit, selection: Selection, branch: str, head: str) -> Landing | None:
-        """Move a branch to the commit by a compare-and-swap: only if it is still at the head that the commit was built on.
-
-        Returns:
-            The landing; None if another program moved the branch first.
-
-        Raises:
-            PromoteFailed: a checkout is in the way, durable is locked, or its disk failed before the branch moved.
-        """
-        try:
-            landed = self.durable.land(
-                branch,
-                built,
-                selection.changes,
-                expected=head if self.strategy == "commit" else None,
-                note=f"promote: session {self.state.id}",
-                keep=f"gittrix-{self.state.id}",
-                seconds=self.recorder.clock.now_ns() // 10**9,
-                settle=self.settle,
-            )
-        except RefMoved as error:
-            self._log_aborted(built, f"{branch} moved to {error.current}")
-            points.reached("promote:lost-race")
-            return None
-        except (PromoteFailed, InvalidInput) as refusal:
-            self._log_aborted(built, refusal.fact)
-            if isinstance(refusal, WorktreeDirty) and self.durable.head(self.branch) != head:
-                # A checkout that went along with a rival's commit only looks as if the human had changed it.
-                points.reached("promote:lost-race")
-                return None
-            raise
-        except (GittrixError, OSError) as error:
-            return Landing(built, branch, self._tidy_failure(built, branch, error))
-        return Landing(built, branch, landed)
-
-    def _tidy_failure(self, built: BuiltCommit, branch: str, error: GittrixError | OSError) -> LandingResult | None:
-        """Tidy up after the disk failed in the middle of a landing, when only the branch knows whether it moved.
-
-        Returns:
-            What happened to the checkouts, where the branch moved; None if the remains could not be removed either.
-
-        Raises:
-            PromoteFailed: it did not move. An error that says itself what was refused, and what to do about it, is raised as it is.
-        """
-        points.reached("promote:failed")
-        moved = self.durable.contains(branch, built.id)
-        landed: LandingResult | None = None
-        try:
-            self.durable.repair(branch, built.id, built.pack.name)
-            landed = self.durable.bring_forward(branch, built.id) if moved else LandingResult()
-        except OSError as worse:
-            self.warnings.append(
-                f"what the failed landing left could not be removed yet ({worse.strerror}): "
-                "a checkout may be locked, or show the promotion as undone, until `gittrix recover` finishes it"
-            )
-        reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
-        if moved:
-            self.warnings.append(reason)
-            return landed
-        if landed is not None:
-            self._log_aborted(built, reason)
-        if isinstance(error, GittrixError):
-            raise error
-        remedy = _REMEDIES.get(error.errno or 0, "Mend the cause, then promote again.")
-        raise PromoteFailed(f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix=remedy) from error
-
-    def _log_aborted(self, built: BuiltCommit, reason: str) -> None:
-        """Close the intent. If that cannot be stored, the intent stays open for a recovery to close; the reason is what matters now."""
-        with suppress(AdapterUnavailable):
-            self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
-
-    def record(self, landing: Landing, keep: Mapping[str, Any] | None) -> PromoteResult:
+    def _record(self, landing: Landing) -> PromoteResult:
         """Open the pull request of a commit that is in, and store the end. Raises nothing: what fails is a warning.
 
         A landing that is not tidied up yet is recorded by the recovery that finds its intent.
-
-        Args:
-            landing: the landing.
-            keep: what ``promote.kept`` has beside that; None where the promotion ends the session.
         """
-        built, branch = landing.built, landing.branch
-        if landing.landed is None:
-            return PromoteResult(built.id, branch, warnings=tuple(self.warnings))
+        choice, built, branch, warnings = landing.choice, landing.built, landing.branch, landing.warnings
+        if landing.result is None:
+            return PromoteResult(built.id, branch, warnings=tuple(warnings))
         points.reached("promote:swapped")
-        pull_request = self.pull_requests.open(self.durable, branch, self.proposal) if self.proposal is not None else None
+        pull_request = self.parts.pull_requests.open(choice.durable, branch, choice.proposal) if choice.proposal is not None else None
         if pull_request is not None and pull_request.problem is not None:
-            self.warnings.append(pull_request.problem)
-        done = {"commit": built.id, "ref": branch_ref(branch), "branch": branch, "strategy": self.strategy}
+            warnings.append(pull_request.problem)
         try:
-            if keep is not None:
-                self.resources.prepare_baseline(self.state, self.durable, built.id)
+            if landing.keep is not None:
+                self.parts.resources.prepare_baseline(choice.state, choice.durable, built.id)
                 points.reached("promote:baseline-made")
-            record_done(self.recorder, done, pull_request, keep, actor="human")
+            record_done(self.recorder, landing.facts, pull_request, landing.keep, actor="human")
         except (GittrixError, OSError) as error:
             reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
-            self.warnings.append(f"the promotion is in, but could not be recorded yet: {reason}")
+            warnings.append(f"the promotion is in, but could not be recorded yet: {reason}")
         points.reached("promote:recorded")
-        self.warnings.extend(landing.landed.notes)
-        for path, reason in (landing.landed.stale or {}).items():
-            self.warnings.append(f"the checkout {path} was left behind: {reason.partition(chr(10))[0]}")
+        warnings.extend(landing.result.notes)
+        for path, reason in (landing.result.stale or {}).items():
+            warnings.append(f"the checkout {path} was left behind: {reason.partition(chr(10))[0]}")
         try:
-            record_checkouts(self.recorder, built.id, landing.landed)
+            record_checkouts(self.recorder, built.id, landing.result)
         except GittrixError as error:
-            self.warnings.append(error.fact)
-        return PromoteResult(built.id, branch, pull_request.url if pull_request is not None else None, warnings=tuple(self.warnings))
+            warnings.append(error.fact)
+        return PromoteResult(built.id, branch, pull_request.url if pull_request is not None else None, warnings=tuple(warnings))
 
-    def write_patch(self, selection: Selection) -> PromoteResult:
-        """A patch for the head as it is now, stored beside the record; no branch moves."""
-        head = self.durable.head(self.branch)
-        fitted = self.fit(selection, self.drift(head), head)
-        seed = self.snapshot.seed
+    def _write_patch(self, choice: Choice) -> PromoteResult:
+        """A patch for the head as it is now, stored in the record; no branch moves."""
+        head = choice.durable.head(choice.branch)
+        fitted = self._fit(choice, choice.drift(head), head)
         changes = []
         for path, entry in fitted.changes.items():
-            old = self.durable.entry(head, path)
+            old, seed = choice.durable.entry(head, path), choice.snapshot.seed
             blobs = dict(fitted.blobs)
             if old is not None and old.kind != "submodule" and old.id not in blobs:
-                blobs[old.id] = self.durable.blob(old.id)
+                blobs[old.id] = choice.durable.blob(old.id)
             changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
         text = patch_text(changes)
         sync = self.recorder.store.durability == "full"
         write_file(self.recorder.directory / _PATCH, text.encode(errors="surrogateescape"), sync=sync)
         if sync:
             sync_directory(self.recorder.directory)
-        done = {"commit": "", "ref": branch_ref(self.branch), "branch": self.branch, "strategy": "patch", "patch": _PATCH}
+        done = {"commit": "", "ref": branch_ref(choice.branch), "branch": choice.branch, "strategy": "patch", "patch": _PATCH}
         self.recorder.append("promote.done", done, actor="human", commit_point=True)
-        return PromoteResult("", self.branch, patch=text)
+        return PromoteResult("", choice.branch, patch=text)
+
+    def _go_on(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+        """Give the workspace the promoted commit as its baseline; one that cannot have it yet is a warning of the result."""
+        try:
+            catch_up(self.workspace, self.recorder.read())
+        except (GittrixError, OSError) as problem:
+            result = result.with_warnings([f"the workspace is not brought forward yet: {problem}"])
+        return self._with_what_stays(choice, result)
+
+    def _end_session(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+        """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""
+        state = self.recorder.read()
+        if not (state.ended and state.policy.until_promote):
+            return self._with_what_stays(choice, result)
+        try:
+            removed = self.parts.evictor.evict(
+                self.recorder, state, "promoted", workspace=self.workspace, promoted=choice.selection.changes, seen=choice.snapshot.changes
+            )
+        except (GittrixError, OSError) as problem:
+            return result.with_warnings([f"the workspace is still there: {problem}"])
+        if removed.users:
+            stays = f"the workspace stays until those who work in it have ended: {removed.users}; {_LATE}"
+            return self._with_what_stays(choice, result.with_warnings([stays]))
+        archived = (f"not promoted, but archived: {line}" for line in removed.beside)
+        lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
+        return result.with_warnings((*archived, *lost))
+
+    def _with_what_stays(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+        """The result, with a warning of each piece of work that the agent's own git holds and that is in no file."""
+        work = work_beside(self.recorder, choice.state, self.workspace, choice.snapshot)
+        return result.with_warnings(map(_STAYS.format, work))
 
 
-def _tree_reader(built: BuiltCommit, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:
-    """A reader of durable's trees that also knows those of a commit that is not written yet."""
+def _located(
+    snapshot: Snapshot, workspace: Workspace, state: SessionState, files: list[str] | None, hunks: Mapping[str, Collection[int]] | None
+) -> tuple[list[str] | None, Mapping[str, Collection[int]] | None]:
+    """A selection by the names that its paths have among the touched ones."""
+    deleted = state.api_deleted if workspace.kind == "lazy" else frozenset()
 
-    def read(id_: str) -> Mapping[bytes, Item]:
-        if id_ in built.objects:
-            return parse_tree(built.objects[id_][1], built.format.size)
-        return durable.read_tree(id_)
+    def name(path: str) -> str:
+        return touched_name(snapshot, workspace, path, deleted)
 
-    return read
+    return None if files is None else [*map(name, files)], None if hunks is None else {name(path): chosen for path, chosen in hunks.items()}
 
 
-def digest_of(paths: Iterable[str]) -> str:
-    """A short name for a set of paths, as events hold it."""
-    names = b"\0".join(sorted(os.fsencode(path) for path in paths))
-    return hashlib.sha256(names).hexdigest()[:32]
+def _where_to(state: SessionState, durable: Durable) -> tuple[str, str]:
+    """The branch that a session is promoted to, and the session's strategy there.
+
+    The branch that an earlier promotion made may be gone: forges delete it with its merge. The session goes back to the branch that it came
+    from, and by the way that it took from there. Its baseline is its last commit, so that what was merged of it is no drift.
+    """
+    branch, kept = state.durable_branch or durable.branch, state.kept
+    if kept is None or kept.branch != branch or kept.origin in (None, branch):
+        return branch, state.strategy
+    try:
+        durable.head(branch)
+    except InvalidInput:
+        assert kept.origin is not None
+        return kept.origin, kept.strategy
+    return branch, state.strategy
+
+
+def _withheld(snapshot: Snapshot) -> list[str]:
+    """A warning of what a promotion of everything leaves out because only the workspace's own rules ignore it."""
+    tops = [sized(top, len(sizes), sum(sizes)) for top, sizes in snapshot.withheld_tops.items()]
+    if not tops:
+        return []
+    more = f" and {len(tops) - SHOWN} more" if len(tops) > SHOWN else ""
+    return [f"not promoted, since only the workspace's own ignore rules ignore it: {', '.join(tops[:SHOWN])}{more}"]
+
+
+def _taken_back(workspace: Workspace, selection: Selection) -> list[str]:
+    """A warning of the selected paths that are as the session began, and not as its baseline has them since an earlier promotion.
+
+    ``git stash`` and ``git checkout`` leave them so, since the agent's repository knows no later baseline.
+    """
+    if workspace.began.commit == workspace.seed.commit:
+        return []
+    since = workspace.began.differences(workspace.seed)
+    paths = [path for path, entry in selection.changes.items() if path in since and entry == since[path][0]]
+    if not paths:
+        return []
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    is_as = "1 path is" if len(paths) == 1 else f"{len(paths)} paths are"
+    listed = ", ".join(map(repr, paths[:SHOWN]))
+    return [f"{is_as} as the session began, so the promotion takes back what durable got since: {listed}{more}"]

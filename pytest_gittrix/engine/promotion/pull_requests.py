@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
-from pytest_gittrix.engine.operations.validation import check_text, visible
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
-from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
 if TYPE_CHECKING:
@@ -27,66 +25,7 @@ PATIENCE: Final = 20.0
 """Real seconds that a promotion, or a recovery, waits for the forge, over all tries."""
 
 _PAUSES: Final = (0.5, 1.0)
-_TITLE: Final = 200
 _REASON: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class PrRequest:
-    """The pull request that a caller of ``promote`` asked for; what is None follows from the promotion.
-
-    Attributes:
-        base: the branch it goes to; the session's durable branch by default.
-        title: the first line of the commit message by default.
-        body: by default the rest of the message, and which session it is of.
-        draft: not meant to be merged yet.
-    """
-
-    base: str | None = None
-    title: str | None = None
-    body: str | None = None
-    draft: bool = False
-
-    def check(self) -> None:
-        """Validate the texts. Raises InvalidInput, naming the one that no pull request can have."""
-        for name, text in (("title", self.title), ("body", self.body)):
-            if text is not None and "\0" in check_text(text, name):
-                raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
-        if self.title is not None and (not self.title.strip() or "\n" in self.title or visible(self.title) != self.title):
-            raise InvalidInput(f"{self.title[:80]!r} is no title.", fix="Give one line that says something, without control characters.")
-        if self.base is not None:
-            short_branch(check_text(self.base, "base"))
-
-    def refuse_unless_pr(self, strategy: str) -> None:
-        """Refuse arguments that a promotion without a pull request has no use for. Raises InvalidInput, which names them."""
-        arguments = {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft or None}
-        given = [name for name, value in arguments.items() if value is not None]
-        if strategy == "pr" or not given:
-            return
-        raise InvalidInput(
-            f"A promotion by the strategy {strategy!r} opens no pull request, and was given what only one has: {', '.join(given)}.",
-            why="What was asked for would be lost without a word.",
-            fix=Advice("Promote with strategy='pr', or leave it out.", "Promote with --strategy pr, or leave it out."),
-        )
-
-    def proposal(self, message: str, branch: str, session: str, task: str) -> Proposal:
-        """The pull request to open.
-
-        Args:
-            message: the commit message.
-            branch: the session's durable branch.
-            session: its id.
-            task: its task.
-        """
-        first, _, rest = message.strip().partition("\n")
-        title = first if len(first) <= _TITLE else f"{first[: _TITLE - 1]}…"
-        paragraphs = [rest.strip() if title == first else message.strip(), f"Promoted by gittrix from session `{session}`."]
-        return Proposal(
-            short_branch(self.base) if self.base is not None else branch,
-            self.title if self.title is not None else title or visible(task).strip()[:_TITLE] or f"Session {session}",
-            self.body if self.body is not None else "\n\n".join(filter(None, paragraphs)),
-            self.draft,
-        )
 
 
 class Proposal(NamedTuple):
@@ -168,33 +107,6 @@ class PullRequests:
                 "Name its repository with --forge-repo OWNER/NAME, or use --strategy branch and open the pull request by hand.",
             ),
         )
-
-    def propose(
-        self, request: PrRequest, strategy: str, *, durable: Durable, branch: str, session: str, task: str, message: str
-    ) -> Proposal | None:
-        """The pull request that a promotion is to open; None with any strategy but ``pr``.
-
-        Args:
-            request: the caller's request.
-            strategy: the strategy of the promotion.
-            durable: the repository.
-            branch: the session's branch of it.
-            session: its id.
-            task: its task.
-            message: the commit message.
-
-        Raises:
-            InvalidInput: the request is for a promotion without a pull request, or its base is no branch of the repository.
-            CapabilityMissing: the repository has no forge.
-        """
-        request.refuse_unless_pr(strategy)
-        if strategy != "pr":
-            return None
-        self.require(durable)
-        proposal = request.proposal(message, branch, session, task)
-        if proposal.base != branch:
-            durable.head(proposal.base)
-        return proposal
 
     def open(self, durable: Durable, branch: str, proposal: Proposal) -> PrOutcome:
         """Open the pull request of a branch that has its commit. Raises nothing: a failure is in the result."""

@@ -15,8 +15,7 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.lineage.recovery import Recovery
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.promotion.promoter import Promoter
-from pytest_gittrix.engine.promotion.promotion import Promotion
+from pytest_gittrix.engine.promotion.promotion import Promotion, PromotionParts
 from pytest_gittrix.engine.promotion.strategy import Preferences
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.user_session import AgentSession, UserSession
@@ -29,8 +28,8 @@ FORBIDDEN = (
     GitTrix,
     EngineServices,
     UserSession,
-    Promoter,
     Promotion,
+    PromotionParts,
     Recovery,
     Resources,
     Preferences,
@@ -61,7 +60,7 @@ def assert_isolated(agent: AgentSession) -> None:
 
 def test_the_walk_finds_what_is_there(site: Site) -> None:
     kinds = {type(there) for there, _ in reachable(site.start()).values()}
-    assert {EngineServices, Promoter, LocalDurable, Repository} <= kinds
+    assert {EngineServices, PromotionParts, LocalDurable, Repository} <= kinds
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -308,7 +308,7 @@ class TestWhatIsToldOfASession:
         assert session.info().identity == {"agent": "gastown/polecats/Fig", "rig": "gastown", "molecule_id": "mol-1"}
         assert [record.id for record in site.engine.query(agent="gastown/polecats/Fig")] == [session.id]
         assert site.engine.query(work_unit="gt-1") == []
-        with pytest.raises(InvalidInput, match="'colour' is nothing"):
+        with pytest.raises(InvalidInput, match="Unknown identity field 'colour'"):
             session.identify(colour="red")
 
     def test_names_its_step_while_that_lasts(self, session: UserSession) -> None:

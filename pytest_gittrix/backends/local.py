@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Drift, LandingResult
+from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
@@ -37,7 +37,7 @@ _MOST_NAMED = 5
 _CALLED_BARE = "core.bare is true in {}, although there is a work tree, so git refuses to work there: `git config core.bare false` mends it"
 
 
-class LocalDurable:
+class LocalDurable(Durable):
     """A git repository on this machine, with a work tree or bare.
 
     Args:
@@ -52,6 +52,8 @@ class LocalDurable:
         UnsupportedRepository: it is shallow, partial, or uses an unknown storage.
         InvalidInput: the branch name is not valid.
     """
+
+    branch: str = ""  # over the property of the protocol, which cannot be set
 
     def __init__(
         self,
@@ -83,38 +85,25 @@ class LocalDurable:
 
     @property
     def objects_dir(self) -> str:
-        """Its object directory."""
         return self.repository.objects_dir
 
     def close(self) -> None:
-        """Release descriptors and processes."""
         self.repository.close()
 
     def head(self, branch: str) -> str:
-        """The commit that a branch is at. Raises InvalidInput if there is no such branch."""
         return require_head(self.repository, branch_ref(branch))
 
     def references(self) -> Mapping[str, str]:
-        """Every branch and tag with its id."""
         return self.repository.references.below(*BRANCHES_AND_TAGS)
 
     def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
-        """The branches and tags that are not packed, with their ids, and all packed references."""
         loose = self.repository.references.loose(*BRANCHES_AND_TAGS)  # first: git packs a reference before it deletes its file
         return loose, self.repository.references.packed()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        """Prepare what workspaces of a commit start from."""
         return prepare_seed(seeds, self.repository, commit, history, sync=self.sync)
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits; the cost grows with the number of differences.
-
-        Args:
-            baseline: the older commit.
-            head: the newer commit.
-            seed: holds the baseline's trees, in case history was rewritten and the baseline pruned from the repository.
-        """
         if baseline == head:
             return {}
 
@@ -130,19 +119,15 @@ class LocalDurable:
         return changed_paths(read, old, self.repository.tree(head))
 
     def entry(self, commit: str, path: str) -> Entry | None:
-        """The file, symlink or submodule at a path in a commit; None if there is none."""
         return entry_at(self.read_tree, self.repository.tree(commit), path)
 
     def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        """Read and parse a tree object."""
         return self.repository.trees.read(id_)
 
     def blob(self, id_: str) -> bytes:
-        """Read a blob."""
         return self.repository.blob(id_)
 
     def commit(self, id_: str) -> Commit:
-        """Read and parse a commit."""
         return self.repository.commit(id_)
 
     def contributors(self, branch: str, most: int) -> int:
@@ -176,7 +161,6 @@ class LocalDurable:
         return Signature(*self.identity, seconds)
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """Build the commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit the parent's tree."""
         return build_commit(
             self.read_tree,
             self.repository.tree(parent),
@@ -201,15 +185,6 @@ class LocalDurable:
         seconds: int,
         settle: Callable[[str], bool],
     ) -> LandingResult:
-        """Make a built commit the branch's head, and bring work trees on that branch forward.
-
-        Raises:
-            RefMoved: the branch is not at ``expected``.
-            WorktreeDirty: a work tree on the branch has uncommitted work in the way.
-            DurableLocked: another program holds the branch's lock.
-            WriteRejected, OSError: the disk failed. ``contains`` says whether the branch has moved; ``repair`` and ``bring_forward``
-                finish the landing.
-        """
         ref = branch_ref(branch)
         checkouts = [checkout for checkout in self.repository.checkouts() if checkout.branch == ref]
         existing = [checkout for checkout in checkouts if os.path.isdir(checkout.path)]
@@ -264,7 +239,6 @@ class LocalDurable:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
 
     def worktree_admin_dir(self, path: str) -> str | None:
-        """The git directory of the linked work tree at ``path``; None if there is no such work tree."""
         root = os.path.realpath(path)
         for checkout in self.repository.checkouts():
             if checkout.git_dir != self.repository.common_dir and os.path.realpath(checkout.path) == root:
@@ -272,7 +246,6 @@ class LocalDurable:
         return None
 
     def contains(self, branch: str, commit: str) -> bool:
-        """Whether a commit is the branch's head or one of its ancestors (through all parents)."""
         head = self.repository.head(branch_ref(branch))
         try:
             # A commit is no ancestor of its own parents, so the walk need not go beyond them.
@@ -291,16 +264,6 @@ class LocalDurable:
         return False
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
-        """Remove the locks, ``.keep`` and temporary files that a killed landing of ``built`` left. A lock of another owner stays.
-
-        Args:
-            branch: the branch that the commit was to land on.
-            built: id of the commit, which is also the contents of the landing's locks.
-            pack: name of the commit's pack, if it is known.
-
-        Returns:
-            The paths that were removed.
-        """
         git_dirs = [checkout.git_dir for checkout in self.repository.checkouts()]
         locks = [self.repository.references.path(branch_ref(branch)) + ".lock"]
         locks += [os.path.join(directory, "index.lock") for directory in git_dirs]
@@ -319,7 +282,6 @@ class LocalDurable:
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:
-        """Bring forward the work trees of a landing that was killed after the branch moved, where they are unchanged since."""
         ref = branch_ref(branch)
         head = self.repository.head(ref)
         parents = self.repository.commit(commit).parents

@@ -42,7 +42,7 @@ _STALE: Final = ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/tmp_
 
 
 @dataclass(frozen=True)
-class Mirror:
+class RemoteMirror:
     """The mirror in one directory, which is made when it is first needed.
 
     Attributes:

@@ -59,7 +59,7 @@ class Durable(Protocol):
         """The object directory that workspaces may share; None if there is none on this machine."""
 
     def head(self, branch: str) -> str:
-        """The commit that a branch is at."""
+        """The commit that a branch is at. Raises InvalidInput if there is no such branch."""
 
     def close(self) -> None:
         """Release descriptors and processes."""
@@ -77,7 +77,13 @@ class Durable(Protocol):
         """Prepare what workspaces of a commit start from."""
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits; ``seed`` holds a baseline that may have been pruned from the repository."""
+        """Every path that differs between two commits; the cost grows with the number of differences.
+
+        Args:
+            baseline: the older commit.
+            head: the newer commit.
+            seed: holds the baseline's trees, in case it was never fetched, or was pruned from the repository.
+        """
 
     def entry(self, commit: str, path: str) -> Entry | None:
         """The file, symlink or submodule at a path in a commit; None if there is none."""
@@ -98,7 +104,7 @@ class Durable(Protocol):
         """Whether direct commits on the branch are forbidden."""
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """Build the commit that applies changes to a parent, in memory; nothing is written."""
+        """Build the commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit the parent's tree."""
 
     def land(
         self,
@@ -126,19 +132,34 @@ class Durable(Protocol):
             seconds: time of the landing, in seconds since 1970.
             settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is
                 known to be dead, and returns whether it did.
+
+        Raises:
+            RefMoved: the branch is not at ``expected``.
+            WorktreeDirty: a work tree on the branch has uncommitted work in the way.
+            DurableLocked: another program holds the branch's lock.
+            WriteRejected, OSError: the disk failed; ``repair`` and ``bring_forward`` finish the landing.
         """
 
     def worktree_admin_dir(self, path: str) -> str | None:
         """The git directory of the linked work tree at ``path``; None if there is no such work tree."""
 
     def contains(self, branch: str, commit: str) -> bool:
-        """Whether a commit is the branch's head or one of its ancestors."""
+        """Whether a commit is the branch's head or one of its ancestors, through all parents."""
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
-        """Remove what a killed landing of a commit left behind (locks, ``.keep`` files). Returns the paths that were removed."""
+        """Remove the locks, ``.keep`` and temporary files that a killed landing left. A lock of another owner stays.
+
+        Args:
+            branch: the branch that the commit was to land on.
+            built: id of the commit, which is also the contents of the landing's locks.
+            pack: name of the commit's pack, if it is known.
+
+        Returns:
+            The paths that were removed.
+        """
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:
-        """Bring forward the work trees of a landing that was killed after the branch moved."""
+        """Bring forward the work trees of a landing that was killed after the branch moved, where they are unchanged since."""
 
 
 class Ephemeral(Protocol):

@@ -16,8 +16,8 @@ from typing import Any
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
-from pytest_gittrix.backends.mirror import Mirror, mirror_url
-from pytest_gittrix.backends.protocol import Drift, LandingResult
+from pytest_gittrix.backends.mirror import RemoteMirror, mirror_url
+from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
 from pytest_gittrix.errors import AdapterUnavailable, Advice, DurableLocked, GittrixError, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit, Commit
@@ -31,7 +31,7 @@ __all__ = ["RemoteDurable"]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
-class RemoteDurable:
+class RemoteDurable(Durable):
     """A git repository behind an address.
 
     The remote is not contacted before the first call. Each call may raise ``AuthFailed`` (the remote requires other credentials) and
@@ -53,6 +53,8 @@ class RemoteDurable:
         InvalidInput: the URL, the branch or the credentials cannot be used.
     """
 
+    branch: str = ""  # over the property of the protocol, which cannot be set
+
     def __init__(
         self,
         url: str | os.PathLike[str],
@@ -70,7 +72,7 @@ class RemoteDurable:
         self.branch = short_branch(branch)
         self._named = os.fspath(url)
         self._transport = Transport.to(url, credentials=credentials, timeout=timeout, environment=environment)
-        self._mirror = Mirror(os.path.realpath(mirror), self._transport, sync)
+        self._mirror = RemoteMirror(os.path.realpath(mirror), self._transport, sync)
         self._author = author
         self._protected = frozenset(protected)
         self._grace = grace
@@ -126,7 +128,6 @@ class RemoteDurable:
         )
 
     def close(self) -> None:
-        """Release descriptors and processes."""
         if "_local" in self.__dict__:
             self._local.close()
 
@@ -141,7 +142,6 @@ class RemoteDurable:
         return head
 
     def references(self) -> Mapping[str, str]:
-        """Ask the remote for every branch and tag, each with its id."""
         return self._mirror.list_refs()
 
     def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
@@ -149,31 +149,24 @@ class RemoteDurable:
         return self.references(), PackedReferences()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        """Prepare what workspaces of a commit start from."""
         return self._local.seed(seeds, commit, history)
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits; ``seed`` holds a baseline that was never fetched or has been pruned."""
         return self._local.drift(baseline, head, seed)
 
     def entry(self, commit: str, path: str) -> Entry | None:
-        """The file, symlink or submodule at a path in a commit; None if there is none."""
         return self._local.entry(commit, path)
 
     def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        """Read and parse a tree object."""
         return self._local.read_tree(id_)
 
     def blob(self, id_: str) -> bytes:
-        """Read a blob."""
         return self._local.blob(id_)
 
     def commit(self, id_: str) -> Commit:
-        """Read and parse a commit."""
         return self._local.commit(id_)
 
     def contributors(self, branch: str, most: int) -> int:
-        """Count the different author addresses among the last thousand commits of a branch, up to ``most``."""
         return self._local.contributors(branch, most)
 
     def protected(self, branch: str) -> bool:
@@ -181,7 +174,6 @@ class RemoteDurable:
         return short_branch(branch) in self._protected
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """Build the commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit the parent's tree."""
         return self._local.build(parent, changes, blobs, message=message, seconds=seconds)
 
     def worktree_admin_dir(self, path: str) -> str | None:  # noqa: ARG002 - part of the protocol

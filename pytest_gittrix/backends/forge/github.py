@@ -14,16 +14,16 @@ from typing import Any, Final, TypeVar, cast
 
 from pytest_gittrix.backends.forge.http_client import Json, Patience, RestClient
 from pytest_gittrix.backends.forge.protocol import (
-    Check,
     CheckState,
+    CiCheck,
     CiFacts,
     Comment,
     ForgeUnavailable,
-    Issue,
+    OpenedIssue,
     PrFilter,
+    PrReview,
     PrState,
     PullRequest,
-    Review,
     ReviewFacts,
     Topic,
     Verdict,
@@ -166,10 +166,10 @@ class GitHubForge:
 
     # Issues ----------------------------------------------------------------------------------------------------------------------
 
-    def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> Issue:
+    def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> OpenedIssue:
         """Open an issue, once. After an error with ``uncertain`` set, a person has to look whether the issue exists."""
         request = {"title": title, "body": body, "labels": list(labels)}
-        return self._change("POST", "/issues", request, lambda data: Issue(int(data["number"]), str(data["html_url"]), str(data["title"])))
+        return self._change("POST", "/issues", request, _issue)
 
     def topics(self) -> list[Topic]:
         """The hundred issues and pull requests that changed last."""
@@ -226,6 +226,10 @@ def _pull(data: Json) -> PullRequest:
     )
 
 
+def _issue(data: Json) -> OpenedIssue:
+    return OpenedIssue(int(data["number"]), str(data["html_url"]), str(data["title"]))
+
+
 def _pulls(data: Json) -> list[PullRequest]:
     return [_pull(one) for one in _list(data)]
 
@@ -242,8 +246,8 @@ def _topic(data: Json) -> Topic:
     return Topic(int(data["number"]), str(data["html_url"]), str(data["title"]), body, cast("PrState", state), pull is not None)
 
 
-def _runs(data: Json) -> list[Check]:
-    return [Check(str(run["name"]), _run_state(run), run.get("html_url")) for run in _list(data["check_runs"])]
+def _runs(data: Json) -> list[CiCheck]:
+    return [CiCheck(str(run["name"]), _run_state(run), run.get("html_url")) for run in _list(data["check_runs"])]
 
 
 def _run_state(run: Mapping[str, Any]) -> CheckState:
@@ -252,13 +256,13 @@ def _run_state(run: Mapping[str, Any]) -> CheckState:
     return "passing" if run["conclusion"] in _PASSING else "failing"
 
 
-def _statuses(data: Json) -> list[Check]:
+def _statuses(data: Json) -> list[CiCheck]:
     states: Mapping[str, CheckState] = {"success": "passing", "pending": "pending", "failure": "failing", "error": "failing"}
-    return [Check(str(one["context"]), states[one["state"]], one.get("target_url")) for one in _list(data["statuses"])]
+    return [CiCheck(str(one["context"]), states[one["state"]], one.get("target_url")) for one in _list(data["statuses"])]
 
 
-def _reviews(data: Json) -> list[Review]:
-    return [Review(str((one.get("user") or {}).get("login") or ""), _VERDICTS[one["state"]]) for one in _list(data)]
+def _reviews(data: Json) -> list[PrReview]:
+    return [PrReview(str((one.get("user") or {}).get("login") or ""), _VERDICTS[one["state"]]) for one in _list(data)]
 
 
 def _list(data: Json) -> list[Any]:

@@ -64,7 +64,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RestReply:
     """A reply with a status below 400: its JSON (None for an empty body) and the address of the next page, if there is one."""
 
     data: Json
@@ -119,7 +119,7 @@ class RestClient:
             self._client.close()
             self._client = None
 
-    def call(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None) -> Reply:
+    def call(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None) -> RestReply:
         """Send a request, and retry it until the forge replies.
 
         Args:
@@ -138,7 +138,7 @@ class RestClient:
         waited, failures = 0.0, 0
         while True:
             result = self._exchange(method, path, query, body)
-            if isinstance(result, Reply):
+            if isinstance(result, RestReply):
                 return result
             failures += not result.is_limit
             if result.pause is None or (failures >= self.patience.tries and not result.is_limit):
@@ -177,7 +177,7 @@ class RestClient:
 
     # One exchange ----------------------------------------------------------------------------------------------------------------
 
-    def _exchange(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> Reply | _Failure:
+    def _exchange(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> RestReply | _Failure:
         with needs("forge"):
             import httpx
 
@@ -225,7 +225,7 @@ class RestClient:
             self._client = httpx.Client(headers=headers, timeout=self.patience.timeout, verify=_tls_context())
         return self._client
 
-    def _interpret(self, method: str, path: str, status: int, headers: httpx.Headers, data: bytes) -> Reply | _Failure:
+    def _interpret(self, method: str, path: str, status: int, headers: httpx.Headers, data: bytes) -> RestReply | _Failure:
         request = self._request_text(method, path)
         message = self._error_message(data)
         if status == 429 or (status == 403 and _is_limit(headers, message)):
@@ -252,7 +252,7 @@ class RestClient:
             return _Failure(ForgeUnavailable(f"{request} was answered with status {status}.", fix="See that base_url is right."), None)
         return self._parse(method, request, headers, data)
 
-    def _parse(self, method: str, request: str, headers: httpx.Headers, data: bytes) -> Reply | _Failure:
+    def _parse(self, method: str, request: str, headers: httpx.Headers, data: bytes) -> RestReply | _Failure:
         import httpx
 
         try:
@@ -266,7 +266,7 @@ class RestClient:
             malformed.uncertain = method not in _HARMLESS
             return _Failure(malformed, None)
         links = httpx.Response(200, headers=headers).links
-        return Reply(parsed, links.get("next", {}).get("url"))
+        return RestReply(parsed, links.get("next", {}).get("url"))
 
     def _limit_seconds(self, headers: httpx.Headers) -> float:
         """Seconds until the forge lifts a rate limit, from the headers of its reply; a minute if they do not say."""

@@ -78,7 +78,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CiCheck:
     """One check of a commit; ``url`` is the page with its details."""
 
     name: str
@@ -97,7 +97,7 @@ class CiFacts:
     """
 
     sha: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CiCheck, ...] = ()
 
     @property
     def state(self) -> CiState:
@@ -108,7 +108,7 @@ class CiFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class PrReview:
     """One review; ``author`` is empty if that user no longer exists at the forge."""
 
     author: str
@@ -126,7 +126,7 @@ class ReviewFacts:
             changes, else ``approved`` if one approves, else ``pending`` if a review is requested, else ``none``.
     """
 
-    reviews: tuple[Review, ...] = ()
+    reviews: tuple[PrReview, ...] = ()
     requested: tuple[str, ...] = ()
 
     @property
@@ -141,7 +141,7 @@ class ReviewFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class OpenedIssue:
     """An issue that was opened; ``url`` is its page."""
 
     number: int
@@ -215,7 +215,7 @@ class Forge(Protocol):
     def reviews(self, number: int) -> ReviewFacts:
         """The reviews of a pull request."""
 
-    def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> Issue:
+    def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> OpenedIssue:
         """Open an issue. If it is unknown whether that succeeded, it is not tried again; see ``ForgeUnavailable.uncertain``."""
 
     def comment(self, number: int, body: str) -> Comment:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.backends.forge.github import GitHubForge
-from pytest_gittrix.backends.forge.protocol import CiFacts, Forge, ForgeUnavailable, Review, ReviewFacts, Verdict
+from pytest_gittrix.backends.forge.protocol import CiFacts, Forge, ForgeUnavailable, PrReview, ReviewFacts, Verdict
 from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
@@ -245,7 +245,7 @@ def test_the_last_verdict_of_each_reviewer_counts(
     facts = forge.reviews(1)
 
     assert facts.state == state
-    assert facts == ReviewFacts(tuple(Review(name, verdict) for name, verdict in reviews), tuple(requested))
+    assert facts == ReviewFacts(tuple(PrReview(name, verdict) for name, verdict in reviews), tuple(requested))
 
 
 # Issues ------------------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pytest_gittrix.engine.lineage.handoff import Succession
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.lineage.seed_files import check_seed_files
-from pytest_gittrix.engine.lineage.start import Start, check_identity, with_values
+from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
@@ -256,7 +256,7 @@ class GitTrix:
         named = branch if durable_branch is None else durable_branch
         durable, branch = resources.resolve(durable_path, durable_ref, named)
         ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
-        start = Start(
+        start = SessionStart(
             check_text(task, "task"),
             durable,
             branch,

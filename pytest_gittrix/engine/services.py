@@ -30,7 +30,7 @@ Sweeper = Literal["the timer", "the start of the engine", "sweep()"]
 """What sweeps."""
 
 
-class Swept(NamedTuple):
+class SweptSession(NamedTuple):
     """A session that a sweep evicted.
 
     Attributes:
@@ -81,7 +81,7 @@ class EngineServices:
         self.emitter = resources.emitter
         self.policy = policy
         self._most_seeds = 2 * SPARE_SEEDS
-        self.swept: deque[Swept] = deque(maxlen=_MOST_SWEPT)
+        self.swept: deque[SweptSession] = deque(maxlen=_MOST_SWEPT)
         self.index = Index(self.store)
         self.records = Records(self.index)
         self.turns = Turns(self.emitter.on)

@@ -10,9 +10,9 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.eviction.archiver import is_awaited, was_postponed
 from pytest_gittrix.engine.eviction.evictor import WhoWorksThere, check_end, check_outcome, is_repeated, require_evictable
 from pytest_gittrix.engine.operations.expiry import is_past, is_past_absolute, outlasts_idle_time, resolution_ns
-from pytest_gittrix.engine.operations.in_use import InUse, Lookout, require_unused, users_of
+from pytest_gittrix.engine.operations.in_use import InUse, ProcessFinder, require_unused, users_of
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.engine.services import EngineServices, Sweeper, Swept
+from pytest_gittrix.engine.services import EngineServices, Sweeper, SweptSession
 from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
@@ -61,12 +61,12 @@ def postponed(services: EngineServices, why: Callable[[Recorder], bool] = was_po
 def in_use(services: EngineServices) -> list[InUse]:
     """The sessions that a sweep would evict if nobody worked in their workspaces; ``GitTrix.in_use`` says more."""
     services.index.sync()
-    lookout, found = Lookout(services.store.root), []
+    finder, found = ProcessFinder(services.store.root), []
     for id_ in dict.fromkeys([*services.index.due(services.clock.now_ns()), *postponed(services, is_awaited)]):
         with suppress(GittrixError, OSError):
             recorder = services.recorder(id_)
             state = recorder.read()
-            if state.workspace_present and (users := users_of(state, recorder.directory, lookout=lookout, turns=not state.ended)):
+            if state.workspace_present and (users := users_of(state, recorder.directory, finder=finder, turns=not state.ended)):
                 found.append(InUse(id_, users))
     return found
 
@@ -89,7 +89,7 @@ class Sweep:
 
     def run(self) -> list[str]:
         """Evict every session past its time to live; returns their ids."""
-        services, lookout = self.services, Lookout(self.services.store.root)
+        services, finder = self.services, ProcessFinder(self.services.store.root)
         services.index.sync()
         now = services.clock.now_ns()
         unfinished = postponed(services, lambda recorder: was_postponed(recorder) or is_awaited(recorder))
@@ -98,13 +98,13 @@ class Sweep:
                 restart_idle_time(services.recorder(id_))
         for id_ in services.index.due(now):
             points.reached("sweep:found-due")
-            self._note(id_, lambda id_: self._evict_if_due(id_, lookout))
+            self._note(id_, lambda id_: self._evict_if_due(id_, finder))
         for id_ in unfinished:  # after the others, since each has held up a sweep before
             self._note(id_, services.recovery().resume)
         for id_ in tuple(self.slow):  # last, since each takes as long as it needs to say when it was used
-            self._note(id_, lambda id_: self._evict_if_due(id_, lookout, patient=True))
+            self._note(id_, lambda id_: self._evict_if_due(id_, finder, patient=True))
         if self.evicted:
-            services.swept += (Swept(id_, now, self.by) for id_ in self.evicted)
+            services.swept += (SweptSession(id_, now, self.by) for id_ in self.evicted)
             services.tidy()
         return self.evicted
 
@@ -120,7 +120,7 @@ class Sweep:
         except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
             self.services.complain(id_, problem)
 
-    def _evict_if_due(self, id_: str, lookout: Lookout, *, patient: bool = False) -> bool:
+    def _evict_if_due(self, id_: str, finder: ProcessFinder, *, patient: bool = False) -> bool:
         """Evict one session if it is past its time to live, judged under its lease; returns whether it was evicted.
 
         A session with a running operation is left for the next sweep, and so is one that takes longer than the budget to archive. One that
@@ -137,7 +137,7 @@ class Sweep:
             points.reached("sweep:past-deadline")
             if not state.ended:
                 state = recorder.with_activity(state, look.check)
-            if not is_past(state, recorder.clock) or outlasts_idle_time(state, recorder.clock, recorder.directory, lookout):
+            if not is_past(state, recorder.clock) or outlasts_idle_time(state, recorder.clock, recorder.directory, finder):
                 return False
             removed = evictor.evict(recorder, state, "expired", within=TimeLimit(evictor.budget), users=_users_of_due(state, recorder))
             return removed.done

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
-    from pytest_gittrix.engine.services import Swept
+    from pytest_gittrix.engine.services import SweptSession
 
 _TREES = "pytest_gittrix.git.tree"
 _FINGERPRINTS = "pytest_gittrix.testing.repos.fingerprint"
@@ -35,7 +35,9 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     return None
 
 
-def explain_swept(operator: str, left: object, right: object, swept: Sequence[Swept], engines: Sequence[GitTrix] = ()) -> list[str] | None:
+def explain_swept(
+    operator: str, left: object, right: object, swept: Sequence[SweptSession], engines: Sequence[GitTrix] = ()
+) -> list[str] | None:
     """The lines for a comparison that misses sessions which were swept before it, or left because they are in use; None if there are none.
 
     Args:

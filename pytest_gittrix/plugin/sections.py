@@ -21,7 +21,7 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_duration, format_instant, instant_at, instant_text
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.expiry import unseen_activity
-from pytest_gittrix.engine.operations.in_use import NOBODY, users_of
+from pytest_gittrix.engine.operations.in_use import NO_USERS, users_of
 from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.objects import MissingObject
@@ -289,7 +289,7 @@ def _deadline_line(state: SessionState, clock: FrozenClock, directory: Path, swe
     deadline, now = deadline_ns(state), clock.now_ns()
     if not state.ended or state.ended_ns is None:
         place = "no deadline" if deadline is None else f"deadline {instant_text(deadline)} is {_from_now(deadline - now)}"
-        users = users_of(state, directory, turns=True) if deadline is not None and deadline < now else NOBODY
+        users = users_of(state, directory, turns=True) if deadline is not None and deadline < now else NO_USERS
         return f"{state.id} {state.state}, {place}; {used}{f'; in use by {users}' if users else ''}"
     place = "" if swept_by is None else f", swept by {swept_by}"
     place += "" if deadline is None else f", {_beside(state.ended_ns - deadline)} its deadline {instant_text(deadline)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.engine.services import Swept
+from pytest_gittrix.engine.services import SweptSession
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
 from pytest_gittrix.plugin.assertions import explain, explain_swept
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
@@ -109,7 +109,7 @@ def test_a_failed_assertion_shows_the_explanation(run: Run) -> None:
 
 
 NIGHT = 1893470700 * 10**9
-SWEPT = [Swept("a", NIGHT, "the timer"), Swept("b", NIGHT, "sweep()")]
+SWEPT = [SweptSession("a", NIGHT, "the timer"), SweptSession("b", NIGHT, "sweep()")]
 LINES = {"a": "a was swept by the timer at 2030-01-01T04:05:00.000Z", "b": "b was swept by sweep() at 2030-01-01T04:05:00.000Z"}
 
 
@@ -169,7 +169,7 @@ def test_the_failure_of_a_test_with_a_stray_process_in_the_workspace_names_it(ru
 
 def test_long_lists_of_ids_are_cut_short() -> None:
     lines = explain_swept(
-        "==", [], [f"{number:012}" for number in range(99)], [Swept(f"{number:012}", 0, "the timer") for number in range(99)]
+        "==", [], [f"{number:012}" for number in range(99)], [SweptSession(f"{number:012}", 0, "the timer") for number in range(99)]
     )
 
     assert lines is not None

@@ -18,7 +18,7 @@ import pytest
 from support.fault_sweep import sweep_scenes
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do
 
-from pytest_gittrix.engine.operations.in_use import Attendance
+from pytest_gittrix.engine.operations.in_use import ProgramLock
 from pytest_gittrix.errors import BaselineConflict, GittrixError
 from pytest_gittrix.git.consolidation import MOST_PACKS
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -69,7 +69,7 @@ def promote(scene: Scene, session: str = FIRST) -> None:
 def promote_in_use(scene: Scene) -> None:
     """Promote while a program runs, and print what the caller was told; the workspace goes with a sweep after that."""
     with scene.engine(init=False) as engine:
-        with Attendance(engine.store.directory(FIRST)):
+        with ProgramLock(engine.store.directory(FIRST)):
             result = engine.get_session(FIRST).promote()
         assert len(result.warnings) == 1
         print(f"promoted {result.sha}")

@@ -23,7 +23,7 @@ from pytest_gittrix.confine.network import Network, check_network
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
 from pytest_gittrix.engine.agents.supervisor import LIMIT
-from pytest_gittrix.engine.operations.in_use import Attendance
+from pytest_gittrix.engine.operations.in_use import ProgramLock
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.command import check_level
@@ -145,7 +145,7 @@ class AgentSettings:
             launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit, terminal=terminal is not None)
             argv, variables = launch.argv, launch.environment
         with ExitStack() as held:
-            attendance = None if session is None else held.enter_context(Attendance(session))
+            attendance = None if session is None else held.enter_context(ProgramLock(session))
             agent = start_agent(
                 [*driver, *argv],
                 directory=directory,

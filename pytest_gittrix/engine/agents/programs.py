@@ -29,7 +29,7 @@ from pytest_gittrix.confine.runner import SIZE, run, start
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
-from pytest_gittrix.engine.operations.in_use import GRACE, Attendance, Program
+from pytest_gittrix.engine.operations.in_use import GRACE, ProgramLock, RunningProgram
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
@@ -298,7 +298,7 @@ class Programs:
         return [*argv] if cwd == "." else ["/bin/sh", "-c", _CHANGE_DIRECTORY, "sh", cwd, *argv]
 
 
-def attend(programs: Programs, program: Program) -> tuple[Attendance, SessionEnd]:
+def attend(programs: Programs, program: RunningProgram) -> tuple[ProgramLock, SessionEnd]:
     """Count a program as one of a session's, until the attendance is closed; ``run`` and ``start`` do so for theirs.
 
     Args:
@@ -314,7 +314,7 @@ def attend(programs: Programs, program: Program) -> tuple[Attendance, SessionEnd
     parts = programs._parts
     # Under the lease, where no end of the session can come in between.
     with parts.recorder.working("run", parts.actor):
-        return Attendance(parts.recorder.directory, program), SessionEnd(parts.recorder.twin())
+        return ProgramLock(parts.recorder.directory, program), SessionEnd(parts.recorder.twin())
 
 
 class SessionEnd:

@@ -19,7 +19,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.eviction.archive import WHOLE, Archive, store_large_files, unpromoted, write_archive
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
-from pytest_gittrix.engine.operations.in_use import NOBODY, Users
+from pytest_gittrix.engine.operations.in_use import NO_USERS, Users
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
@@ -52,7 +52,7 @@ class Removed(NamedTuple):
     beside: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     slow: bool = False
-    users: Users = NOBODY
+    users: Users = NO_USERS
 
     @property
     def done(self) -> bool:

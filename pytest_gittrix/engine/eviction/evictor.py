@@ -21,10 +21,10 @@ from pytest_gittrix.engine.eviction.archive import Archive
 from pytest_gittrix.engine.eviction.archiver import Archiver, Removed, is_awaited, promoted_changes
 from pytest_gittrix.engine.operations.in_use import (
     GRACE,
-    NOBODY,
-    UNATTENDED_WAIT,
+    NO_USERS,
+    PROGRAM_END_WAIT,
     Users,
-    is_attended,
+    runs_program,
     tell_programs,
     users_of,
 )
@@ -190,13 +190,13 @@ class Evictor:
     def _await_users(self, recorder: Recorder, state: SessionState, users: WhoWorksThere) -> Users:
         """Have the programs of the engine end, if they are to; gives who works in the workspace then, so that it has to stay."""
         directory = recorder.directory
-        if users != "await" and is_attended(directory):
+        if users != "await" and runs_program(directory):
             tell_programs(directory, state.state)
             _end_agents(directory)
         # A turn that was just killed holds its programs' lock for a little longer than it seems to be there.
-        is_attended(directory, wait=_KILLED_WAIT if users == "await" else UNATTENDED_WAIT)
+        runs_program(directory, wait=_KILLED_WAIT if users == "await" else PROGRAM_END_WAIT)
         if users == "ignore":
-            return NOBODY
+            return NO_USERS
         staying = users_of(state, directory)
         if staying and not is_awaited(recorder):
             recorder.append("eviction.postponed", {"budget_ns": None, "in_use": [*map(str, staying.processes)]})

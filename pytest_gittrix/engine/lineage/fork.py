@@ -1,7 +1,7 @@
 """Forking a session: another one that begins as this one was after some event, and goes its own way (Pixir).
 
 The child's log begins with its lineage, then the conversation up to that event, with its times and under new numbers. Its workspace
-is the parent's at that moment, on the parent's baseline. The parent is only read. See docs/explanation/you-know-pixir.md.
+is as the parent's was then, on the parent's baseline. The parent is only read. See docs/explanation/you-know-pixir.md.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.lineage.seed_files import read_seed_files
-from pytest_gittrix.engine.lineage.start import Start, check_identity, with_values
+from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import share
-from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
+from pytest_gittrix.engine.operations.checkpoints import (
+    CHECKPOINTS,
+    Checkpoint,
+    Files,
+    checkpoint_at,
+    files_at,
+    save_checkpoint,
+    write_files,
+)
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import current_snapshot
@@ -138,7 +146,7 @@ class ForkRequest:
     id: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
 
-    def start_from(self, parent: Recorder, resources: Resources) -> Start:
+    def start_from(self, parent: Recorder, resources: Resources) -> SessionStart:
         """The start of the fork of a session. Raises as ``UserSession.fork``."""
         which, identity = check_files(self.files), check_identity(self.identity)
         task = None if self.task is None else check_text(self.task, "task")
@@ -156,9 +164,9 @@ class ForkRequest:
         durable = resources.durable_of(state)
         history = events[0].data.get("history", "none")
         ephemeral = resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
-        files = Source(parent, state, events, resources, base.baseline, history, ephemeral.limits).files(seq, which)
+        files = ForkFiles(parent, state, events, resources, base.baseline, history, ephemeral.limits).files(seq, which)
         left_out = summary_of(events[seq + 1 :]) if self.summary is True else check_text(self.summary, "summary") if self.summary else None
-        return Start(
+        return SessionStart(
             task or then.task,
             durable,
             base.durable_branch or durable.branch,
@@ -174,7 +182,7 @@ class ForkRequest:
 
 
 @dataclass(frozen=True)
-class Source:
+class ForkFiles:
     """The files of a session that is forked.
 
     Attributes:
@@ -205,19 +213,19 @@ class Source:
         """A function that reads the files with which a fork after an event begins. It fails here, before anything is made, or not at all.
 
         Raises:
-            InvalidInput: the files of that moment were not saved.
+            InvalidInput: the files were not saved then.
             AdapterUnavailable: the session has ended, and its files are gone with its workspace.
         """
         if which == "baseline":
             return lambda: Files({}, {})
-        moment = moment_at(self.events, seq) if which == "then" and seq != self.state.seq else None
-        if moment is not None and moment.id is None:
+        checkpoint = checkpoint_at(self.events, seq) if which == "then" and seq != self.state.seq else None
+        if checkpoint is not None and checkpoint.id is None:
             return lambda: Files({}, {})
         if self.state.ended:
-            return self._set_aside(moment)
-        if moment is None:
+            return self._set_aside(checkpoint)
+        if checkpoint is None:
             return self._now
-        id_ = moment.id or ""
+        id_ = checkpoint.id or ""
         return lambda: self._then(id_)
 
     def _then(self, id_: str) -> Files:
@@ -232,11 +240,11 @@ class Source:
             snapshot = current_snapshot(state, self._workspace(), self.limits).since(self._seed())
         return Files(snapshot.changes, snapshot.blobs, snapshot.left_out, snapshot.bases)
 
-    def _set_aside(self, moment: Moment | None) -> Take:
+    def _set_aside(self, checkpoint: Checkpoint | None) -> Take:
         archive, ended = self.state.archive, self.state.state
-        if moment is None and archive is not None and "commit" in archive:
+        if checkpoint is None and archive is not None and "commit" in archive:
             return lambda: files_at(self.recorder.directory / "archive.git", self._seed(), archive["commit"])
-        if moment is None and ended != "promoted" and self.state.successor is None and archive is None:
+        if checkpoint is None and ended != "promoted" and self.state.successor is None and archive is None:
             return lambda: Files({}, {})
         raise AdapterUnavailable(
             f"The files of session {self.state.id} are gone: it is {self.state.outcome or ended}.",

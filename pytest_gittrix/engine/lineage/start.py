@@ -62,7 +62,7 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True)
-class Start:
+class SessionStart:
     """The start of one session: its arguments, and ``run``, which makes it.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""A workspace as it was at earlier moments, so that a fork can begin there.
+"""Checkpoints: a workspace's files as they were earlier, so that a fork can begin with them.
 
-A checkpoint is a tree in the engine's repository beside the workspace; its size grows with the agent's changes.
+A checkpoint is a tree in the engine's repository next to the workspace; its size grows with the agent's changes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CHECKPOINTS: Final = ("engine", "commits.git")
 _CHANGES: Final = ("session.write", "promote.kept")
 
 
-class Moment(NamedTuple):
-    """A saved moment.
+class Checkpoint(NamedTuple):
+    """The files of a session after one of its events.
 
     Attributes:
         seq: the event after which the files were so.
@@ -93,33 +93,33 @@ def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:
     return set()
 
 
-def moments(events: Iterable[Event]) -> list[Moment]:
-    """The saved moments of a session, oldest first."""
-    found: list[Moment] = []
+def checkpoints_of(events: Iterable[Event]) -> list[Checkpoint]:
+    """The checkpoints of a session, oldest first."""
+    found: list[Checkpoint] = []
     began_at_baseline = True
     for event in events:
         if event.type == "session.created":
             began_at_baseline = event.data.get("lineage", {}).get("relation", "crash") == "crash"
         elif event.type == "workspace.ready" and began_at_baseline:
-            found.append(Moment(event.seq, None))
+            found.append(Checkpoint(event.seq, None))
         elif event.type == "workspace.kept":
-            found.append(Moment(event.seq, event.data["tree"]))
+            found.append(Checkpoint(event.seq, event.data["tree"]))
         elif event.type == "session.commit":
-            found.append(Moment(event.seq, event.data["sha"]))
+            found.append(Checkpoint(event.seq, event.data["sha"]))
     return found
 
 
-def moment_at(events: list[Event], seq: int) -> Moment:
-    """The saved moment with the files as they were after an event.
+def checkpoint_at(events: list[Event], seq: int) -> Checkpoint:
+    """The checkpoint with the files as they were after an event.
 
     Raises:
         InvalidInput: there is none, or files were written between it and the event; the message says which events will do.
     """
-    saved = moments(events)
-    before = [moment for moment in saved if moment.seq <= seq]
+    saved = checkpoints_of(events)
+    before = [checkpoint for checkpoint in saved if checkpoint.seq <= seq]
     if before and not any(event.type in _CHANGES for event in events[before[-1].seq + 1 : seq + 1]):
         return before[-1]
-    possible = sorted({_last_like(events, moment) for moment in saved})
+    possible = sorted({_last_like(events, checkpoint) for checkpoint in saved})
     raise InvalidInput(
         f"The files as they were after event {seq} were not kept.",
         why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
@@ -131,13 +131,13 @@ def moment_at(events: list[Event], seq: int) -> Moment:
     )
 
 
-def _last_like(events: list[Event], moment: Moment) -> int:
-    """The last event after which the files were still as at a saved moment."""
-    return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type in _CHANGES), events[-1].seq)
+def _last_like(events: list[Event], checkpoint: Checkpoint) -> int:
+    """The last event after which the files were still as at a checkpoint."""
+    return next((event.seq - 1 for event in events[checkpoint.seq + 1 :] if event.type in _CHANGES), events[-1].seq)
 
 
 def files_at(repository: Path, seed: Seed, id_: str) -> Files:
-    """The files of a saved moment.
+    """The files of a checkpoint.
 
     Args:
         repository: where it is stored.
@@ -180,7 +180,7 @@ def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
 
 
 def write_files(workspace: Workspace, files: Files) -> None:
-    """Bring a workspace that is its baseline to the files of a moment.
+    """Bring a workspace that is its baseline to the files of a checkpoint.
 
     Raises:
         WriteRejected: the disk refused.

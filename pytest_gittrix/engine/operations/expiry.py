@@ -1,6 +1,6 @@
 """When a session's time is up: strictly past its deadline (GitTrix), file changes in the workspace counting as use (rule 8).
 
-So does a program that the engine runs there. While anybody works in the workspace, idle time does not end the session.
+So does a program that the engine runs there. While processes work in the workspace, idle time does not end the session.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pytest_gittrix.clock.clock import Clock
-from pytest_gittrix.engine.operations.in_use import Lookout, last_attended, users_of
+from pytest_gittrix.engine.operations.in_use import ProcessFinder, last_program_ns, users_of
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns
 from pytest_gittrix.workspaces.snapshot import latest_change
 
@@ -37,16 +37,16 @@ def is_past_absolute(state: SessionState, clock: Clock) -> bool:
     return absolute is not None and clock.now_ns() > state.created_ns + absolute + resolution_ns(clock)
 
 
-def outlasts_idle_time(state: SessionState, clock: Clock, directory: Path, lookout: Lookout | None = None) -> bool:
-    """Whether a session that is past its deadline goes on, because it was idle and somebody works in its workspace.
+def outlasts_idle_time(state: SessionState, clock: Clock, directory: Path, finder: ProcessFinder | None = None) -> bool:
+    """Whether a session that is past its deadline goes on, because it was idle and processes work in its workspace.
 
     Args:
         state: of the session.
         clock: the engine's clock.
         directory: the session's directory.
-        lookout: as for ``users_of``.
+        finder: as for ``users_of``.
     """
-    return not is_past_absolute(state, clock) and bool(users_of(state, directory, lookout=lookout, turns=True))
+    return not is_past_absolute(state, clock) and bool(users_of(state, directory, finder=finder, turns=True))
 
 
 def unseen_activity(state: SessionState, clock: Clock, directory: Path, on_step: Callable[[], object] = lambda: None) -> int | None:
@@ -65,6 +65,6 @@ def unseen_activity(state: SessionState, clock: Clock, directory: Path, on_step:
     absolute, now = state.policy.ttl_absolute_ns, clock.now_ns()
     if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):
         return None
-    latest = max(latest_change(state.workspace, on_step), last_attended(directory))
+    latest = max(latest_change(state.workspace, on_step), last_program_ns(directory))
     observed = clock.instant_of(latest) if latest else 0
     return observed if state.last_access_ns < observed <= now else None

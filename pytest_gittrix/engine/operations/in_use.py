@@ -1,8 +1,8 @@
 """Who works in a session's workspace: the programs that the engine runs there, and any other process.
 
-Whoever attends a program of a session holds a lock that others share, on a file beside the workspace. So each process of this machine sees
-that the program runs, wherever it is confined, and the system drops the lock of an attendant that is killed. The file's change time says
-when the last program ended. Other processes are found in ``/proc``, by where they are and what they have open.
+The process that supervises a program of a session holds a shared lock on a file next to the workspace. So each process of this machine
+sees that the program runs, wherever it is confined, and the system drops the lock of a supervisor that is killed. The file's change time
+says when the last program ended. Other processes are found in ``/proc``, by their working directories and open files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SESSION_VARIABLE: Final = "GITTRIX_SESSION_ID"
 """The environment variable in which programs of an agent find their session's id."""
 GRACE: Final = 5.0
 """Real seconds that a program has from the SIGTERM with which it is told that its session ended."""
-UNATTENDED_WAIT: Final = GRACE + 3.0
-"""Real seconds after which no attendant of a told program should be left: it may notice the end of the session a second later."""
+PROGRAM_END_WAIT: Final = GRACE + 3.0
+"""Real seconds after which no supervisor should hold its lock: it may notice the end of the session a second later."""
 
 _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _FRESH: Final = 0.1
@@ -45,7 +45,7 @@ _FORCE: Final = Advice(
 )
 
 
-class Process(NamedTuple):
+class WorkspaceProcess(NamedTuple):
     """A process that works in a workspace.
 
     Attributes:
@@ -61,18 +61,18 @@ class Process(NamedTuple):
 
 
 class Users(NamedTuple):
-    """Who works in a workspace; true if anybody does.
+    """The processes that work in a workspace; true if there are any.
 
     Attributes:
-        attended: whether a program of the engine is among them, or a turn of its agent.
+        engine: whether a program of the engine is among them, or a turn of its agent.
         processes: those that are known by their number.
     """
 
-    attended: bool = False
-    processes: tuple[Process, ...] = ()
+    engine: bool = False
+    processes: tuple[WorkspaceProcess, ...] = ()
 
     def __bool__(self) -> bool:
-        return self.attended or bool(self.processes)
+        return self.engine or bool(self.processes)
 
     def __str__(self) -> str:
         named = [*map(str, self.processes[:_NAMED])] or ["a program or a turn that the engine runs"]
@@ -80,31 +80,31 @@ class Users(NamedTuple):
         return ", ".join([*named, *([f"and {more} more"] if more > 0 else [])])
 
 
-NOBODY: Final = Users()
+NO_USERS: Final = Users()
 
 
 class InUse(NamedTuple):
-    """A session whose workspace stays because somebody works there.
+    """A session whose workspace stays because processes work there.
 
     Attributes:
         id: its id.
-        users: who.
+        users: which.
     """
 
     id: str
     users: Users
 
 
-class Program(Protocol):
-    """A program of a session that this process attends."""
+class RunningProgram(Protocol):
+    """A program of a session that this process supervises."""
 
     def end(self, reason: str, grace: float) -> None:
         """Tell it to end because its session did, as ``reason`` says, and kill it with all it started after ``grace`` seconds."""
         ...
 
 
-class Attendance:
-    """That a program runs in a session, until this is closed.
+class ProgramLock:
+    """The lock that says that a program runs in a session, until it is closed.
 
     Args:
         directory: the session's directory.
@@ -118,7 +118,7 @@ class Attendance:
         OSError: the disk refused.
     """
 
-    def __init__(self, directory: Path, program: Program | None = None) -> None:
+    def __init__(self, directory: Path, program: RunningProgram | None = None) -> None:
         self.descriptor = os.open(directory / USE, _OPEN, OWNERS)
         self._pid = os.getpid()
         # A look at the lock takes it alone for an instant.
@@ -149,10 +149,10 @@ class Attendance:
         os.close(descriptor)
 
 
-_PROGRAMS: Final[WeakKeyDictionary[Program, Attendance]] = WeakKeyDictionary()
+_PROGRAMS: Final[WeakKeyDictionary[RunningProgram, ProgramLock]] = WeakKeyDictionary()
 
 
-def last_attended(directory: Path) -> int:
+def last_program_ns(directory: Path) -> int:
     """When a program of the engine last began or ended in a session, as the kernel's change time of a file; 0 if none ever did."""
     try:
         return os.stat(directory / USE).st_ctime_ns
@@ -160,7 +160,7 @@ def last_attended(directory: Path) -> int:
         return 0
 
 
-def is_attended(directory: Path, *, wait: float = 0) -> bool:
+def runs_program(directory: Path, *, wait: float = 0) -> bool:
     """Whether a program of the engine runs in a session, in whichever process.
 
     Args:
@@ -182,8 +182,8 @@ def is_attended(directory: Path, *, wait: float = 0) -> bool:
         os.close(descriptor)
 
 
-class Lookout:
-    """Sees where processes work below a directory, for many workspaces at once: it looks again as soon as a tenth of a second has passed.
+class ProcessFinder:
+    """Finds the processes that work below a directory, for many workspaces at once; a look is good for a tenth of a second.
 
     Args:
         root: the directory; a workspace that is elsewhere is looked at by itself.
@@ -205,33 +205,33 @@ class Lookout:
 
 
 def users_of(
-    state: SessionState, directory: Path, *, lookout: Lookout | None = None, spare: Collection[int] = (), turns: bool = False
+    state: SessionState, directory: Path, *, finder: ProcessFinder | None = None, spare: Collection[int] = (), turns: bool = False
 ) -> Users:
-    """Who works in a session's workspace, but for this process.
+    """The processes that work in a session's workspace, without this one.
 
     Args:
         state: of the session.
         directory: its directory.
-        lookout: who knows where processes work; by default it is looked up now.
+        finder: knows where processes work; by default they are looked up now.
         spare: further processes to leave out.
         turns: count a turn of its agent, too.
 
     Raises:
         OSError: the system does not say.
     """
-    attended = is_attended(directory)
+    engine = runs_program(directory)
     found: list[int] = []
     if state.workspace is not None:
-        found = [*(lookout or Lookout(state.workspace)).working_in(state.workspace)]
-    if attended and not found:
+        found = [*(finder or ProcessFinder(state.workspace)).working_in(state.workspace)]
+    if engine and not found:
         found = sorted(marked(all_pids(), state.id, SESSION_VARIABLE))
     pids = dict.fromkeys(pid for pid in found if pid != os.getpid() and pid not in spare)
-    attended = attended or (turns and look(os.fspath(directory / TURN)).held)
-    return Users(attended, tuple(Process(pid, program_of(pid)) for pid in pids))
+    engine = engine or (turns and look(os.fspath(directory / TURN)).held)
+    return Users(engine, tuple(WorkspaceProcess(pid, program_of(pid)) for pid in pids))
 
 
 def require_unused(state: SessionState, directory: Path, verb: str, *, forcible: bool = True) -> None:
-    """Refuse to remove a workspace in which somebody works, but for the process that asks and those it comes from.
+    """Refuse to remove a workspace in which processes work, other than the one that asks and those it comes from.
 
     Args:
         state: of the session.
@@ -240,7 +240,7 @@ def require_unused(state: SessionState, directory: Path, verb: str, *, forcible:
         forcible: whether that can be forced.
 
     Raises:
-        SessionInUse: somebody does.
+        SessionInUse: there are some.
     """
     asking = asking_process()
     users = users_of(state, directory, spare={asking, *ancestors(asking)})
@@ -256,7 +256,7 @@ def require_unused(state: SessionState, directory: Path, verb: str, *, forcible:
 
 
 def tell_programs(directory: Path, reason: str) -> None:
-    """Tell the programs of a session that this process attends to end, because the session did; those of others notice it themselves.
+    """Tell the programs that this process supervises to end, because their session did; other supervisors notice it themselves.
 
     Args:
         directory: the session's directory.

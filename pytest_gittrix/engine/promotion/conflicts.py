@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
 from pytest_gittrix.backends.protocol import Drift
-from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.errors import Advice, BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
 from pytest_gittrix.git.hunks import merge_text
 from pytest_gittrix.git.tree import Entry, overlap
@@ -29,14 +29,14 @@ def check_on_overlap(value: str) -> OnOverlap:
 
 
 def reconcile(
-    selection: Selection,
+    selection: SelectedChanges,
     drift: Drift,
     seed: Seed,
     read_blob: Callable[[str], bytes],
     *,
     on_overlap: OnOverlap,
     head: str,
-) -> Selection:
+) -> SelectedChanges:
     """The part of a selection that goes onto a head, which may have drifted from the baseline.
 
     Args:
@@ -71,11 +71,11 @@ def reconcile(
         raise _conflict(conflicts, seed.commit, head)
     if not changes:
         raise PromoteFailed("Durable already holds everything that was selected.", stage="staging", fix="Discard the session.")
-    return Selection(changes, blobs)
+    return SelectedChanges(changes, blobs)
 
 
 def _merge_at(
-    path: str, selection: Selection, drift: Drift, read_blob: Callable[[str], bytes]
+    path: str, selection: SelectedChanges, drift: Drift, read_blob: Callable[[str], bytes]
 ) -> tuple[ConflictKind, tuple[int, bytes] | None]:
     """The kind of conflict that two sides have at a path, and the mode and bytes that they merge to, if they do."""
     ours = selection.changes[path]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gittrix.backends.protocol import Drift
-from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.errors import Advice, BaselineConflict, CapabilityMissing
 from pytest_gittrix.git.tree import overlap
 from pytest_gittrix.record.eventlog.events import path_fields
@@ -42,7 +42,7 @@ class Keeping:
                 fix=Advice("Promote it without keep=True.", "Promote it without --keep."),
             )
 
-    def require_no_loss(self, snapshot: Snapshot, selected: Selection, fitted: Selection, drift: Drift, head: str) -> None:
+    def require_no_loss(self, snapshot: Snapshot, selected: SelectedChanges, fitted: SelectedChanges, drift: Drift, head: str) -> None:
         """Refuse the promotion where the agent has work at a path that durable changed, and that is not promoted.
 
         Args:
@@ -69,7 +69,7 @@ class Keeping:
         if lost:
             raise _conflict(lost, self.state.baseline, head)
 
-    def data(self, selected: Selection, fitted: Selection, drift: Drift) -> dict[str, Any]:
+    def data(self, selected: SelectedChanges, fitted: SelectedChanges, drift: Drift) -> dict[str, Any]:
         """What ``promote.kept`` has beside what every end of a promotion has; ``drift`` is what durable changed since the baseline."""
         merged = _merged(selected, fitted)
         added = {path for path, (old, _) in drift.items() if old is None}
@@ -83,7 +83,7 @@ class Keeping:
         return {"before": self.state.baseline, **{name: found for name, found in lists.items() if found}, **promoted}
 
 
-def _merged(selected: Selection, fitted: Selection) -> dict[str, Any]:
+def _merged(selected: SelectedChanges, fitted: SelectedChanges) -> dict[str, Any]:
     """The selected entries at whose paths the commit has something else, or what durable had already: by path, as they were selected."""
     return {path: entry for path, entry in selected.changes.items() if path not in fitted.changes or fitted.changes[path] != entry}
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import LandingResult
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.engine.promotion.choice import Choice, digest_of
+from pytest_gittrix.engine.promotion.plan import PromotionPlan, digest_of
 from pytest_gittrix.engine.promotion.pull_requests import PrOutcome
-from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, PromoteFailed, WorktreeDirty
 from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import RefMoved, branch_ref
@@ -44,7 +44,7 @@ class Landing:
 
     Attributes:
         recorder: the session's record.
-        choice: what is promoted.
+        plan: what is promoted.
         branch: the branch to land on.
         head: the commit that the session's branch is at.
         fitted: the selection as it goes onto the head.
@@ -58,10 +58,10 @@ class Landing:
     """
 
     recorder: Recorder
-    choice: Choice
+    plan: PromotionPlan
     branch: str
     head: str
-    fitted: Selection
+    fitted: SelectedChanges
     built: BuiltCommit
     keep: Mapping[str, Any] | None
     settle: Callable[[str], bool]
@@ -71,7 +71,7 @@ class Landing:
     @property
     def facts(self) -> dict[str, str]:
         """What ``promote.done`` has of the commit."""
-        return {"commit": self.built.id, "ref": branch_ref(self.branch), "branch": self.branch, "strategy": self.choice.strategy}
+        return {"commit": self.built.id, "ref": branch_ref(self.branch), "branch": self.branch, "strategy": self.plan.strategy}
 
     def run(self) -> bool:
         """Log the intent, then move the branch by a compare-and-swap: only if it is still where the commit expects it.
@@ -83,15 +83,15 @@ class Landing:
             PromoteFailed: a checkout is in the way, durable is locked, or its disk failed before the branch moved.
         """
         self._log_intent()
-        choice, built = self.choice, self.built
+        plan, built = self.plan, self.built
         try:
-            self.result = choice.durable.land(
+            self.result = plan.durable.land(
                 self.branch,
                 built,
                 self.fitted.changes,
-                expected=self.head if choice.strategy == "commit" else None,
-                note=f"promote: session {choice.state.id}",
-                keep=f"gittrix-{choice.state.id}",
+                expected=self.head if plan.strategy == "commit" else None,
+                note=f"promote: session {plan.state.id}",
+                keep=f"gittrix-{plan.state.id}",
                 seconds=self.recorder.clock.now_ns() // 10**9,
                 settle=self.settle,
             )
@@ -101,7 +101,7 @@ class Landing:
             return False
         except (PromoteFailed, InvalidInput) as refusal:
             self._log_aborted(refusal.fact)
-            if isinstance(refusal, WorktreeDirty) and choice.durable.head(choice.branch) != self.head:
+            if isinstance(refusal, WorktreeDirty) and plan.durable.head(plan.branch) != self.head:
                 # A checkout that went along with a rival's commit only looks as if the human had changed it.
                 points.reached("promote:lost-race")
                 return False
@@ -112,7 +112,7 @@ class Landing:
 
     def _log_intent(self) -> None:
         """Store what is about to happen, on the disk before anything of it does."""
-        choice, built, facts = self.choice, self.built, self.facts
+        plan, built, facts = self.plan, self.built, self.facts
         intent: dict[str, Any] = {
             "commit": built.id,
             "parent": built.parent,
@@ -121,9 +121,9 @@ class Landing:
             "paths_digest": digest_of(self.fitted.changes),
             "count": len(self.fitted.changes),
             "branch": self.branch,
-            "strategy": choice.strategy,
+            "strategy": plan.strategy,
             "pack": built.pack.name,
-            **(choice.proposal.to_data() if choice.proposal is not None else {}),
+            **(plan.proposal.to_data() if plan.proposal is not None else {}),
             **({"keep": self.keep} if self.keep is not None else {}),
         }
         self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
@@ -139,7 +139,7 @@ class Landing:
             PromoteFailed: it did not move. An error that says itself what was refused, and what to do about it, is raised as it is.
         """
         points.reached("promote:failed")
-        durable, branch, built = self.choice.durable, self.branch, self.built
+        durable, branch, built = self.plan.durable, self.branch, self.built
         moved = durable.contains(branch, built.id)
         landed: LandingResult | None = None
         try:

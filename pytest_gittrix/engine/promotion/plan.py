@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.resources import LOCAL
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
 from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.pull_requests import Proposal
-from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit
@@ -28,7 +28,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
-class Choice:
+class PromotionPlan:
     """What is promoted, and where.
 
     Attributes:
@@ -47,7 +47,7 @@ class Choice:
 
     state: SessionState
     snapshot: Snapshot
-    selection: Selection
+    selection: SelectedChanges
     takes_all: bool
     durable: Durable
     branch: str
@@ -97,7 +97,7 @@ class Choice:
         seed = self.snapshot.seed
         return from_bases(self.durable.drift(self.state.baseline, head, seed), self.snapshot.bases, seed)
 
-    def fit(self, drift: Drift, head: str) -> Selection:
+    def fit(self, drift: Drift, head: str) -> SelectedChanges:
         """The selection as it goes onto a head that may have drifted from the baseline.
 
         Raises:
@@ -116,7 +116,7 @@ class Choice:
         except GittrixError:
             return self.durable.blob(id_)
 
-    def build(self, selection: Selection, head: str, seconds: int) -> BuiltCommit:
+    def build(self, selection: SelectedChanges, head: str, seconds: int) -> BuiltCommit:
         """The commit that puts a selection onto a head, in memory.
 
         Args:

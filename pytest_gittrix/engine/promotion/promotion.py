@@ -21,12 +21,12 @@ from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, catch_up, narrowed, side, snapshot_of, touched_name
 from pytest_gittrix.engine.operations.validation import visible
-from pytest_gittrix.engine.promotion.choice import Choice, digest_of
 from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.landing import Landing, record_checkouts, record_done
+from pytest_gittrix.engine.promotion.plan import PromotionPlan, digest_of
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.request import SHOWN, PromoteRequest, secret_lines
-from pytest_gittrix.engine.promotion.selection import Selection, select
+from pytest_gittrix.engine.promotion.selection import SelectedChanges, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.git.patch import FileChange, patch_text
@@ -114,22 +114,22 @@ class Promotion:
         """
         with self.recorder.working("promote", "human") as state:
             catch_up(self.workspace, state)
-            choice = self._choose(state)
-            secrets, warnings = self._check(choice)
+            plan = self._choose(state)
+            secrets, warnings = self._check(plan)
             points.reached("promote:selected")
             with ExitStack() as turn:
-                turn.enter_context(self.parts.resources.repository_lease(choice.durable, state.id, self._tell_waiting))
-                if choice.strategy == "patch":
-                    result = self._write_patch(choice)
+                turn.enter_context(self.parts.resources.repository_lease(plan.durable, state.id, self._tell_waiting))
+                if plan.strategy == "patch":
+                    result = self._write_patch(plan)
                 else:
-                    landing = self._land(choice)
-                    if choice.proposal is not None:
+                    landing = self._land(plan)
+                    if plan.proposal is not None:
                         turn.close()
                     result = self._record(landing)
             result = replace(result, secrets=secrets, warnings=(*warnings, *result.warnings))
-            return self._go_on(choice, result) if choice.keeping is not None else self._end_session(choice, result)
+            return self._go_on(plan, result) if plan.keeping is not None else self._end_session(plan, result)
 
-    def _choose(self, state: SessionState) -> Choice:
+    def _choose(self, state: SessionState) -> PromotionPlan:
         """What is promoted, and where; nothing of durable has been touched yet."""
         request, workspace = self.request, self.workspace
         reviewed, files = request.selection(state)
@@ -149,7 +149,7 @@ class Promotion:
             self.parts.pull_requests.require(durable)
             if proposal.base != branch:
                 durable.head(proposal.base)
-        return Choice(
+        return PromotionPlan(
             state,
             snapshot,
             select(snapshot, files, hunks, partial(work_beside, self.recorder, state, workspace, snapshot)),
@@ -163,43 +163,43 @@ class Promotion:
             Keeping(state, workspace) if keeps else None,
         )
 
-    def _check(self, choice: Choice) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    def _check(self, plan: PromotionPlan) -> tuple[dict[str, tuple[str, ...]], list[str]]:
         """Refuse what the request does not allow; returns the secrets that it does, and warnings."""
-        snapshot, selection = choice.snapshot, choice.selection
-        self.request.require_filtered(choice.state, snapshot, selection)
-        secrets = self.request.secrets(snapshot, selection, leaves=choice.leaves)
+        snapshot, selection = plan.snapshot, plan.selection
+        self.request.require_filtered(plan.state, snapshot, selection)
+        secrets = self.request.secrets(snapshot, selection, leaves=plan.leaves)
         if secrets:
             self._announce("promote.secrets", found=[*map(visible, secret_lines(secrets))])
         warnings = self.request.hazards(snapshot, selection)
-        own = choice.state.durable_branch or choice.durable.branch
-        if choice.branch != own:
-            warnings.append(f"the session's branch {own!r} is gone from durable, so this promotion goes by {choice.branch!r} again")
+        own = plan.state.durable_branch or plan.durable.branch
+        if plan.branch != own:
+            warnings.append(f"the session's branch {own!r} is gone from durable, so this promotion goes by {plan.branch!r} again")
         warnings += _taken_back(self.workspace, selection)
-        return secrets, warnings + (_withheld(snapshot) if choice.takes_all else [])
+        return secrets, warnings + (_withheld(snapshot) if plan.takes_all else [])
 
-    def _land(self, choice: Choice) -> Landing:
+    def _land(self, plan: PromotionPlan) -> Landing:
         """Land the commit. A branch that another program moves meanwhile is no failure: everything from the head on is judged again."""
-        for branch in islice(choice.target_branches(), _ATTEMPTS):
-            head = choice.head()
-            drift = choice.drift(head)
-            fitted = self._fit(choice, drift, head)
+        for branch in islice(plan.target_branches(), _ATTEMPTS):
+            head = plan.head()
+            drift = plan.drift(head)
+            fitted = self._fit(plan, drift, head)
             points.reached("promote:drift-checked")
-            built = choice.build(fitted, head, self.recorder.clock.now_ns() // 10**9)
-            keep = choice.keeping.data(choice.selection, fitted, drift) if choice.keeping is not None else None
-            landing = Landing(self.recorder, choice, branch, head, fitted, built, keep, self.parts.settle)
+            built = plan.build(fitted, head, self.recorder.clock.now_ns() // 10**9)
+            keep = plan.keeping.data(plan.selection, fitted, drift) if plan.keeping is not None else None
+            landing = Landing(self.recorder, plan, branch, head, fitted, built, keep, self.parts.settle)
             if landing.run():
                 return landing
         raise PromoteFailed(
-            f"{choice.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
+            f"{plan.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
             stage="apply",
             why="Each time drift had to be judged again.",
             fix="Promote again when fewer programs write to it.",
         )
 
-    def _fit(self, choice: Choice, drift: Drift, head: str) -> Selection:
-        """As ``Choice.fit``; a conflict is in the log."""
+    def _fit(self, plan: PromotionPlan, drift: Drift, head: str) -> SelectedChanges:
+        """As ``PromotionPlan.fit``; a conflict is in the log."""
         try:
-            return choice.fit(drift, head)
+            return plan.fit(drift, head)
         except BaselineConflict as conflict:
             paths = conflict.conflicting_files
             self.recorder.append("promote.conflict", {"paths_digest": digest_of(paths), "count": len(paths), "head": head}, actor="human")
@@ -218,16 +218,16 @@ class Promotion:
 
         A landing that is not tidied up yet is recorded by the recovery that finds its intent.
         """
-        choice, built, branch, warnings = landing.choice, landing.built, landing.branch, landing.warnings
+        plan, built, branch, warnings = landing.plan, landing.built, landing.branch, landing.warnings
         if landing.result is None:
             return PromoteResult(built.id, branch, warnings=tuple(warnings))
         points.reached("promote:swapped")
-        pull_request = self.parts.pull_requests.open(choice.durable, branch, choice.proposal) if choice.proposal is not None else None
+        pull_request = self.parts.pull_requests.open(plan.durable, branch, plan.proposal) if plan.proposal is not None else None
         if pull_request is not None and pull_request.problem is not None:
             warnings.append(pull_request.problem)
         try:
             if landing.keep is not None:
-                self.parts.resources.prepare_baseline(choice.state, choice.durable, built.id)
+                self.parts.resources.prepare_baseline(plan.state, plan.durable, built.id)
                 points.reached("promote:baseline-made")
             record_done(self.recorder, landing.facts, pull_request, landing.keep, actor="human")
         except (GittrixError, OSError) as error:
@@ -243,55 +243,55 @@ class Promotion:
             warnings.append(error.fact)
         return PromoteResult(built.id, branch, pull_request.url if pull_request is not None else None, warnings=tuple(warnings))
 
-    def _write_patch(self, choice: Choice) -> PromoteResult:
+    def _write_patch(self, plan: PromotionPlan) -> PromoteResult:
         """A patch for the head as it is now, stored in the record; no branch moves."""
-        head = choice.durable.head(choice.branch)
-        fitted = self._fit(choice, choice.drift(head), head)
+        head = plan.durable.head(plan.branch)
+        fitted = self._fit(plan, plan.drift(head), head)
         changes = []
         for path, entry in fitted.changes.items():
-            old, seed = choice.durable.entry(head, path), choice.snapshot.seed
+            old, seed = plan.durable.entry(head, path), plan.snapshot.seed
             blobs = dict(fitted.blobs)
             if old is not None and old.kind != "submodule" and old.id not in blobs:
-                blobs[old.id] = choice.durable.blob(old.id)
+                blobs[old.id] = plan.durable.blob(old.id)
             changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
         text = patch_text(changes)
         sync = self.recorder.store.durability == "full"
         write_file(self.recorder.directory / _PATCH, text.encode(errors="surrogateescape"), sync=sync)
         if sync:
             sync_directory(self.recorder.directory)
-        done = {"commit": "", "ref": branch_ref(choice.branch), "branch": choice.branch, "strategy": "patch", "patch": _PATCH}
+        done = {"commit": "", "ref": branch_ref(plan.branch), "branch": plan.branch, "strategy": "patch", "patch": _PATCH}
         self.recorder.append("promote.done", done, actor="human", commit_point=True)
-        return PromoteResult("", choice.branch, patch=text)
+        return PromoteResult("", plan.branch, patch=text)
 
-    def _go_on(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+    def _go_on(self, plan: PromotionPlan, result: PromoteResult) -> PromoteResult:
         """Give the workspace the promoted commit as its baseline; one that cannot have it yet is a warning of the result."""
         try:
             catch_up(self.workspace, self.recorder.read())
         except (GittrixError, OSError) as problem:
             result = result.with_warnings([f"the workspace is not brought forward yet: {problem}"])
-        return self._with_what_stays(choice, result)
+        return self._with_what_stays(plan, result)
 
-    def _end_session(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+    def _end_session(self, plan: PromotionPlan, result: PromoteResult) -> PromoteResult:
         """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""
         state = self.recorder.read()
         if not (state.ended and state.policy.until_promote):
-            return self._with_what_stays(choice, result)
+            return self._with_what_stays(plan, result)
         try:
             removed = self.parts.evictor.evict(
-                self.recorder, state, "promoted", workspace=self.workspace, promoted=choice.selection.changes, seen=choice.snapshot.changes
+                self.recorder, state, "promoted", workspace=self.workspace, promoted=plan.selection.changes, seen=plan.snapshot.changes
             )
         except (GittrixError, OSError) as problem:
             return result.with_warnings([f"the workspace is still there: {problem}"])
         if removed.users:
             stays = f"the workspace stays until those who work in it have ended: {removed.users}; {_LATE}"
-            return self._with_what_stays(choice, result.with_warnings([stays]))
+            return self._with_what_stays(plan, result.with_warnings([stays]))
         archived = (f"not promoted, but archived: {line}" for line in removed.beside)
         lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
         return result.with_warnings((*archived, *lost))
 
-    def _with_what_stays(self, choice: Choice, result: PromoteResult) -> PromoteResult:
+    def _with_what_stays(self, plan: PromotionPlan, result: PromoteResult) -> PromoteResult:
         """The result, with a warning of each piece of work that the agent's own git holds and that is in no file."""
-        work = work_beside(self.recorder, choice.state, self.workspace, choice.snapshot)
+        work = work_beside(self.recorder, plan.state, self.workspace, plan.snapshot)
         return result.with_warnings(map(_STAYS.format, work))
 
 
@@ -333,7 +333,7 @@ def _withheld(snapshot: Snapshot) -> list[str]:
     return [f"not promoted, since only the workspace's own ignore rules ignore it: {', '.join(tops[:SHOWN])}{more}"]
 
 
-def _taken_back(workspace: Workspace, selection: Selection) -> list[str]:
+def _taken_back(workspace: Workspace, selection: SelectedChanges) -> list[str]:
     """A warning of the selected paths that are as the session began, and not as its baseline has them since an earlier promotion.
 
     ``git stash`` and ``git checkout`` leave them so, since the agent's repository knows no later baseline.

@@ -10,7 +10,7 @@ from pytest_gittrix.engine.operations.review import Review, filtered_of, hazards
 from pytest_gittrix.engine.operations.validation import check_commit_text, check_paths, check_text, visible
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.pull_requests import Proposal
-from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.errors import Advice, FilteredContent, HazardousPath, InvalidInput, SecretsFound
 from pytest_gittrix.git.refs import short_branch
@@ -98,7 +98,7 @@ class PromoteRequest:
             )
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
 
-    def secrets(self, snapshot: Snapshot, selection: Selection, *, leaves: bool) -> dict[str, tuple[str, ...]]:
+    def secrets(self, snapshot: Snapshot, selection: SelectedChanges, *, leaves: bool) -> dict[str, tuple[str, ...]]:
         """What of a selection looks like credentials, by path, without what is allowed.
 
         Args:
@@ -125,7 +125,7 @@ class PromoteRequest:
             ),
         )
 
-    def require_filtered(self, state: SessionState, snapshot: Snapshot, selection: Selection) -> None:
+    def require_filtered(self, state: SessionState, snapshot: Snapshot, selection: SelectedChanges) -> None:
         """Refuse files that a filter would store otherwise. Raises FilteredContent."""
         found = {} if self.allow_filtered else filtered_of(state, snapshot, selection.changes, selection.blobs)
         if not found:
@@ -141,7 +141,7 @@ class PromoteRequest:
             ),
         )
 
-    def hazards(self, snapshot: Snapshot, selection: Selection) -> list[str]:
+    def hazards(self, snapshot: Snapshot, selection: SelectedChanges) -> list[str]:
         """A warning of each hazard among the paths of a selection. Raises HazardousPath if they are to be refused."""
         found = {} if self.on_hazard == "allow" else hazards_of(snapshot, selection.changes)
         lines = [f"{path!r} is a hazard: {reason}" for path, reason in found.items()]

@@ -17,7 +17,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 _SHOWN = 8
 
 
-class Selection(NamedTuple):
+class SelectedChanges(NamedTuple):
     """The changes that are promoted.
 
     Attributes:
@@ -34,7 +34,7 @@ def select(
     files: Iterable[str] | None,
     hunks: Mapping[str, Collection[int]] | None,
     beside: Callable[[], Sequence[str]] = tuple,
-) -> Selection:
+) -> SelectedChanges:
     """Choose from a snapshot: everything, some files, some hunks, or files and hunks together.
 
     Args:
@@ -84,7 +84,7 @@ def select(
         assert entry is not None
         changes[path] = Entry(entry.mode, snapshot.seed.format.hash_object("blob", data))
         blobs[changes[path].id] = data  # type: ignore[union-attr]
-    return Selection(changes, blobs)
+    return SelectedChanges(changes, blobs)
 
 
 def _nothing(snapshot: Snapshot, beside: Sequence[str]) -> PromoteFailed:

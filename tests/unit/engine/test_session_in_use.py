@@ -21,7 +21,7 @@ from support.engine import Site, open_site
 from pytest_gittrix import EvictionPolicy, points
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.engine.operations import in_use
-from pytest_gittrix.engine.operations.in_use import Attendance, is_attended
+from pytest_gittrix.engine.operations.in_use import ProgramLock, runs_program
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionInUse
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -182,11 +182,11 @@ GitTrix(None, store={str(site.store)!r}).get_session({session.id!r}).run(["sh", 
 """
     with stranger(sys.executable, "-c", script, cwd="/", env=environment(site)) as attendant:
         pid = int((workspace(session) / "up").read_text())
-        assert is_attended(site.directory(session))
+        assert runs_program(site.directory(session))
         attendant.kill()
         attendant.wait()
         try:
-            assert not is_attended(site.directory(session))
+            assert not runs_program(site.directory(session))
             site.clock.advance(hours=5)
             assert in_use_now(site) == {session.id: f"sleep ({pid})"}
         finally:
@@ -210,11 +210,11 @@ def test_a_turn_that_runs_is_use(site: Site) -> None:
 
 def test_a_look_at_the_lock_keeps_no_program_from_starting(site: Site) -> None:
     session = site.start()
-    with Attendance(site.directory(session)), Attendance(site.directory(session)) as second:
-        assert is_attended(site.directory(session))
+    with ProgramLock(site.directory(session)), ProgramLock(site.directory(session)) as second:
+        assert runs_program(site.directory(session))
     second.close()
 
-    assert not is_attended(site.directory(session))
+    assert not runs_program(site.directory(session))
 
 
 # Past the idle time ------------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_program_is_no_reason_by_itself_to_start_in_a_session_whose_time_has_p
 
     with pytest.raises(SessionExpired, match="TTL"):
         session.run(["true"], confine="off")
-    assert not is_attended(site.directory(session))
+    assert not runs_program(site.directory(session))
 
 
 # The absolute time -------------------------------------------------------------------------------------------------------------

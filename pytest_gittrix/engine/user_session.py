@@ -20,7 +20,8 @@ from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.resources import durable_ref
-from pytest_gittrix.engine.operations.review import ListEntry, Review, filtered_of, narrowed, touched_name
+from pytest_gittrix.engine.operations.review import Review, filtered_of, narrowed
+from pytest_gittrix.engine.operations.shown_files import ListEntry
 from pytest_gittrix.engine.operations.validation import check_hunks, check_paths, check_text, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import Promotion
@@ -72,7 +73,7 @@ class UserSession(AgentSession):
         with self._working("review") as state:
             snapshot = self._snapshot(state, files or ())
             if files is not None:
-                files = [touched_name(snapshot, self._workspace, path, self._deleted(state)) for path in files]
+                files = [self._shown(state).touched_name(snapshot, path) for path in files]
             snapshot = narrowed(state, snapshot, files or ())
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
             kept_raw = filtered_of(state, snapshot, changes, snapshot.blobs)

@@ -22,7 +22,7 @@ from pytest_gittrix.engine import sweep
 from pytest_gittrix.engine.eviction import archiver
 from pytest_gittrix.engine.operations import recorder
 from pytest_gittrix.engine.operations.review import Review
-from pytest_gittrix.engine.promotion import conflicts, promoter, promotion
+from pytest_gittrix.engine.promotion import conflicts, plan, promotion
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import References
@@ -117,12 +117,12 @@ def compares_paths_only() -> AbstractContextManager[object]:
 
 def tolerates_the_same_edit() -> AbstractContextManager[object]:
     """Equal bytes are never a conflict, whatever was asked for."""
-    exact = promotion.reconcile
+    exact = plan.reconcile
 
     def reconcile(*arguments: Any, on_overlap: str, **options: Any) -> Any:
         return exact(*arguments, on_overlap="merge" if on_overlap == "merge" else "allow-identical", **options)
 
-    return patch.object(promotion, "reconcile", reconcile)
+    return patch.object(plan, "reconcile", reconcile)
 
 
 # Promotion -----------------------------------------------------------------------------------------------------------------------
@@ -141,19 +141,19 @@ def loses_modes() -> AbstractContextManager[object]:
 
 def promotes_everything() -> AbstractContextManager[object]:
     """Whatever was selected."""
-    exact = promoter.select
-    return patch.object(promoter, "select", lambda snapshot, _files, _hunks, beside: exact(snapshot, None, None, beside))
+    exact = promotion.select
+    return patch.object(promotion, "select", lambda snapshot, _files, _hunks, beside: exact(snapshot, None, None, beside))
 
 
 def passes_over_unknown_names() -> AbstractContextManager[object]:
     """A selection is of those that were touched, if any was."""
-    exact = promoter.select
+    exact = promotion.select
 
     def select(snapshot: Snapshot, files: Any, hunks: Any, beside: Any) -> Any:
         known = None if files is None else [path for path in files if path in snapshot.changes]
         return exact(snapshot, known or files, hunks, beside)
 
-    return patch.object(promoter, "select", select)
+    return patch.object(promotion, "select", select)
 
 
 def promotes_live_bytes() -> AbstractContextManager[object]:

@@ -20,23 +20,8 @@ from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_check
 from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.recorder import require_live
-from pytest_gittrix.engine.operations.review import (
-    ListEntry,
-    baseline_entry,
-    catch_up,
-    current_snapshot,
-    file_exists,
-    followed,
-    is_behind,
-    is_executable_below,
-    list_files,
-    patch_of,
-    read_file,
-    require_no_directory,
-    require_place,
-    snapshot_of,
-    touched_name,
-)
+from pytest_gittrix.engine.operations.review import catch_up, current_snapshot, is_behind, patch_of, snapshot_of
+from pytest_gittrix.engine.operations.shown_files import ListEntry, ShownFiles
 from pytest_gittrix.engine.operations.validation import check_contents, check_file, check_message, check_paths, check_text
 from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
@@ -122,7 +107,7 @@ class AgentSession(SessionObject):
         """
         name = self._name(path)
         with self._working("read", looks=True) as state:
-            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file, follow=follow)
+            return self._shown(state).read(name, self._limits.max_file, follow=follow)
 
     def write(self, path: str, data: bytes | str, *, follow: bool = True) -> None:
         """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
@@ -142,13 +127,13 @@ class AgentSession(SessionObject):
             with suppress(LinkInTheWay, ParentNotDirectory):
                 self._write(state, name, contents, over_link=not follow)
                 return
-            place = followed(self._workspace, name, self._deleted(state), last=follow)
+            place = self._shown(state).followed(name, last=follow)
             self._write(state, place, contents, over_link=not follow)
 
     def _write(self, state: SessionState, name: str, contents: bytes, *, over_link: bool = True) -> None:
-        deleted = self._deleted(state)
-        require_place(self._workspace, name, deleted, over_link=over_link)
-        executable = is_executable_below(self._workspace, name, deleted) or None
+        shown = self._shown(state)
+        shown.require_place(name, over_link=over_link)
+        executable = shown.is_executable(name) or None
         self._workspace.files.write(name, contents, executable=executable, over_link=over_link)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
 
@@ -160,10 +145,10 @@ class AgentSession(SessionObject):
         """
         given = self._name(path)
         with self._working("delete") as state:
-            deleted = self._deleted(state)
-            name = followed(self._workspace, given, deleted, last=False)
-            require_no_directory(self._workspace, name, deleted)
-            below = baseline_entry(self._workspace, name, deleted)
+            shown = self._shown(state)
+            name = shown.followed(given, last=False)
+            shown.require_no_directory(name)
+            below = shown.baseline_entry(name)
             if self._workspace.files.delete(name) or below is not None:
                 self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
 
@@ -176,25 +161,24 @@ class AgentSession(SessionObject):
         """
         name = "." if path in ("", ".", "./", str(self._workspace.path)) else self._name(path)
         with self._working("list", looks=True) as state:
-            deleted = self._deleted(state)
-            return list_files(self._workspace, name if name == "." else followed(self._workspace, name, deleted), deleted)
+            shown = self._shown(state)
+            return shown.list(name if name == "." else shown.followed(name))
 
     def exists(self, path: str) -> bool:
         """Whether a file or a link is at a path. Links above it are followed; beyond one that leaves the workspace there is nothing."""
         given = self._name(path)
         with self._working("exists", looks=True) as state:
-            deleted = self._deleted(state)
+            shown = self._shown(state)
             try:
-                name = followed(self._workspace, given, deleted, last=False)
+                name = shown.followed(given, last=False)
             except WriteRejected as problem:
                 if system_refused(problem):
                     raise
                 return False
-            return file_exists(self._workspace, name, deleted)
+            return shown.exists(name)
 
-    def _deleted(self, state: SessionState) -> frozenset[str]:
-        """Paths deleted through the session, where absence alone does not say so."""
-        return state.api_deleted if self._workspace.kind == "lazy" else frozenset()
+    def _shown(self, state: SessionState) -> ShownFiles:
+        return ShownFiles.of(self._workspace, state)
 
     def _snapshot(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
         return self._noted(state, current_snapshot(state, self._workspace, self._limits, selected))
@@ -223,7 +207,7 @@ class AgentSession(SessionObject):
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
         with self._working("diff", looks=True) as state:
             snapshot = self._look(state, names or ())
-            chosen = None if names is None else [touched_name(snapshot, self._workspace, name, self._deleted(state)) for name in names]
+            chosen = None if names is None else [self._shown(state).touched_name(snapshot, name) for name in names]
             return patch_of(snapshot, chosen)
 
     def commit(self, message: str) -> str:

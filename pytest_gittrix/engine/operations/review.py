@@ -5,23 +5,17 @@ These functions record nothing, and but for ``catch_up`` they only read a worksp
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.engine.operations.attachments import resource_name
-from pytest_gittrix.errors import Advice, InvalidInput, PathIsDirectory, PathNotFound, WriteRejected
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
-from pytest_gittrix.git.path_rules import check_path
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry
 from pytest_gittrix.git.worktree.hazards import hazards
-from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory, wrong_kind
-from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.checkin import checked_in, conversions_for, depends_on, filtered
@@ -33,23 +27,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 if TYPE_CHECKING:
     from pytest_gittrix.workspaces.secrets import Suspect
 
-ListType = Literal["file", "dir", "symlink", "submodule"]
-
 _FILES: Final = (FILE, EXECUTABLE)
-_MOST_LINKS: Final = 40
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ListEntry:
-    """One line of a listing.
-
-    Attributes:
-        path: from the workspace's root.
-        type: ``file``, ``dir``, ``symlink`` or ``submodule``.
-    """
-
-    path: str
-    type: ListType
 
 
 def is_behind(workspace: Workspace, state: SessionState) -> bool:
@@ -125,263 +103,6 @@ def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
     """Whether a file that the session was given at its start has still the bytes and the mode that it had then."""
     entry = snapshot.changes.get(path)
     return entry is not None and entry.mode == FILE and resource_name(snapshot.blobs[entry.id]) == resource
-
-
-def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int, *, follow: bool = False) -> bytes:
-    """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace holds nothing there.
-
-    A symlink gives its target, as git stores it, or with ``follow`` what ``followed`` says that it leads to. Links above it are followed.
-
-    Raises:
-        PathNotFound: there is no file there, or it was deleted.
-        PathIsDirectory: it is a directory.
-        WriteRejected: it is a device, or over the limit; or ``followed`` raises it.
-    """
-    status = workspace.files.lstat(path)
-    if status is None or (follow and stat.S_ISLNK(status.st_mode)):
-        path = followed(workspace, path, deleted, last=follow)
-        status = workspace.files.lstat(path)
-    if stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted):
-        raise PathIsDirectory(
-            f"{path!r} is a directory.",
-            why="Only files have bytes.",
-            fix=Advice(f"list({path!r}) names what is in it.", "`gittrix session list-files` names what is in it."),
-        )
-    if status is not None and stat.S_ISLNK(status.st_mode):
-        return workspace.files.read_link(path)
-    if status is not None:
-        return workspace.files.read(path, max_bytes=max_bytes)[0]
-    entry = baseline_entry(workspace, path, deleted)
-    if entry is None or entry.mode == SUBMODULE:
-        raise PathNotFound(
-            f"There is no file {path!r} in the workspace.",
-            why="A deleted file reads as absent.",
-            fix=Advice("list() names those there are.", "`gittrix session list-files` names those there are."),
-        )
-    return workspace.seed.blob(entry.id)
-
-
-def baseline_entry(workspace: Workspace, path: str, deleted: Collection[str]) -> Entry | None:
-    """The baseline's entry at a path as a ``lazy`` workspace shows it; None for the other kinds, where an absent file is absent.
-
-    A file in the workspace hides the baseline at its path and below it.
-    """
-    entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" and path not in deleted else None
-    if entry is None or workspace.files.lstat(path) is not None:
-        return None
-    return None if any(_is_other(workspace.files.lstat(parent)) for parent in parents(path)) else entry
-
-
-def is_executable_below(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
-    """Whether a path is an executable file of the baseline without a file on the disk whose mode could be kept."""
-    entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" else None
-    return entry is not None and entry.mode == EXECUTABLE and baseline_entry(workspace, path, deleted) is not None
-
-
-def _is_other(status: os.stat_result | None) -> bool:
-    return status is not None and not stat.S_ISDIR(status.st_mode)
-
-
-def _shows_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
-    """Whether a ``lazy`` workspace shows a directory of the baseline at a path where nothing is on its disk."""
-    if workspace.kind != "lazy" or path not in workspace.seed.directories:
-        return False
-    inside = (name for name in workspace.seed.entries if name.startswith(f"{path}/"))
-    return any(baseline_entry(workspace, name, deleted) is not None for name in inside)
-
-
-def followed(workspace: Workspace, path: str, deleted: Collection[str], *, last: bool = True) -> str:
-    """Where a path leads if every link on it is followed, as programs in the workspace do.
-
-    Args:
-        workspace: the session's workspace.
-        path: canonical, from its root.
-        deleted: paths that a ``lazy`` workspace does not show.
-        last: whether a link at the path itself is followed too, and not only those above it.
-
-    Returns:
-        The path of what is not a link; nothing has to be there.
-
-    Raises:
-        WriteRejected: it leads out of the workspace, into a git directory, or nowhere, as a circle of links does.
-    """
-    with suppress(ParentNotDirectory):
-        status = workspace.files.status(path)
-        if not (_shows_link(workspace, path, last=last) if status is None else last and stat.S_ISLNK(status.st_mode)):
-            return path
-    place: list[str] = []
-    rest, links = path.split("/"), 0
-    while rest:
-        component = rest.pop(0)
-        if component in ("", ".", ".."):
-            here = "/".join(place)
-            if place and not _is_directory(workspace, here, deleted):
-                raise _leads_nowhere(path, f"{here!r} is no directory, which {component or '/'!r} after it needs")
-            if component == ".." and not place:
-                raise _leads_nowhere(path, "it goes above the root")
-            place = place[:-1] if component == ".." else place
-            continue
-        name = "/".join([*place, component])
-        target = _target_of(workspace, name, deleted) if rest or last else None
-        if target is None:
-            place.append(component)
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise _leads_nowhere(path, f"there are more than {_MOST_LINKS} links on the way")
-        text = os.fsdecode(target)
-        if text.startswith("/"):
-            below = _below_root(workspace, text)
-            if below is None:
-                raise _leads_nowhere(path, f"{name!r} is a link to {text!r}")
-            place, text = [], below
-        rest = [*text.split("/"), *rest]
-    return check_path("/".join(place)) if links else path
-
-
-def _below_root(workspace: Workspace, path: str) -> str | None:
-    """What an absolute path has after the workspace's root; None if it does not begin with it."""
-    for root in (str(workspace.path), os.path.realpath(workspace.path)):
-        if path == root or path.startswith(f"{root}/"):
-            return path[len(root) + 1 :] or "."
-    return None
-
-
-def _leads_nowhere(path: str, reason: str) -> WriteRejected:
-    return WriteRejected(
-        f"{path!r} leads out of the workspace, in a circle or nowhere: {reason}.",
-        why="What is outside belongs to others.",
-        fix="Name a file of the workspace.",
-        opt_out=Advice("With follow=False the link itself is meant.", ""),
-    )
-
-
-def _is_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
-    status = workspace.files.lstat(path)
-    return stat.S_ISDIR(status.st_mode) if status is not None else _shows_directory(workspace, path, deleted)
-
-
-def _shows_link(workspace: Workspace, path: str, *, last: bool) -> bool:
-    """Whether a ``lazy`` workspace may show a link of the baseline above a path that is not on its disk, or at it."""
-    if workspace.kind != "lazy":
-        return False
-    entries = workspace.seed.entries
-    return any(name in entries and entries[name].mode == SYMLINK for name in ((path,) * last + (*parents(path),)))
-
-
-def touched_name(snapshot: Snapshot, workspace: Workspace, path: str, deleted: Collection[str]) -> str:
-    """The name that a path has among the touched ones: that behind the links above it, if it is not touched as it is."""
-    if path in snapshot.changes or path in snapshot.refused or path in snapshot.withheld:
-        return path
-    with suppress(WriteRejected):  # it leads nowhere, and is told as what was not touched
-        return followed(workspace, path, deleted, last=False)
-    return path
-
-
-def _target_of(workspace: Workspace, path: str, deleted: Collection[str]) -> bytes | None:
-    """Where the link at a path points; None if there is none."""
-    status = workspace.files.lstat(path)
-    if status is not None:
-        return workspace.files.read_link(path) if stat.S_ISLNK(status.st_mode) else None
-    entry = baseline_entry(workspace, path, deleted)
-    return workspace.seed.blob(entry.id) if entry is not None and entry.mode == SYMLINK else None
-
-
-def require_no_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> None:
-    """Refuse a path where a ``lazy`` workspace shows a directory of the baseline, as a disk does where the directory is on it.
-
-    Raises:
-        WriteRejected: one is there.
-    """
-    if workspace.kind != "lazy":
-        return
-    entries = workspace.seed.entries
-    inside = [path] if path in entries and entries[path].mode == SUBMODULE else []
-    if path in workspace.seed.directories:
-        inside = [name for name in entries if name.startswith(f"{path}/")]
-    if any(baseline_entry(workspace, name, deleted) is not None for name in inside):
-        raise wrong_kind(path, "directory", "file")
-
-
-def require_place(workspace: Workspace, path: str, deleted: Collection[str], *, over_link: bool = True) -> None:
-    """Refuse to write where the baseline of a ``lazy`` workspace has something in the way that is not on its disk, or in a submodule.
-
-    Raises:
-        WriteRejected: a directory is at the path.
-        ParentNotDirectory: what is above it is a file, a link or a submodule.
-        LinkInTheWay: a link is at the path, and not to be replaced.
-    """
-    for parent in parents(path):
-        entry = workspace.seed.entries.get(parent)
-        if entry is not None and (entry.mode == SUBMODULE or baseline_entry(workspace, parent, deleted) is not None):
-            raise ParentNotDirectory(parent, entry.kind)
-    there = None if over_link else workspace.seed.entries.get(path)
-    if there is not None and there.mode == SYMLINK and baseline_entry(workspace, path, deleted) is not None:
-        raise LinkInTheWay(path)
-    require_no_directory(workspace, path, deleted)
-
-
-def file_exists(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
-    """Whether a file or symlink is at a path."""
-    if workspace.files.exists(path):
-        return True
-    entry = baseline_entry(workspace, path, deleted)
-    return entry is not None and entry.mode != SUBMODULE
-
-
-def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> list[ListEntry]:
-    """Everything below a directory (``.`` is the root), sorted by path, whether it is in the workspace or read through.
-
-    Raises:
-        PathNotFound: there is no such directory.
-        WriteRejected: it is a file, or below one.
-    """
-    files, seed = workspace.files, workspace.seed
-
-    def skipped(name: str) -> bool:
-        last = name.rpartition("/")[2]
-        return last == ".git" or (is_temporary(last) and name not in seed.entries and name not in seed.directories)
-
-    here = path == "." or files.lstat(path) is not None
-    found = {item.path: _type_of(item.stat.st_mode) for item in files.scan(path, skip=skipped)} if here else {}
-    if workspace.kind == "lazy":
-        below = _read_through(workspace, path, deleted, found)
-        here = here or bool(below)
-        found |= below
-    if not here:
-        raise PathNotFound(
-            f"There is no directory {path!r} in the workspace.",
-            fix=Advice("list('.') names those there are.", "`gittrix session list-files` names those there are."),
-        )
-    return [ListEntry(name, type_) for name in sorted(found) if (type_ := found[name]) is not None]
-
-
-def _type_of(mode: int) -> ListType | None:
-    """The type in a listing for a mode of the disk or of git; None for what no commit can hold (pipes, sockets, devices)."""
-    kinds: dict[int, ListType] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", SUBMODULE: "submodule"}
-    return kinds.get(stat.S_IFMT(mode))
-
-
-def _read_through(workspace: Workspace, path: str, deleted: Collection[str], found: Mapping[str, ListType | None]) -> dict[str, ListType]:
-    """What a ``lazy`` workspace shows of the baseline below a directory, beside what was found on its disk there."""
-    if path != ".":
-        entry = baseline_entry(workspace, path, deleted)
-        if entry is not None and entry.mode != SUBMODULE:
-            raise ParentNotDirectory(path, entry.kind)
-        if any(_is_other(workspace.files.lstat(parent)) for parent in parents(path)):
-            return {}
-    shown: dict[str, ListType] = {}
-    prefix = "" if path == "." else path + "/"
-    for directory, names in workspace.seed.directories.items():
-        inside = f"{directory}/" if directory else ""
-        above = [name for name in parents(inside) if name.startswith(prefix)]
-        if not inside.startswith(prefix) or any(found.get(name, "dir") != "dir" for name in above):
-            continue
-        visible = {inside + name: entry for name, entry in names.items() if inside + name not in found and inside + name not in deleted}
-        if visible:
-            shown.update(dict.fromkeys(above, "dir"))
-            shown.update((name, _type_of(entry.mode) or "file") for name, entry in visible.items())
-    return shown
 
 
 def side(seed: Seed, entry: Entry | None, blobs: Mapping[str, bytes]) -> Side | None:

@@ -6,7 +6,7 @@ as its policy says, or goes on from the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,8 @@ from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.operations.agent_commits import work_beside
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, catch_up, narrowed, side, snapshot_of, touched_name
+from pytest_gittrix.engine.operations.review import Review, catch_up, narrowed, side, snapshot_of
+from pytest_gittrix.engine.operations.shown_files import ShownFiles
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.landing import Landing, record_checkouts, record_done
@@ -136,7 +137,9 @@ class Promotion:
         files = None if files is None else [*files]
         named = {*(files or ()), *(request.hunks or ())}
         snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.parts.evictor.limits, named)
-        files, hunks = _located(snapshot, workspace, state, files, request.hunks)
+        name = partial(ShownFiles.of(workspace, state).touched_name, snapshot)
+        files = None if files is None else [*map(name, files)]
+        hunks = None if request.hunks is None else {name(path): numbers for path, numbers in request.hunks.items()}
         if reviewed is None:
             state = self.recorder.note_touched(state, snapshot.touched)
             snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
@@ -293,18 +296,6 @@ class Promotion:
         """The result, with a warning of each piece of work that the agent's own git holds and that is in no file."""
         work = work_beside(self.recorder, plan.state, self.workspace, plan.snapshot)
         return result.with_warnings(map(_STAYS.format, work))
-
-
-def _located(
-    snapshot: Snapshot, workspace: Workspace, state: SessionState, files: list[str] | None, hunks: Mapping[str, Collection[int]] | None
-) -> tuple[list[str] | None, Mapping[str, Collection[int]] | None]:
-    """A selection by the names that its paths have among the touched ones."""
-    deleted = state.api_deleted if workspace.kind == "lazy" else frozenset()
-
-    def name(path: str) -> str:
-        return touched_name(snapshot, workspace, path, deleted)
-
-    return None if files is None else [*map(name, files)], None if hunks is None else {name(path): chosen for path, chosen in hunks.items()}
 
 
 def _where_to(state: SessionState, durable: Durable) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from pytest_gittrix.engine.operations.review import ListEntry
+from pytest_gittrix.engine.operations.shown_files import ListEntry
 from pytest_gittrix.engine.operations.validation import policy_of
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.record.state.records import Eviction, EvictionPolicy

@@ -9,7 +9,8 @@ import pytest
 from support.engine import FILES, KINDS, LINES, Site, edited, open_site, shell
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.engine.user_session import ListEntry, UserSession
+from pytest_gittrix.engine.operations.shown_files import ListEntry, ShownFiles
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.workspaces.snapshot import Limits
 
@@ -328,7 +329,7 @@ def test_a_path_without_links_is_found_at_the_first_look(session: UserSession, m
         raise AssertionError("the path was walked")
 
     session.write("src/util.py", "new\n")  # a lazy workspace has it on the disk from now on
-    monkeypatch.setattr("pytest_gittrix.engine.operations.review._target_of", walk)
+    monkeypatch.setattr(ShownFiles, "_target_of", walk)
     assert session.read("src/util.py") == b"new\n"
     session.write("src/util.py", "newer\n")
     with pytest.raises(AssertionError, match="walked"):

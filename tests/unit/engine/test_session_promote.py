@@ -385,7 +385,7 @@ class TestDrift:
         assert caught.value.stage == "apply"
         assert caught.value.fact == "'main', or the branch that the promotion was to make, moved 3 times while it was made."
         assert (caught.value.why, caught.value.fix) == (
-            "Each time drift had to be judged anew.",
+            "Each time drift had to be judged again.",
             "Promote again when fewer programs write to it.",
         )
         assert site.state(session.id).state == "active"

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.client
-import io
 import json
 import os
 import re
-import socket
 import stat
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, cast
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, WriteRejected
+from pytest_gittrix.backends.served_workspace import RequestRefused, ServedWorkspace
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, parents
 from pytest_gittrix.os_level.files import write_file
@@ -38,169 +34,14 @@ from pytest_gittrix.workspaces.workspace import Capabilities, Trash, Workspace
 
 KIND: Final = "remote"
 _NOTE: Final = "remote.json"
-_ANSWERS: Final = frozenset({200, 201, 204, 304})
 _ONLY_FILES: Final = Capabilities(git=False, shell=False, isolated=True)
 
 _Stamp = tuple[str, int, int, int, int]
 _LARGEST_LIST: Final = 64 << 20
-_LARGEST_OTHER: Final = 1 << 20
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-_PASSING: Final = frozenset({408, 429})
 
 Listing = Mapping[str, tuple[int, str]]
 """Mode and SHA-256 of each file, by path."""
-
-
-class _Answer(NamedTuple):
-    """What the server said: its status, the tag of all files, and the body, or None for one that is too large."""
-
-    status: int
-    tag: str
-    body: bytes | None
-
-
-class _Refused(AdapterUnavailable):
-    """The server answered that it does not do what it was asked.
-
-    Attributes:
-        status: its answer.
-    """
-
-    status = 200
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether the same request may be done later."""
-        return self.status >= 500 or self.status in _PASSING
-
-
-class _UntilDeadline(io.RawIOBase):
-    """What a socket receives until a deadline."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._socket, self._deadline = connection, deadline
-        self._raw = connection.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """As of every raw stream. Raises TimeoutError at the deadline."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._socket.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """The stream itself, as ``http.client`` asks a socket for it."""
-        return io.BufferedReader(self)
-
-    def close(self) -> None:
-        """Let go of the socket."""
-        self._raw.close()
-        super().close()
-
-
-@dataclass(frozen=True)
-class _Place:
-    """One workspace at a server."""
-
-    url: str
-    token: str | None = field(repr=False)
-    timeout: float
-    _mine: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
-
-    @contextmanager
-    def connected(self) -> Iterator[http.client.HTTPConnection]:
-        """One connection for all that this thread asks in a block."""
-        held: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
-        if held is not None:
-            yield held
-            return
-        parts = urlsplit(self.url)
-        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        with closing(make(parts.netloc, timeout=self.timeout)) as connection:
-            self._mine.connection = connection
-            try:
-                yield connection
-            finally:
-                self._mine.connection = None
-
-    def request(
-        self,
-        method: str,
-        below: str = "",
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        most: int = _LARGEST_OTHER,
-    ) -> _Answer:
-        """Ask the server, and read at most ``most`` bytes of its answer.
-
-        Raises:
-            AuthFailed: it wants another token.
-            AdapterUnavailable: it cannot be reached, or did not do what it was asked.
-        """
-        with self.connected() as connection:
-            is_used = connection.sock is not None
-            try:
-                try:
-                    answer = self._exchange(connection, method, below, body, headers, most)
-                except (ConnectionError, http.client.RemoteDisconnected):
-                    if not is_used:
-                        raise
-                    connection.close()  # the server closed it since the last request; to repeat this one does no harm
-                    answer = self._exchange(connection, method, below, body, headers, most)
-            except (OSError, http.client.HTTPException) as problem:
-                connection.close()
-                raise AdapterUnavailable(
-                    f"{self.url} cannot be reached: {problem or type(problem).__name__}.",
-                    why="The files of the session are there; what it did not confirm may not be stored.",
-                    fix="Try again when the server answers. Nothing that it confirmed is lost.",
-                ) from problem
-        if answer.status in (401, 403):
-            raise AuthFailed(f"{self.url} wants another token.", fix="Give RemoteEphemeral(token=...) the server's token.")
-        if answer.status not in _ANSWERS:
-            refused = _Refused(
-                f"{self.url} answered {method} with status {answer.status}: {(answer.body or b'')[:200].decode(errors='replace')!r}.",
-                why="The files of the session are there, and the server did not do what it was asked.",
-                fix="Mend the server, then try again.",
-            )
-            refused.status = answer.status
-            raise refused
-        return answer
-
-    def _exchange(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        below: str,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        most: int,
-    ) -> _Answer:
-        sent = {**({"Authorization": f"Bearer {self.token}"} if self.token is not None else {}), **(headers or {})}
-        if connection.sock is not None:
-            connection.sock.settimeout(self.timeout)
-        connection.request(method, f"{urlsplit(self.url).path}{below}", body, sent)
-        deadline = time.monotonic() + self.timeout
-
-        def in_time(received: Any, **options: Any) -> http.client.HTTPResponse:
-            return http.client.HTTPResponse(cast("socket.socket", _UntilDeadline(received, deadline)), **options)
-
-        connection.response_class = cast("type[http.client.HTTPResponse]", in_time)
-        with connection.getresponse() as response:
-            data = response.read(most + 1)
-            if len(data) <= most:
-                return _Answer(response.status, response.headers.get("ETag", ""), data)
-        connection.close()  # the rest of the answer is still on its way
-        return _Answer(response.status, response.headers.get("ETag", ""), None)
-
-    def file(self, path: str) -> str:
-        """The address of a file, below that of the workspace."""
-        return f"/files/{quote(os.fsencode(path))}"
 
 
 class _RemoteFiles(SafeDir):
@@ -244,7 +85,7 @@ class RemoteWorkspace(Workspace):
         is_made: whether the server confirmed that it made the workspace.
     """
 
-    def __init__(self, copy: Workspace, place: _Place, largest: int, *, is_made: bool) -> None:
+    def __init__(self, copy: Workspace, place: ServedWorkspace, largest: int, *, is_made: bool) -> None:
         super().__init__(KIND, copy.path, copy.seed, copy.created, None, copy.state_dir, copy.began, copy.bases)
         self._place = place
         self._largest = largest
@@ -343,8 +184,8 @@ class RemoteWorkspace(Workspace):
                     continue
                 try:
                     _put(copy, path, what, self._fetch(path, what[1]))
-                except (_Refused, WriteRejected) as problem:
-                    if problem.is_passing if isinstance(problem, _Refused) else system_refused(problem):
+                except (RequestRefused, WriteRejected) as problem:
+                    if problem.is_passing if isinstance(problem, RequestRefused) else system_refused(problem):
                         raise
                     if not may_miss:
                         raise self._unfit(path, problem.fact.rstrip(".")) from problem
@@ -379,7 +220,7 @@ class RemoteWorkspace(Workspace):
         data = self._place.request("GET", self._place.file(path), most=self._largest).body
         if data is None or hashlib.sha256(data).hexdigest() != digest:
             fault = "it was changed while it was fetched" if data is not None else f"it has more than {self._largest} bytes"
-            raise _Refused(f"{path!r} was not fetched from {self._place.url}: {fault}.")
+            raise RequestRefused(f"{path!r} was not fetched from {self._place.url}: {fault}.")
         return data
 
     def send(self, path: str, mode: int, data: bytes | None) -> None:
@@ -388,7 +229,7 @@ class RemoteWorkspace(Workspace):
         if data is None:
             try:
                 self._place.request("DELETE", self._place.file(path))
-            except _Refused as problem:
+            except RequestRefused as problem:
                 if problem.status != 404:
                     raise
         else:
@@ -416,7 +257,7 @@ class RemoteWorkspace(Workspace):
         try:
             with self._place.connected():
                 missing = self._update(may_miss=True)
-        except _Refused as problem:
+        except RequestRefused as problem:
             if problem.status != 404:
                 raise
             self._is_gone, missing = True, {}
@@ -447,7 +288,7 @@ class RemoteWorkspace(Workspace):
         if not tag and not self._is_made:
             try:
                 answer = self._place.request("GET", most=_LARGEST_LIST)
-            except _Refused as problem:
+            except RequestRefused as problem:
                 if problem.status != 404:
                     raise
                 return
@@ -492,7 +333,6 @@ class RemoteEphemeral(Ephemeral):
 
     @property
     def address(self) -> str:
-        """The server's address."""
         return self._address
 
     @property
@@ -502,7 +342,6 @@ class RemoteEphemeral(Ephemeral):
 
     @property
     def limits(self) -> Limits:
-        """How large a session's changes may be."""
         return self._limits
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> RemoteWorkspace:
@@ -520,14 +359,14 @@ class RemoteEphemeral(Ephemeral):
             made.make({"files": sent})
             write_file(note, json.dumps({"name": name, "made": True}).encode())
         except BaseException as problem:
-            if not isinstance(problem, _Refused):  # the server may have made it all the same
+            if not isinstance(problem, RequestRefused):  # the server may have made it all the same
                 with suppress(GittrixError, OSError):
                     made.withdraw()
             raise
         return made
 
     def _workspace(self, copy: Workspace, name: str, *, is_made: bool) -> RemoteWorkspace:
-        place = _Place(f"{self._address}/{quote(name)}", self._token, self._timeout)
+        place = ServedWorkspace(f"{self._address}/{quote(name)}", self._token, self._timeout)
         return RemoteWorkspace(copy, place, self._limits.max_total, is_made=is_made)
 
     def open(self, path: str, state_dir: str, seeds: str | None = None) -> RemoteWorkspace:

@@ -54,10 +54,10 @@ def quick_look(arguments: Sequence[str]) -> tuple[CommandResult, bool] | None:
     id, as_json, root = line
     if _may_change_mode(root):
         return None
-    from pytest_gittrix.record.store.at_rest import store_at_rest
+    from pytest_gittrix.record.store.up_to_date import up_to_date_index
 
     now_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
-    with store_at_rest(root, now_ns) as index:
+    with up_to_date_index(root, now_ns) as index:
         if index is None:
             return None
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_ns // 1000)

@@ -24,13 +24,13 @@ from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.lineage.seed_files import check_seed_files
 from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import attached
-from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.ids import SeededIds, SortableIds, random_id
 from pytest_gittrix.engine.operations.in_use import InUse
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
+from pytest_gittrix.engine.operations.requester import require_person
 from pytest_gittrix.engine.operations.resources import QUEUE_WAIT, Credentials, Resources
 from pytest_gittrix.engine.operations.validation import check_budget, check_queue_wait, check_text, policy_of
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
@@ -44,8 +44,8 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
-from pytest_gittrix.record.store.at_rest import is_at_rest
 from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
+from pytest_gittrix.record.store.up_to_date import is_up_to_date
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
@@ -159,7 +159,7 @@ class GitTrix:
         with convert_os_errors():
             # Any other directory that is there may be there for more than sessions: it keeps its mode.
             private_directory(self.store.root, close=self.store.root == default_store())
-        if not is_at_rest(str(self.store.root), self.clock.now_ns()):
+        if not is_up_to_date(str(self.store.root), self.clock.now_ns()):
             self.recover()
             Sweep(self.services, "the start of the engine").run()
         if self._timer is None and self._sweep_interval is not None:

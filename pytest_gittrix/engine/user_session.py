@@ -14,11 +14,11 @@ from pytest_gittrix.engine.lineage.fork import ForkRequest
 from pytest_gittrix.engine.lineage.handoff import Handoff
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
-from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
+from pytest_gittrix.engine.operations.requester import require_person
 from pytest_gittrix.engine.operations.resources import durable_ref
 from pytest_gittrix.engine.operations.review import Review, filtered_of, narrowed
 from pytest_gittrix.engine.operations.shown_files import ListEntry

@@ -21,7 +21,7 @@ from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
-from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
+from pytest_gittrix.engine.operations.requester import require_person, sessions_of_requester
 from pytest_gittrix.engine.operations.validation import check_paths, check_text
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
@@ -147,7 +147,7 @@ class Members:
     def _require_person(self, verb: str, *, own: str = "") -> None:
         """Refuse an agent's process, unless what it asks for is about its ``own`` session."""
         root = self._engine.store.root
-        if own not in agents_sessions(root):
+        if own not in sessions_of_requester(root):
             require_person(root, verb)
 
     # Starting and finding ----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
-from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
+from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.extras import needs

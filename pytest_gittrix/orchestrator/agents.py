@@ -20,8 +20,8 @@ from pytest_gittrix.engine.agents.processes import AgentProcess, agent_directori
 from pytest_gittrix.engine.agents.programs import layers_of
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.engine.agents.supervisor import RECORD
-from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
+from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.extras import needs
 from pytest_gittrix.orchestrator.agent_logs.reading import AgentHome, newest, says

@@ -20,7 +20,7 @@ from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
-from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
+from pytest_gittrix.engine.operations.requester import require_person, sessions_of_requester
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.agents import Agents
@@ -138,7 +138,7 @@ class Orchestrator:
     def _require_person_or_orchestrator(self, verb: str) -> None:
         """Refuse an agent, unless it is the one of a session that leads a project's others. One that it spawned is refused, too."""
         root = self._board.engine.store.root
-        asking = [self._board.find_or_none(id) for id in agents_sessions(root)]
+        asking = [self._board.find_or_none(id) for id in sessions_of_requester(root)]
         if not all(one is not None and one.state.identity.get("role") == "orchestrator" for one in asking):
             require_person(root, verb)
 
@@ -305,7 +305,7 @@ class Orchestrator:
             AuthFailed, AdapterUnavailable: the forge cannot be reached.
             PersonRequired: as ``kill``, for another session than its own.
         """
-        if id not in agents_sessions(self._board.engine.store.root):
+        if id not in sessions_of_requester(self._board.engine.store.root):
             self._require_person_or_orchestrator("claim a pull request for another session")
         self._poller.claim(id, number)
         return self._session(id)

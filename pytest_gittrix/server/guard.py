@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
-from pytest_gittrix.engine.operations.caller import on_behalf_of
+from pytest_gittrix.engine.operations.requester import on_behalf_of
 from pytest_gittrix.errors import AuthFailed, InvalidInput
 from pytest_gittrix.os_level.proc import peer_process
 

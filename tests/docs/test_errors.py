@@ -41,7 +41,7 @@ from pytest_gittrix import GitTrix, LocalDurable, LocalEphemeral, errors
 from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.clock import FrozenClock, process_freeze
 from pytest_gittrix.engine.agents.turns import TurnContext
-from pytest_gittrix.engine.operations.caller import make_mark, on_behalf_of
+from pytest_gittrix.engine.operations.requester import make_mark, on_behalf_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,

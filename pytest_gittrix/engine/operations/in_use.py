@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
-from pytest_gittrix.engine.operations.caller import asking_process
+from pytest_gittrix.engine.operations.requester import requesting_process
 from pytest_gittrix.errors import Advice, SessionInUse
 from pytest_gittrix.os_level.file_lock import retry, try_lock, unlock
 from pytest_gittrix.os_level.files import OWNERS
@@ -242,7 +242,7 @@ def require_unused(state: SessionState, directory: Path, verb: str, *, forcible:
     Raises:
         SessionInUse: there are some.
     """
-    asking = asking_process()
+    asking = requesting_process()
     users = users_of(state, directory, spare={asking, *ancestors(asking)})
     if not users:
         return

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from pytest_gittrix.clock.clock import Clock
-from pytest_gittrix.engine.operations.caller import true_actor
 from pytest_gittrix.engine.operations.expiry import is_past, outlasts_idle_time, resolution_ns, unseen_activity
+from pytest_gittrix.engine.operations.requester import actor_of_requester
 from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Actor, Event, live_event, path_fields
@@ -170,7 +170,7 @@ class Recorder:
             AdapterUnavailable: it could not be stored; nothing happened.
             LogDamaged: it is illegal in this state of the session, or has a value that its type does not allow; nothing was stored.
         """
-        now, actor = self.clock.now_ns(), true_actor(self.store.root, actor)
+        now, actor = self.clock.now_ns(), actor_of_requester(self.store.root, actor)
         # An illegal event must not be stored: no reader would get past it.
         event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
         if type_ in OBSERVED:

@@ -19,9 +19,9 @@ from pytest_gittrix import EvictionPolicy, GitTrix, LocalDurable
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.quick_look import quick_look
 from pytest_gittrix.os_level.files import is_older
-from pytest_gittrix.record.store.at_rest import is_at_rest, store_at_rest
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.record.store.up_to_date import is_up_to_date, up_to_date_index
 from pytest_gittrix.testing.world import World
 
 # What a command that only shows something has no use for; the last three cost less than the others, but more than the answer.
@@ -183,7 +183,7 @@ def now() -> int:
 
 
 def rests(root: Path, at: int | None = None) -> bool:
-    with store_at_rest(str(root), now() if at is None else at) as index:
+    with up_to_date_index(str(root), now() if at is None else at) as index:
         return index is not None
 
 
@@ -323,11 +323,11 @@ def test_a_seed_that_is_renamed_meanwhile_is_not_old(tmp_path: Path) -> None:
 def test_an_empty_store_is_looked_through_for_what_is_old(tmp_path: Path, directory: str) -> None:
     old = tmp_path / directory / "tmp_dead"
     old.mkdir(parents=True)
-    assert is_at_rest(str(tmp_path), now())
+    assert is_up_to_date(str(tmp_path), now())
 
     os.utime(old, ns=(0, 0))
 
-    assert not is_at_rest(str(tmp_path), now())
+    assert not is_up_to_date(str(tmp_path), now())
     (tmp_path / directory / "tmp_link").symlink_to("nowhere")
     old.rmdir()
-    assert is_at_rest(str(tmp_path), now()), "a name that leads nowhere is as one that another process has just renamed"
+    assert is_up_to_date(str(tmp_path), now()), "a name that leads nowhere is as one that another process has just renamed"

@@ -14,7 +14,7 @@ from support.agent_processes import on_linux
 
 from pytest_gittrix import World
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.engine.operations.caller import agents_sessions, make_mark, on_behalf_of, require_person
+from pytest_gittrix.engine.operations.requester import make_mark, on_behalf_of, require_person, sessions_of_requester
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PersonRequired
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -140,12 +140,12 @@ def test_a_person_is_not_refused_nor_the_agent_of_another_store(world: World, se
     try:
         assert len([*marks_above(pid)]) >= 1
         with on_behalf_of(lambda: pid):
-            assert agents_sessions(root) == []
+            assert sessions_of_requester(root) == []
             require_person(root, "promote")
     finally:
         foreign.stop(grace=0)
 
-    assert agents_sessions(root) == []
+    assert sessions_of_requester(root) == []
     session.promote()
     assert world.durable.read("app.py") == b"2\n"
 
@@ -155,7 +155,7 @@ def test_whoever_is_served_counts_and_not_who_serves(world: World, session: User
     pid = int(answer(tmp_path / "pid"))
     try:
         with on_behalf_of(lambda: pid):
-            assert agents_sessions(world.gittrix.store.root) == [session.id]
+            assert sessions_of_requester(world.gittrix.store.root) == [session.id]
             with pytest.raises(PersonRequired, match=f"The agent of session {session.id} asked to promote"):
                 session.promote()
             with on_behalf_of(lambda: None):
@@ -170,6 +170,6 @@ def test_a_false_mark_does_not_take_the_true_one_away(world: World, session: Use
     pid = int(answer(tmp_path / "pid"))
     try:
         with on_behalf_of(lambda: pid):
-            assert agents_sessions(world.gittrix.store.root) == ["sess_of_a_leader", session.id]
+            assert sessions_of_requester(world.gittrix.store.root) == ["sess_of_a_leader", session.id]
     finally:
         os.kill(pid, 9)

@@ -18,7 +18,7 @@ from support.members import Crew
 
 from pytest_gittrix import points
 from pytest_gittrix.confine.levels import strongest
-from pytest_gittrix.engine.operations.caller import on_behalf_of
+from pytest_gittrix.engine.operations.requester import on_behalf_of
 from pytest_gittrix.errors import InvalidInput, PersonRequired, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.state.retention import Selector

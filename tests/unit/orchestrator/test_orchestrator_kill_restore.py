@@ -14,7 +14,7 @@ from support.engine import at_point, passed
 from support.orchestrator import Led, Tracked, leading, on_linux
 
 from pytest_gittrix.confine.levels import strongest
-from pytest_gittrix.engine.operations.caller import on_behalf_of
+from pytest_gittrix.engine.operations.requester import on_behalf_of
 from pytest_gittrix.errors import (
     AdapterUnavailable,
     GittrixError,

@@ -20,7 +20,7 @@ from support.daemon import DaemonClient, Staff, serving, wait_until
 
 from pytest_gittrix import World
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.engine.operations.caller import make_mark
+from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.errors import AuthFailed, DaemonRuns, InvalidInput
 from pytest_gittrix.server import connections, daemon_file, guard
 from pytest_gittrix.server.run import Serving, Settings

@@ -1,4 +1,4 @@
-"""Who asks the engine for something: a person's program, or a process of an agent that this store's engine launched.
+"""Who requests an operation: a person's program, or a process of an agent that this store's engine launched.
 
 An agent's process is known by the mark in its environment, in that of a process it descends from, or in that of its supervisor, who adopts
 its orphans. This catches accidents and prompt injection. It is no wall: the wall is the level of confinement
@@ -40,10 +40,10 @@ def _name_of(store: Path) -> str:
 
 @contextmanager
 def on_behalf_of(find: Callable[[], int | None]) -> Iterator[None]:
-    """Serve a request of another process: in the body, that process is the one that asks.
+    """Serve a request of another process: in the body, that process is the requester.
 
     Args:
-        find: gives the number of that process, when it is needed; None if it cannot be known, and then this process is the one that asks.
+        find: gives the number of that process, when it is needed; None if it cannot be known, and then this process is the requester.
     """
     token = _REMOTE.set(cache(find))
     try:
@@ -52,22 +52,22 @@ def on_behalf_of(find: Callable[[], int | None]) -> Iterator[None]:
         _REMOTE.reset(token)
 
 
-def asking_process() -> int:
-    """The number of the process that asks: this one, unless it serves another one's request."""
+def requesting_process() -> int:
+    """The number of the requesting process: this one, unless it serves a request of another."""
     find = _REMOTE.get()
     remote = None if find is None else find()
     return os.getpid() if remote is None else remote
 
 
-def agents_sessions(store: Path) -> list[str]:
-    """The sessions of a store whose agents the process that asks descends from, nearest first; none for a person's process.
+def sessions_of_requester(store: Path) -> list[str]:
+    """The sessions of a store whose agents the requesting process descends from, nearest first; none for a person's process.
 
     An agent that spawns another is above it. An agent can give its own programs a false mark, but cannot take away the true one above them.
 
     Args:
         store: root of the store of sessions.
     """
-    asking, found = asking_process(), []
+    asking, found = requesting_process(), []
     for mark in _own_marks(asking) if asking == os.getpid() else marks_above(asking):
         _, _, rest = mark.partition(".")
         name, _, session = rest.partition(".")
@@ -82,14 +82,14 @@ def _own_marks(pid: int) -> tuple[str, ...]:
     return tuple(marks_above(pid))
 
 
-def true_actor(store: Path, actor: Actor) -> Actor:
+def actor_of_requester(store: Path, actor: Actor) -> Actor:
     """Who an event is logged to be of: nothing that an agent asked for is logged as a person's.
 
     Args:
         store: root of the store of sessions.
         actor: whose part the caller plays.
     """
-    return "agent" if actor == "human" and agents_sessions(store) else actor
+    return "agent" if actor == "human" and sessions_of_requester(store) else actor
 
 
 def require_person(store: Path, verb: str) -> None:
@@ -102,7 +102,7 @@ def require_person(store: Path, verb: str) -> None:
     Raises:
         PersonRequired: an agent of the store asks.
     """
-    sessions = agents_sessions(store)
+    sessions = sessions_of_requester(store)
     if not sessions:
         return
     raise PersonRequired(

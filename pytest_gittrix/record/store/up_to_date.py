@@ -1,8 +1,8 @@
-"""Whether a store is at rest: its index is up to date, and a recovery or a sweep would find nothing to do.
+"""Whether a store is up to date: its index has every event, and a recovery or a sweep would find nothing to do.
 
 A recovery looks into the directory of every session, which takes seconds where there are thousands. Here the index is asked for the open
-sessions, the few that anything can happen to, and only those are looked at. A store of which the index does not know everything is not at
-rest. The module loads as little as it can: a command that only shows something needs nothing else.
+sessions, the few that anything can happen to, and only those are looked at.
+The module loads as little as it can: a command that only shows something needs nothing else.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OPEN_ROWS: Final = (
 
 
 @contextmanager
-def store_at_rest(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]:
-    """Give the index of a store that is at rest, to be read; None if it is not at rest, or has no index file.
+def up_to_date_index(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]:
+    """Give the index of a store that is up to date, to be read; None if it is not, or has no index file.
 
-    A session that has ended for good is not looked at: whether its row is up to date is for the caller to see, by its signature.
+    A session that has ended for good is not looked at: the caller checks by its signature whether its row is up to date.
 
     Args:
         root: the directory of sessions.
@@ -47,21 +47,21 @@ def store_at_rest(root: str, now_ns: int) -> Iterator[sqlite3.Connection | None]
     with ExitStack() as stack:
         try:
             database = stack.enter_context(closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)))
-            rests = _is_at_rest(root, database, now_ns // 1000)
+            is_up_to_date = _is_up_to_date(root, database, now_ns // 1000)
         except (sqlite3.DatabaseError, ValueError, LookupError, TypeError, OSError):  # a damaged file, or a row that is no record
-            rests = False
-        yield database if rests else None
+            is_up_to_date = False
+        yield database if is_up_to_date else None
 
 
-def is_at_rest(root: str, now_ns: int) -> bool:
-    """Whether a store is at rest, as one without sessions is that needs no index."""
+def is_up_to_date(root: str, now_ns: int) -> bool:
+    """Whether a store is up to date; one without sessions needs no index for that."""
     if not any(map(ID.fullmatch, names_in(root))):
         return not _has_unneeded(root, ())
-    with store_at_rest(root, now_ns) as index:
+    with up_to_date_index(root, now_ns) as index:
         return index is not None
 
 
-def _is_at_rest(root: str, database: sqlite3.Connection, now_us: int) -> bool:
+def _is_up_to_date(root: str, database: sqlite3.Connection, now_us: int) -> bool:
     if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
         return False
     known, baselines = {}, set()
@@ -88,7 +88,7 @@ def _has_temporaries(directory: str) -> bool:
 
 
 def _has_unneeded(root: str, baselines: Collection[str]) -> bool:
-    """Whether a recovery would remove something beside the sessions: what is in the trash, and old seeds and spares."""
+    """Whether a recovery would remove anything but sessions: trash, old seeds and old spares."""
     return bool(names_in(os.path.join(root, _TRASH))) or any(
         is_older(os.path.join(root, directory, name), UNNEEDED_FOR)
         for directory in (_SEEDS, _SPARES)

@@ -106,7 +106,7 @@ def misses_mode_drift() -> AbstractContextManager[object]:
 
 
 def misses_additions() -> AbstractContextManager[object]:
-    """What is new in durable is in nobody's way."""
+    """What is new in durable is in no one's way."""
     return drifts(lambda _found, old, _new: old is not None)
 
 

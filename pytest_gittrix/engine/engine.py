@@ -19,9 +19,9 @@ from pytest_gittrix.engine.eviction.archive import archives_in
 from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.lineage.fork import FilesOf, ForkRequest
 from pytest_gittrix.engine.lineage.handoff import Succession
+from pytest_gittrix.engine.lineage.initial_files import check_initial_files
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
-from pytest_gittrix.engine.lineage.seed_files import check_seed_files
 from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import attached
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
@@ -265,7 +265,7 @@ class GitTrix:
             strategy,
             with_values(check_identity(identity)),
             None if parent is None else Succession(resources.recorder(parent)),
-            seed_files=check_seed_files(seed_files, ephemeral.limits.max_file),
+            initial_files=check_initial_files(seed_files, ephemeral.limits.max_file),
             keep_after_promote=keep_after_promote,
             id=id,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.lineage.seed_files import read_seed_files
+from pytest_gittrix.engine.lineage.initial_files import read_initial_files
 from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import (
@@ -176,7 +176,7 @@ class ForkRequest:
             with_values({**then.identity, **identity}),
             Fork(parent, state.root, events[: seq + 1], files, ephemeral.limits, left_out),
             base.baseline,
-            read_seed_files(parent.directory, base.seed_files),
+            read_initial_files(parent.directory, base.initial_files),
             id=self.id,
         )
 

@@ -96,7 +96,7 @@ def _moved_by_promotions(state: SessionState) -> dict[str, Any]:
     if state.kept is None:
         return {}
     names = ("baseline", "durable_branch", "durable_ref", "strategy")
-    given = [{**path_fields(path), "resource": name} for path, name in state.seed_files.items()]
+    given = [{**path_fields(path), "resource": name} for path, name in state.initial_files.items()]
     kept = {name: value for name, value in state.kept._asdict().items() if value is not None}
     moved = {"earlier_baselines": [*state.earlier_baselines], "seed_files": given, "kept": kept}
     return {name: getattr(state, name) for name in names} | moved
@@ -206,7 +206,7 @@ class Handoff:
                 os.rename(recorder.directory / name, child.directory / name)
         points.reached("handoff:moved")
         child_state = child.read()
-        if child_state.seed_files:  # a fork of the child begins with them
+        if child_state.initial_files:  # a fork of the child begins with them
             share(recorder.directory, child.directory, sync=child.store.durability == "full")
         if not child_state.ended and not child_state.workspace_present:
             # Nobody but a handoff writes to a child without a workspace, so a killed one has inherited as many as there are.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable, Ephemeral
-from pytest_gittrix.engine.lineage.seed_files import SeedFiles, place_seed_files, to_data
+from pytest_gittrix.engine.lineage.initial_files import InitialFiles, place_initial_files, to_data
 from pytest_gittrix.engine.operations.moved_refs import REFERENCES, note_references
 from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
@@ -75,7 +75,7 @@ class SessionStart:
         identity: who works in it, and on what.
         origin: the session that it comes from.
         baseline: the commit it starts from; the branch's head by default.
-        seed_files: what its workspace has in addition to the baseline.
+        initial_files: what its workspace has in addition to the baseline.
         keep_after_promote: whether it goes on after a promotion to a pull request.
         id: its id, if the caller chose it.
     """
@@ -89,7 +89,7 @@ class SessionStart:
     identity: Mapping[str, str] = field(default_factory=dict)
     origin: Origin | None = None
     baseline: str | None = None
-    seed_files: SeedFiles = field(default_factory=dict)
+    initial_files: InitialFiles = field(default_factory=dict)
     keep_after_promote: bool = False
     id: str | None = None
 
@@ -132,7 +132,7 @@ class SessionStart:
         workspace = resources.create_workspace(self.ephemeral, directory, seed, durable=self.durable, branch=self.branch)
         try:
             note_references(directory / "engine", recorder.store.root / REFERENCES, self.durable, sync=sync)
-            place_seed_files(recorder, workspace, self.seed_files)
+            place_initial_files(recorder, workspace, self.initial_files)
             if self.origin is not None:
                 self.origin.fill(recorder, workspace)
                 points.reached("start:filled")
@@ -167,8 +167,8 @@ class SessionStart:
             data["strategy"] = check_strategy(self.strategy)
         if self.identity:
             data["identity"] = dict(self.identity)
-        if self.seed_files:
-            data["seed_files"] = to_data(self.seed_files)
+        if self.initial_files:
+            data["seed_files"] = to_data(self.initial_files)
         if self.keep_after_promote:
             data["keep_after_promote"] = True
         if self.origin is not None:

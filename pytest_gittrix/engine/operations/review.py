@@ -77,9 +77,9 @@ def snapshot_of(
         selected: paths that are read even if the workspace's own rules ignore them.
         on_step: as for ``take_snapshot``, which says what is raised.
     """
-    named = {*state.api_touched, *state.seed_files, *selected}
+    named = {*state.api_touched, *state.initial_files, *selected}
     taken = workspace.snapshot(limits=limits, named=named, deleted=state.api_deleted, on_step=on_step)
-    given = {path for path, resource in state.seed_files.items() if _is_as_given(taken, path, resource)}
+    given = {path for path, resource in state.initial_files.items() if _is_as_given(taken, path, resource)}
     return checked_in(taken.with_given(given), state.durable_path)
 
 

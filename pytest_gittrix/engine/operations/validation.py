@@ -18,8 +18,9 @@ from pytest_gittrix.record.state.values import Policy
 LONGEST_TTL: Final = timedelta(days=36_525)
 """A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
 SWEEP_BUDGET: Final = "GITTRIX_SWEEP_BUDGET"
-QUEUE_WAIT: Final = "GITTRIX_QUEUE_WAIT"
 """The environment variable that says how long one session may take in a sweep of a command or a daemon."""
+QUEUE_WAIT: Final = "GITTRIX_QUEUE_WAIT"
+"""The environment variable that says how long a promotion of a command or a daemon waits for its turn."""
 _Default = TypeVar("_Default", bound=Policy | None)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -215,12 +216,22 @@ def check_budget(value: object) -> timedelta | None:
     """Validate the time that one session may take in a sweep. Raises InvalidInput if it is neither None nor a duration from 0 on."""
     if value is None:
         return None
-    if isinstance(value, timedelta | str) and (budget := duration_of(value)) >= timedelta(0):
-        return budget
+    return _check_wait(value, "sweep_budget", "A session that takes longer in a sweep is postponed, so that it holds up no other.")
+
+
+def check_queue_wait(value: object) -> timedelta:
+    """Validate how long a promotion waits for its turn. Raises InvalidInput if it is no duration from 0 on."""
+    return _check_wait(value, "queue_wait", "Promotions into one repository take turns, and one that is stopped holds up the others.")
+
+
+def _check_wait(value: object, what: str, why: str) -> timedelta:
+    if isinstance(value, timedelta | str) and (wait := duration_of(value)) >= timedelta(0):
+        return wait
+    fix = 'Pass a text such as "30s", or a timedelta such as timedelta(seconds=30)'
     raise InvalidInput(
-        f"sweep_budget={_shown(value)} is no time that a session may take.",
-        why="A session that takes longer in a sweep is postponed, so that it holds up no other.",
-        fix='Pass a text such as "30s", or a timedelta such as timedelta(seconds=30); None for as long as it takes.',
+        f"{what}={_shown(value)} is not a duration.",
+        why=why,
+        fix=f"{fix}; None for no limit." if what == "sweep_budget" else f"{fix}.",
     )
 
 
@@ -230,24 +241,8 @@ def budget_from_environment(default: timedelta) -> timedelta | None:
     Raises:
         InvalidInput: the variable is neither a duration nor ``none``.
     """
-    text = os.environ.get(SWEEP_BUDGET)
-    if not text:
-        return default
-    try:
-        return None if text == "none" else duration_of(text)
-    except InvalidInput as problem:
-        raise InvalidInput(f"{SWEEP_BUDGET}: {problem.fact}", why=problem.why, fix=f"{problem.fix} Or none, for no limit.") from None
-
-
-def check_queue_wait(value: object) -> timedelta:
-    """Validate how long a promotion waits for its turn. Raises InvalidInput if it is no duration from 0 on."""
-    if isinstance(value, timedelta | str) and (wait := duration_of(value)) >= timedelta(0):
-        return wait
-    raise InvalidInput(
-        f"queue_wait={_shown(value)} is no time to wait.",
-        why="Promotions into one repository take turns, and one that is stopped holds up the others.",
-        fix='Pass a text such as "2m", or a timedelta such as timedelta(minutes=2).',
-    )
+    is_unlimited = os.environ.get(SWEEP_BUDGET) == "none"
+    return None if is_unlimited else _wait_from_environment(SWEEP_BUDGET, default, " Or none, for no limit.")
 
 
 def queue_wait_from_environment(default: timedelta) -> timedelta:
@@ -256,11 +251,15 @@ def queue_wait_from_environment(default: timedelta) -> timedelta:
     Raises:
         InvalidInput: the variable is no duration.
     """
-    text = os.environ.get(QUEUE_WAIT)
+    return _wait_from_environment(QUEUE_WAIT, default)
+
+
+def _wait_from_environment(variable: str, default: timedelta, or_else: str = "") -> timedelta:
+    text = os.environ.get(variable)
     try:
         return duration_of(text) if text else default
     except InvalidInput as problem:
-        raise InvalidInput(f"{QUEUE_WAIT}: {problem.fact}", why=problem.why, fix=problem.fix) from None
+        raise InvalidInput(f"{variable}: {problem.fact}", why=problem.why, fix=f"{problem.fix}{or_else}") from None
 
 
 def _shown(value: object) -> str:

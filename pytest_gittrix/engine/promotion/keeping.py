@@ -73,7 +73,7 @@ class Keeping:
         """What ``promote.kept`` has beside what every end of a promotion has; ``drift`` is what durable changed since the baseline."""
         merged = _merged(selected, fitted)
         added = {path for path, (old, _) in drift.items() if old is None}
-        known = [path for path in selected.changes if path in self.state.api_deleted or path in self.state.seed_files]
+        known = [path for path in selected.changes if path in self.state.api_deleted or path in self.state.initial_files]
         known += sorted((added & self.state.api_deleted).difference(known))  # what the agent deleted there was its own
         lists = {
             "merged": [{**path_fields(path), "mode": entry.mode, "id": entry.id} for path, entry in merged.items() if entry is not None],

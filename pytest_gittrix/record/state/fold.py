@@ -111,7 +111,7 @@ def _created(event: Event) -> SessionState:
         strategy=data.get("strategy", "auto"),
         identity=_of_today(data.get("identity", {})),
         lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
-        seed_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
+        initial_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
         earlier_baselines=tuple(data.get("earlier_baselines", ())),
         kept=Kept(**data["kept"]) if "kept" in data else None,
         keep_after_promote=data.get("keep_after_promote", False),
@@ -259,7 +259,7 @@ def _kept(state: SessionState, event: Event) -> None:
         state.strategy = "commit"  # what comes next goes onto the same branch
     in_durable = {path_of(one) for one in data.get("in_durable", ())}
     state.api_deleted = state.api_deleted - in_durable
-    state.seed_files = {path: name for path, name in state.seed_files.items() if path not in in_durable}
+    state.initial_files = {path: name for path, name in state.initial_files.items() if path not in in_durable}
     state.changed_since_checkpoint = True
 
 

@@ -137,7 +137,7 @@ class SessionState:
     Attributes:
         id, task, durable_ref, durable_path, durable_branch, baseline, ephemeral_ref, workspace, workspace_kind, git_backed: as started.
         format: object format of durable, ``sha1`` or ``sha256``; None when a TypeScript store did not say.
-        seed_files: the files that it was given beside its baseline: by path, the name of the attachment with the bytes.
+        initial_files: the files that it was given beside its baseline: by path, the name of the attachment with the bytes.
         policy: the eviction policy now in force.
         created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
         state: ``active``, or how it ended.
@@ -207,7 +207,7 @@ class SessionState:
     calls: dict[str, str] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)
     lineage: Lineage | None = None
-    seed_files: Mapping[str, str] = field(default_factory=dict)
+    initial_files: Mapping[str, str] = field(default_factory=dict)
     ended_ns: int | None = None
     outcome: str | None = None
     successor: str | None = None

@@ -1,6 +1,6 @@
-"""Files that a session is given at its start, beside its baseline: ``GitTrix.start_session(seed_files=...)``.
+"""Files that a session begins with in addition to its baseline: ``GitTrix.start_session(seed_files=...)``.
 
-They are no work of its agent. A snapshot holds them as changes only once they differ from what was given (``review.snapshot_of``). Their
+They are not work of its agent. A snapshot holds them as changes only once they differ from what was given (``review.snapshot_of``). Their
 bytes are attached to the session, so that a fork can begin with them, also once the session has ended.
 """
 
@@ -19,14 +19,14 @@ from pytest_gittrix.git.tree import parents
 from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.workspaces.workspace import Workspace
 
-SeedFiles = Mapping[str, bytes]
+InitialFiles = Mapping[str, bytes]
 
 
-def check_seed_files(value: Mapping[str, bytes | str] | None, max_bytes: int) -> dict[str, bytes]:
-    """Validate the files that a session is given; their paths become canonical.
+def check_initial_files(value: Mapping[str, bytes | str] | None, max_bytes: int) -> dict[str, bytes]:
+    """Validate the files that a session begins with; their paths become canonical.
 
     Raises:
-        InvalidInput: it is no mapping of paths to bytes or text.
+        InvalidInput: it is not a mapping of paths to bytes or text.
         WriteRejected: a path is not allowed, or a file has more than ``max_bytes``.
     """
     if value is not None and not isinstance(value, Mapping):
@@ -38,12 +38,12 @@ def check_seed_files(value: Mapping[str, bytes | str] | None, max_bytes: int) ->
     return {check_path(path): check_file(path, data, max_bytes) for path, data in (value or {}).items()}
 
 
-def to_data(files: SeedFiles) -> list[dict[str, Any]]:
+def to_data(files: InitialFiles) -> list[dict[str, Any]]:
     """The files as ``session.created`` holds them: their paths, and the names of the attachments with their bytes."""
     return [{**path_fields(path), "resource": resource_name(data)} for path, data in files.items()]
 
 
-def place_seed_files(recorder: Recorder, workspace: Workspace, files: SeedFiles) -> None:
+def place_initial_files(recorder: Recorder, workspace: Workspace, files: InitialFiles) -> None:
     """Attach the files to a new session, and write them into its workspace.
 
     Raises:
@@ -56,14 +56,14 @@ def place_seed_files(recorder: Recorder, workspace: Workspace, files: SeedFiles)
         if path in seed.directories or any(one in seed.entries for one in (path, *parents(path))):
             raise InvalidInput(
                 f"The seed file {path!r} is where the repository has something already.",
-                why="Nobody could tell then whether the agent changed it, or the start did.",
+                why="It would be unclear whether the agent changed it, or the start did.",
                 fix=Advice("Give it another path, or write it with session.write(), as a change.", "Give it another path."),
             )
         attach(recorder.directory, data, sync=sync)
         workspace.files.write(path, data, executable=False)
 
 
-def read_seed_files(directory: Path, names: Mapping[str, str]) -> dict[str, bytes]:
+def read_initial_files(directory: Path, names: Mapping[str, str]) -> dict[str, bytes]:
     """The files that the session of a directory was given.
 
     Args:

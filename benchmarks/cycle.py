@@ -26,7 +26,7 @@ from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.workspaces.workspace import KINDS, WorkspaceKind
+from pytest_gittrix.workspaces.kinds import KINDS, WorkspaceKind
 
 READ_TWICE: Final = "clone, diff() + promote()"
 WITH_SPARE: Final = "clone, a spare"

@@ -25,7 +25,7 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.store.listing import ID
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 HOURS: Final = (1, 6, 12, 24)
 HEAD: Final = ("hour", "promotions", "records MB", "the rest MB", "descriptors", "memory MB", "packs", "seeds", "cycle ms")

@@ -20,7 +20,7 @@ from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.testing.world import World
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 _QUICK: Final = 8
 """A quick run divides each size by this."""

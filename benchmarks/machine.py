@@ -18,7 +18,7 @@ from pytest_gittrix.testing.machines.session_machine import SandboxMachine, mach
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.repos.edits import Tree
 from pytest_gittrix.testing.world import World
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 FRESH: Final = "fresh world ms"
 KINDS: Final[tuple[WorkspaceKind, ...]] = ("lazy", "clone")

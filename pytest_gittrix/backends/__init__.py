@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.backends.protocol import Ephemeral as Ephemeral
     from pytest_gittrix.backends.remote import RemoteDurable as RemoteDurable
     from pytest_gittrix.backends.remote_workspace import RemoteEphemeral as RemoteEphemeral
-    from pytest_gittrix.workspaces.workspace import Capabilities as Capabilities
+    from pytest_gittrix.workspaces.kinds import Capabilities as Capabilities
     from pytest_gittrix.workspaces.workspace import Workspace as Workspace
 
 __getattr__ = door(
@@ -30,10 +30,8 @@ __getattr__ = door(
         ),
         "pytest_gittrix.backends.remote": ("RemoteDurable",),
         "pytest_gittrix.backends.remote_workspace": ("RemoteEphemeral",),
-        "pytest_gittrix.workspaces.workspace": (
-            "Capabilities",
-            "Workspace",
-        ),
+        "pytest_gittrix.workspaces.kinds": ("Capabilities",),
+        "pytest_gittrix.workspaces.workspace": ("Workspace",),
         "pytest_gittrix.backends.forge.github": ("GitHubForge",),
     },
 )

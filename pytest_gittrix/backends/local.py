@@ -24,9 +24,11 @@ from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_a
 from pytest_gittrix.git.worktree.checkout_update import LockedCheckout, Sides, lock_checkout
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
-from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
-from pytest_gittrix.workspaces.snapshot import Limits
-from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
+from pytest_gittrix.workspaces.kinds import WorkspaceKind, check_kind
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
+from pytest_gittrix.workspaces.seeds.seed import History, Seed, check_history
+from pytest_gittrix.workspaces.walk import Limits
+from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 
 MOST_SPARES = 64
 """How many spares an engine makes at most."""

@@ -11,8 +11,8 @@ from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import PackedReferences
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.os_level.command import Level
-from pytest_gittrix.workspaces.seed import History, Seed
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.seeds.seed import History, Seed
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 MIRROR = "gitconfig"

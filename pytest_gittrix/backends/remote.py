@@ -24,7 +24,7 @@ from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import PackedReferences, RefMoved, branch_ref, short_branch
 from pytest_gittrix.git.repository import no_branch_error
 from pytest_gittrix.git.tree import Changes, Entry, Item
-from pytest_gittrix.workspaces.seed import History, Seed
+from pytest_gittrix.workspaces.seeds.seed import History, Seed
 
 __all__ = ["RemoteDurable"]
 

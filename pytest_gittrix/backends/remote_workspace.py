@@ -28,9 +28,12 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, parent
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
-from pytest_gittrix.workspaces.workspace import Capabilities, Trash, Workspace
+from pytest_gittrix.workspaces.kinds import Capabilities
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.walk import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
 
 KIND: Final = "remote"
 _NOTE: Final = "remote.json"

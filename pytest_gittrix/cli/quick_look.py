@@ -150,7 +150,7 @@ def _live(root: str, id: str) -> dict[str, Any] | None:
     from pytest_gittrix.engine.agents.agent_session import AgentSession, look_at
     from pytest_gittrix.engine.operations.recorder import Recorder
     from pytest_gittrix.record.store.store import Store
-    from pytest_gittrix.workspaces.snapshot import Limits
+    from pytest_gittrix.workspaces.walk import Limits
     from pytest_gittrix.workspaces.workspace import open_workspace
 
     recorder = Recorder(Store(Path(root)), id, SystemClock(), lambda _event: None)

@@ -268,7 +268,7 @@ def standard_input(what: str) -> bytes:
     Raises:
         InvalidInput: it is closed.
     """
-    from pytest_gittrix.workspaces.snapshot import Limits
+    from pytest_gittrix.workspaces.walk import Limits
 
     caller = remote_caller.get()
     if caller.stdin is None if caller is not None else sys.stdin is None:

@@ -88,7 +88,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     Raises:
         InvalidInput: it is no JSON object, or a name is in it twice.
     """
-    from pytest_gittrix.workspaces.snapshot import Limits
+    from pytest_gittrix.workspaces.walk import Limits
 
     if len(raw) > Limits().max_file:
         raise InvalidInput(f"Standard input has more than {Limits().max_file} bytes.", why="Every reader of the log reads all of it.")

@@ -47,7 +47,7 @@ from pytest_gittrix.record.state.fold import Policy, StateName
 from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 from pytest_gittrix.record.store.up_to_date import is_up_to_date
 from pytest_gittrix.views import view
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge

@@ -22,7 +22,7 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.store.index import Index
-from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
+from pytest_gittrix.workspaces.seeds.prepare import SPARE_SEEDS, prune_seeds
 
 _MOST_SWEPT: Final = 1000
 

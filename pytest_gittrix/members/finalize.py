@@ -21,9 +21,10 @@ from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.members.finalize_held import HeldBack
 from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summarise
 from pytest_gittrix.members.finalize_remote import Deadline, Remote, write_settings
-from pytest_gittrix.members.finalize_repository import GONE, Saving, Task
+from pytest_gittrix.members.finalize_repository import Saving
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.monotonic import OutOfTime
+from pytest_gittrix.workspaces.finder.opened_repository import GONE, opened, refusal
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.walk import find_repositories
 
@@ -191,21 +192,22 @@ class _Finalization:
         return done
 
     def _save(self, repository: CheckedOutRepository, done: list[Action]) -> None:
-        task = Task.of(self._workspace, repository, self._found, self._id, self._identity)
-        if task.is_gone():
-            has_files = os.path.lexists(task.root) and os.listdir(task.root)
+        problem = refusal(self._workspace, repository)
+        if problem == GONE:
+            root = os.path.join(self._workspace.path, repository.directory)
+            has_files = os.path.lexists(root) and os.listdir(root)
             done.append(Action(repository.name, "left" if has_files else "skipped", reason=GONE))
             return
-        if task.is_elsewhere():
-            done.append(Action(repository.name, "failed", reason=task.elsewhere))
+        if problem is not None:
+            done.append(Action(repository.name, "failed", reason=problem))
             return
-        number = self._workspace.repositories.index(repository)
-        url = repository.url
-        with task.opened(os.path.join(self._home, f"repository-{number}.git"), self._until.left) as (found, scratch):
-            transport = Transport.to(url, credentials=self._credentials(url), timeout=self._until.left(), environment=self._environment)
-            remote = Remote(transport, scratch, self._settings, self._until, self._lock)
+        scratch = os.path.join(self._home, f"repository-{self._workspace.repositories.index(repository)}.git")
+        with opened(self._workspace, repository, self._found, scratch, self._until.left) as look:
+            url, left = repository.url, self._until.left()
+            transport = Transport.to(url, credentials=self._credentials(url), timeout=left, environment=self._environment)
+            remote = Remote(transport, look.scratch, self._settings, self._until, self._lock)
             held = HeldBack(self._id, self._archive, self.notes.allowed)
-            Saving(task, found, scratch, remote, self.notes, self._until, held, done).run()
+            Saving(look, self._id, self._identity, remote, self.notes, held, done).run()
 
     def unknown_repositories(self) -> list[Action]:
         """Add an action for each repository that the session does not know: no remote is known for it, so it stays."""

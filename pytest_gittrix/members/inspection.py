@@ -17,17 +17,13 @@ from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import Saved
-from pytest_gittrix.members.finalize_repository import GONE, Task
 from pytest_gittrix.record.state.lifecycle import Life
-from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace
-from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository
-from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
-from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted
+from pytest_gittrix.workspaces.finder.opened_repository import GONE, SHORT, OpenedRepository, opened, refusal
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.walk import find_repositories
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _ORIGIN: Final = "refs/remotes/origin/"
-_SHORT: Final = 12
 _TIMEOUT: Final = 60.0
 
 
@@ -98,78 +94,66 @@ def inspect_repositories(
     paths = find_repositories(workspace.path)
     own = {one.directory for one in workspace.repositories}
     noted = saved or {}
-    states = [_inspect_repository(Task.of(workspace, one, paths), pushed, noted.get(one.name, Saved())) for one in workspace.repositories]
+    states = [_inspect_repository(workspace, one, paths, pushed, noted.get(one.name, Saved())) for one in workspace.repositories]
     unknown = "the session does not know it, nor a remote of it"
     return (*states, *(RepositoryState(path, None, holds_work=True, problem=unknown) for path in paths if path not in own))
 
 
-def _inspect_repository(task: Task, pushed: Collection[str], saved: Saved) -> RepositoryState:
-    name = task.repository.name
-    if task.is_gone():
-        return RepositoryState(name, None, holds_work=os.path.isdir(task.root) and bool(os.listdir(task.root)), problem=GONE)
-    if task.is_elsewhere():
-        return RepositoryState(name, None, holds_work=True, problem=task.elsewhere)
+def _inspect_repository(
+    workspace: MultiRepoWorkspace, repository: CheckedOutRepository, paths: Collection[str], pushed: Collection[str], saved: Saved
+) -> RepositoryState:
+    problem = refusal(workspace, repository)
+    if problem is not None:
+        root = os.path.join(workspace.path, repository.directory)
+        holds = problem != GONE or (os.path.isdir(root) and bool(os.listdir(root)))
+        return RepositoryState(repository.name, None, holds_work=holds, problem=problem)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="gittrix-look-") as directory,
-            task.opened(os.path.join(directory, "repository.git"), lambda: _TIMEOUT) as (found, scratch),
+            opened(workspace, repository, paths, os.path.join(directory, "repository.git"), lambda: _TIMEOUT) as look,
         ):
-            return _RepositoryInspection(task, found, scratch, saved).run({*pushed, *saved.commits})
-    except (GittrixError, OSError, ValueError, LookupError, RecursionError) as problem:
-        reason = problem.fact if isinstance(problem, GittrixError) else f"{type(problem).__name__}: {problem}"
-        return RepositoryState(name, None, holds_work=True, problem=reason)
+            return _state_of(look, {*pushed, *saved.commits}, saved)
+    except (GittrixError, OSError, ValueError, LookupError, RecursionError) as error:
+        reason = error.fact if isinstance(error, GittrixError) else f"{type(error).__name__}: {error}"
+        return RepositoryState(repository.name, None, holds_work=True, problem=reason)
 
 
-@dataclass(frozen=True)
-class _RepositoryInspection:
-    """The inspection of one repository."""
+def _state_of(look: OpenedRepository, pushed: Collection[str], saved: Saved) -> RepositoryState:
+    found = look.found
+    uncommitted = sorted(look.paths)
+    safe = {path for path, entry in look.uncommitted.changes.items() if _is_saved(saved, path, entry)}
+    work = [path for path in uncommitted if path not in safe and not _is_idle(path, tracked=path in look.entries)]
+    staged = look.staged({id_ for _, id_ in filter(None, saved.files.values())})
+    unpushed, alone = _commits(look, pushed)
+    problem = "; ".join([*found.problems, *(f".git/{path} holds work of its own" for path in found.other_stores)]) or None
+    return RepositoryState(
+        look.planned.name,
+        found.branch,
+        tuple(uncommitted),
+        tuple(unpushed),
+        bool(work or staged or alone or problem),
+        problem,
+        tuple(sorted(safe)),
+        tuple(look.uncommitted.ignored),
+        tuple(staged),
+    )
 
-    task: Task
-    found: AgentRepository
-    scratch: ScratchRepository
-    saved: Saved
 
-    def run(self, pushed: Collection[str]) -> RepositoryState:
-        found = self.found
-        entries, differing = self.task.compare(self.found, self.scratch)
-        dirty, saved, work = self._files(entries, differing)
-        staged = self._staged(entries, differing)
-        unpushed, alone = self._commits(pushed)
-        problem = "; ".join([*found.problems, *(f".git/{path} holds work of its own" for path in found.other_stores)]) or None
-        holds = bool(work or staged or alone or problem)
-        name, ignored = self.task.repository.name, tuple(differing.ignored)
-        return RepositoryState(name, found.branch, tuple(dirty), tuple(unpushed), holds, problem, tuple(saved), ignored, tuple(staged))
+def _is_idle(path: str, *, tracked: bool) -> bool:
+    """Whether a file is no work: credentials, or the state of what ran here."""
+    return is_credential_file(path) or is_runtime(path, tracked=tracked)
 
-    def _staged(self, entries: Mapping[str, Entry], differing: Uncommitted) -> list[str]:
-        """The paths that are staged with contents that are nowhere else."""
-        elsewhere = {entry.id for entry in (*entries.values(), *differing.changes.values()) if entry is not None}
-        elsewhere |= {id_ for _, id_ in filter(None, self.saved.files.values())}
-        staged = () if self.found.index is None else self.found.index.staged()
-        return sorted({path for path, id_ in staged if id_ not in elsewhere and id_ in self.found.objects})
 
-    def _files(self, entries: Mapping[str, Entry], found: Uncommitted) -> tuple[list[str], list[str], list[str]]:
-        """The files that differ, and those of them that are pushed as they are, and those that are work."""
-        dirty = sorted({*found.changes, *found.refused})
-        safe = {path for path, entry in found.changes.items() if self._is_saved(path, entry)}
-        idle = {path for path in dirty if path in safe or is_credential_file(path) or is_runtime(path, tracked=path in entries)}
-        return dirty, sorted(safe), [path for path in dirty if path not in idle]
+def _is_saved(saved: Saved, path: str, entry: Entry | None) -> bool:
+    return path in saved.files and saved.files[path] == (None if entry is None else (entry.mode, entry.id))
 
-    def _is_saved(self, path: str, entry: Entry | None) -> bool:
-        return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))
 
-    def _commits(self, pushed: Collection[str]) -> tuple[list[str], bool]:
-        """The labels of the commits that the remote does not have; and whether there are any if the agent's own refs are not trusted."""
-        found, scratch, base, clone = self.found, self.scratch, self.task.repository.commit, self.task.clone
-        fetched = References(clone, scratch.format).below(_ORIGIN).values() if os.path.isdir(clone) else ()
-        known = {*scratch.object_kinds({*fetched, *pushed, *filter(None, [base])})}
-        claimed = known | {*scratch.object_kinds(found.remotes.values())}
-        tips = dict(found.branches)
-        if found.commit is not None and found.branch is None:
-            tips[f"HEAD-{found.commit[:_SHORT]}"] = found.commit
-        tips |= {f"stash-{stash[:_SHORT]}": stash for stash in found.stashes}
-        unpushed = [label for label, tip in tips.items() if scratch.new_commits([tip], claimed)]
-        own = [id_ for id_, kind in scratch.object_kinds(found.objects).items() if kind == "commit"]
-        lost = scratch.new_commits(own, [*claimed, *tips.values()]) if own else {}
-        inner = {parent for parents in lost.values() for parent in parents}
-        unpushed += [f"lost-{id_[:_SHORT]}" for id_ in sorted(lost) if id_ not in inner]
-        return unpushed, bool(unpushed or scratch.new_commits([*own, *tips.values()], known))
+def _commits(look: OpenedRepository, pushed: Collection[str]) -> tuple[list[str], bool]:
+    """The labels of the commits that the remote does not have; and whether there are any if the agent's own refs are not trusted."""
+    scratch = look.scratch
+    fetched = References(look.clone, scratch.format).below(_ORIGIN).values() if os.path.isdir(look.clone) else ()
+    known = {*scratch.object_kinds({*fetched, *pushed, *filter(None, [look.planned.commit])})}
+    claimed = known | {*scratch.object_kinds(look.found.remotes.values())}
+    unpushed = [label for label, tip in look.tips.items() if scratch.new_commits([tip], claimed)]
+    unpushed += [f"lost-{id_[:SHORT]}" for id_ in sorted(look.lost([*claimed, *look.tips.values()]))]
+    return unpushed, bool(unpushed or scratch.new_commits([*look.own_commits, *look.tips.values()], known))

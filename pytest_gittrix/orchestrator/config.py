@@ -24,7 +24,7 @@ from pytest_gittrix.orchestrator.flat_files import check_id, prefix_of
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.record.state.agent_activity import SqliteQuery, read_jsonl, read_sqlite
 from pytest_gittrix.record.state.observations import Activity
-from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind, check_kind
 
 PromptAs = Literal["argument", "input"]
 

@@ -21,7 +21,8 @@ from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
 from pytest_gittrix.testing.world import World
-from pytest_gittrix.workspaces.workspace import Trash, Workspace
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix

@@ -33,7 +33,7 @@ from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.visible import visible_line
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race
-from pytest_gittrix.workspaces.seed import History as SeedHistory
-from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
+from pytest_gittrix.workspaces.seeds.seed import History as SeedHistory
+from pytest_gittrix.workspaces.seeds.seed import Seed
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession

@@ -17,7 +17,7 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, Changes, Entry
 from pytest_gittrix.git.worktree.attributes import ATTRIBUTES
 from pytest_gittrix.git.worktree.conversion import Conversion, Conversions, is_as_filtered
 from pytest_gittrix.git.worktree.encodings import Unconvertible, is_utf8
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 _FILES = (FILE, EXECUTABLE)

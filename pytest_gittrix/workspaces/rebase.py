@@ -19,8 +19,8 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change
 from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.checkin import as_stored
-from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 Differences = Mapping[str, tuple[Entry | None, Entry | None]]

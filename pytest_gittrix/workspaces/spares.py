@@ -21,23 +21,13 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.os_level.files import UNNEEDED_FOR, is_older, names_in, private_directory, sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.snapshot import CreationState
-from pytest_gittrix.workspaces.workspace import (
-    WITH_OWN_GIT,
-    Trash,
-    Workspace,
-    WorkspaceKind,
-    create,
-    lower_layers,
-    make_repository_layer,
-    note_creation,
-    note_stamp,
-    note_taken,
-    open_workspace,
-    write_entry,
-    write_git_directory,
-)
+from pytest_gittrix.workspaces.creation_note import CreationState, note_creation, note_stamp, note_taken
+from pytest_gittrix.workspaces.kinds import WITH_OWN_GIT, WorkspaceKind
+from pytest_gittrix.workspaces.layers import lower_layers, make_repository_layer
+from pytest_gittrix.workspaces.seeds.checkout import write_entry, write_git_directory
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 
 KINDS_WITH_SPARES: Final = ("clone", "copy", "overlay")
 """The kinds of workspace that spares are made of: the others start as fast, or are part of durable."""

@@ -8,124 +8,43 @@ is a linked work tree of durable, as the original GitTrix made it, and shares du
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import secrets
-import shutil
-import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Literal, get_args
+from dataclasses import replace
+from typing import Final
 
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git.repository import shared_mode, shared_setting
-from pytest_gittrix.git.tree import DIRECTORY, EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, lookup, parents
-from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.os_level.files import (
-    PUBLIC,
-    link_files,
-    make_directories,
-    names_in,
-    read_text,
-    sync_directory,
-    sync_file_system,
-    write_all,
-    write_file,
-    write_new,
-)
-from pytest_gittrix.os_level.remove_tree import permit_owner, remove_tree
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, PathNotFound, WriteRejected
+from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.overlay import LayeredDir, make_whiteout
+from pytest_gittrix.workspaces.creation_note import (
+    NOTE,
+    CreationState,
+    bases_in,
+    boot_offset,
+    json_name,
+    name_of,
+    note_creation,
+    read_note,
+    taken_in,
+    unreadable_note,
+)
+from pytest_gittrix.workspaces.kinds import CAPABILITIES, INCOMPLETE, KINDS, WITH_OWN_GIT, Capabilities, WorkspaceKind, check_kind
+from pytest_gittrix.workspaces.layers import lower_layers, make_repository_layer
+from pytest_gittrix.workspaces.overlay import LayeredDir
 from pytest_gittrix.workspaces.repositories.agent_git import AgentGit
-from pytest_gittrix.workspaces.seed import History, Seed, open_seed
-from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME, LAYER, REPOSITORY_LAYER, built_once, has_many_objects, seed_below
-from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
-
-WorkspaceKind = Literal["clone", "lazy", "copy", "worktree", "overlay"]
-KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
-WITH_OWN_GIT: Final[tuple[WorkspaceKind, ...]] = ("clone", "overlay")
-"""The kinds with a repository of their own."""
-_INCOMPLETE: Final[tuple[WorkspaceKind, ...]] = ("lazy", "overlay")
-"""The kinds that do not have every file of the baseline in their directory."""
-
-MOST_LAYERED: Final = 500
-"""Paths that may differ from an earlier checkout for an ``overlay`` to lie above that: each is written again for the next baseline."""
-_WORTH_A_LAYER: Final = 4
-"""A layer of what differs saves nothing where more than one of so many files does."""
-
-_NO_LAYER: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOENT)
-"""What a file system that has no whiteouts answers; the last one says that somebody removed the checkout below meanwhile."""
+from pytest_gittrix.workspaces.seeds.checkout import link_worktree, write_branch, write_files, write_git_directory
+from pytest_gittrix.workspaces.seeds.on_disk import REPOSITORY_LAYER
+from pytest_gittrix.workspaces.seeds.seed import History, Seed, open_seed
+from pytest_gittrix.workspaces.snapshot import Snapshot, take_snapshot, workspace_gone
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.walk import Limits
 
 _WORK: Final = "work"
-_NOTE: Final = "workspace.json"
-_TAKEN: Final = "taken"
-
-_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOTHING_TO_BRING: Final = contextlib.nullcontext()
-_STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
-_CONFIG: Final = """\
-[core]
-	repositoryformatversion = {version}
-	filemode = true
-	bare = false
-	logallrefupdates = true
-	checkStat = minimal
-	trustctime = false
-{extensions}[user]
-	name = agent
-	email = agent@localhost
-[gc]
-	auto = 0
-[maintenance]
-	auto = false
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a kind of workspace can do, and what it does not guarantee.
-
-    Attributes:
-        git: it is a git repository that the agent can use.
-        shell: programs can run in it and find every file.
-        isolated: nothing that the agent does in it reaches durable.
-        warning: why it is not isolated; empty if it is.
-    """
-
-    git: bool
-    shell: bool
-    isolated: bool
-    warning: str = ""
-
-
-CAPABILITIES: Final[Mapping[WorkspaceKind, Capabilities]] = {
-    "clone": Capabilities(git=True, shell=True, isolated=True),
-    "lazy": Capabilities(git=False, shell=False, isolated=True),
-    "copy": Capabilities(git=False, shell=True, isolated=True),
-    "worktree": Capabilities(
-        git=True,
-        shell=True,
-        isolated=False,
-        warning="shares references, configuration, hooks and stash with durable; unsafe for untrusted agents",
-    ),
-    "overlay": Capabilities(git=True, shell=True, isolated=True),
-}
-
-
-def check_kind(kind: object) -> WorkspaceKind:
-    """Validate a workspace kind.
-
-    Raises:
-        InvalidInput: it is not a kind of workspace; the message lists the kinds.
-    """
-    if kind in KINDS:
-        return kind
-    raise InvalidInput(
-        f"workspace={kind!r} is not a kind of workspace.", why="It decides what the agent finds.", fix=f"Use one of: {', '.join(KINDS)}."
-    )
 
 
 class Workspace:
@@ -277,9 +196,9 @@ class Workspace:
     def reread_baseline(self) -> None:
         """Take over the baseline that another object of this workspace has stored. Raises AdapterUnavailable if it cannot be read."""
         if self._state_dir is not None:
-            note = _note_in(self._state_dir, self.path)
+            note = read_note(self._state_dir, self.path)
             self.seed = self.seed if note["commit"] == self.seed.commit else self.seed_of(note["commit"])
-            self.bases = _bases_in(note)
+            self.bases = bases_in(note)
 
     def store_baseline(self, seed: Seed, bases: Changes) -> None:
         """Store that the workspace has another baseline from now on.
@@ -294,8 +213,8 @@ class Workspace:
         """
         if self._state_dir is not None:
             based = {json_name(path): entry and [entry.mode, entry.id] for path, entry in bases.items()}
-            note = {**_note_in(self._state_dir, self.path), "commit": seed.commit, "began": self.began.commit, "bases": based}
-            write_file(os.path.join(self._state_dir, _NOTE), json.dumps(note).encode(), sync=seed.sync)
+            note = {**read_note(self._state_dir, self.path), "commit": seed.commit, "began": self.began.commit, "bases": based}
+            write_file(os.path.join(self._state_dir, NOTE), json.dumps(note).encode(), sync=seed.sync)
         self.seed, self.bases = seed, dict(bases)
 
     def unmounted(self) -> AbstractContextManager[object]:
@@ -320,7 +239,7 @@ class Workspace:
             OSError: the disk refused.
         """
         if self.kind in WITH_OWN_GIT:
-            _write_branch(os.path.join(self.path, ".git"), self.began.commit, branch, write_file)
+            write_branch(os.path.join(self.path, ".git"), self.began.commit, branch, write_file)
 
     def move_aside(self, path: str) -> None:
         """Move the workspace to ``path`` in the same directory, out of the agent's reach. A workspace that was moved before is found there.
@@ -383,8 +302,8 @@ def create(
     os.makedirs(path)
     directories: Mapping[str, int] = {"": os.stat(path).st_ino}
     admin = None
-    if kind not in _INCOMPLETE:
-        directories = _write_files(path, seed)
+    if kind not in INCOMPLETE:
+        directories = write_files(path, seed)
     if kind == "clone":
         write_git_directory(os.path.join(path, ".git"), seed, branch)
     elif kind == "overlay":
@@ -392,203 +311,9 @@ def create(
         write_git_directory(os.path.join(path, ".git"), seed, branch, above=True)
         os.makedirs(os.path.join(state_dir, _WORK))
     elif durable_common_dir is not None and kind == "worktree":
-        admin = _link_worktree(path, durable_common_dir, seed, name)
+        admin = link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
     return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin, state_dir)
-
-
-def lower_layers(seed: Seed) -> tuple[str, ...]:
-    """The lower layers of every overlay from a seed's baseline, the uppermost first, made now if this is the first.
-
-    They are a checkout of the baseline; or, above the checkout of an earlier baseline, what differs from that. What differs is part of the
-    seed, and keeps the seed of the checkout from being pruned.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    seeds = os.path.dirname(seed.directory)
-    if found := _lower_layers_of(seed.directory):
-        return found
-    with locked_file(seeds, shared=True):  # the earlier seed is not pruned meanwhile
-        # Others may hold this lock too, and finish the layer now. So this is read first: then a layer that shows nothing has lost its seed.
-        is_left_alone = seed_below(seed.directory) is not None
-        if found := _lower_layers_of(seed.directory):
-            return found
-        earlier = seed.nearest_with("lower")
-        if earlier is None or is_left_alone or not _make_layer(seed, *earlier):
-            with built_once(os.path.join(seed.directory, "lower"), seeds) as building:
-                os.mkdir(building)
-                if earlier is None:
-                    _write_files(building, seed)
-                else:
-                    _link_files(building, seed, *earlier)
-                if seed.sync:
-                    sync_file_system(building)
-        return _lower_layers_of(seed.directory)
-
-
-def _lower_layers_of(seed: str) -> tuple[str, ...]:
-    """The lower layers that the seed in a directory has; none if they are not made yet."""
-    whole = os.path.join(seed, "lower")
-    if os.path.isdir(whole):
-        return (whole,)
-    earlier = seed_below(seed)
-    if earlier is None:
-        return ()
-    whole = os.path.join(os.path.dirname(seed), earlier, "lower")
-    return (os.path.join(seed, LAYER, "files"), whole) if os.path.isdir(whole) else ()
-
-
-def _make_layer(seed: Seed, lower: str, changes: Changes) -> bool:
-    """Make the layer of what differs from a checkout. Returns False where it would save little, or there are no whiteouts."""
-    if os.path.isdir(os.path.join(lower, ".git")):
-        return False  # an earlier version put the repository of that baseline there, which is not to show
-    if len(changes) > MOST_LAYERED:
-        return False
-    if not has_many_objects(seed.directory) and len(changes) * _WORTH_A_LAYER > len(seed.entries):
-        return False
-    if any(entry is not None and entry.mode == SUBMODULE for entry in changes.values()):
-        return False  # what is below would show in its empty directory
-    layer = os.path.join(seed.directory, LAYER)
-    try:
-        with built_once(layer, os.path.dirname(seed.directory)) as building:
-            files = os.path.join(building, "files")
-            os.makedirs(files)
-            _write_changes(files, seed, changes)
-            write_file(os.path.join(building, "below"), os.path.basename(os.path.dirname(lower)).encode())
-            if seed.sync:
-                sync_file_system(building)
-    except OSError as error:
-        if error.errno in _NO_LAYER:
-            return False
-        raise
-    return True
-
-
-def _write_changes(root: str, seed: Seed, changes: Changes) -> None:
-    """Write the files of a baseline that differ from another, and whiteouts for what of the other it does not have."""
-    names: dict[str, dict[str, Entry | None]] = {}
-    for path, entry in changes.items():
-        shown = path if entry is not None else _first_missing(seed, path)
-        if shown is not None:
-            directory, _, name = shown.rpartition("/")
-            names.setdefault(directory, {})[name] = entry
-    made: set[str] = set()
-    for directory, entries in names.items():
-        for above in (*parents(directory), directory):
-            if above and above not in made:
-                os.mkdir(f"{root}/{above}")
-                made.add(above)
-        descriptor = os.open(os.path.join(root, directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name, entry in entries.items():
-                if entry is None:
-                    make_whiteout(descriptor, name)
-                else:
-                    write_entry(descriptor, name, entry, seed)
-        finally:
-            os.close(descriptor)
-
-
-def _first_missing(seed: Seed, path: str) -> str | None:
-    """The uppermost of a path and the directories above it that a baseline does not have; None where it has something else there."""
-    for part in (*parents(path), path):
-        item = lookup(seed.trees.read, seed.root, part)
-        if item is None or item[0] != DIRECTORY:
-            return part if item is None else None
-    return None
-
-
-def make_repository_layer(seed: Seed) -> None:
-    """Make the layer with the pack and the index of every overlay from a seed's baseline, unless it is there.
-
-    It is as large as the baseline, whatever changed since an earlier one: a pack has exactly what the agent may see. Only programs see it.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    layer, seeds = os.path.join(seed.directory, REPOSITORY_LAYER), os.path.dirname(seed.directory)
-    if os.path.isdir(layer):
-        return
-    with locked_file(seeds, shared=True), built_once(layer, seeds) as building:  # no seed is pruned meanwhile
-        packs = os.path.join(building, ".git", "objects", "pack")
-        os.makedirs(packs)
-        link_files(seed.pack_dir, packs, seed.packs)
-        write_new(os.path.join(building, ".git", "index"), seed.index)
-        if seed.sync:
-            sync_file_system(building)
-
-
-def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:
-    """Store what ``open_workspace`` and snapshots have to know of a workspace that was made just now.
-
-    Args:
-        kind: its kind.
-        state_dir: where it is stored; an earlier note of the same workspace is replaced.
-        seed: its baseline.
-        directories: the inode of each of its directories.
-        admin: its git directory in durable, if it is a linked work tree.
-    """
-    write_file(os.path.join(state_dir, "stamp"), b"")
-    stamp = os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns
-    created = CreationState(stamp, boot_offset(), directories, kind not in _INCOMPLETE, kind == "overlay")
-    state = {
-        "kind": kind,
-        "commit": seed.commit,
-        "history": seed.history,
-        "format": seed.format.name,
-        "seeds": os.path.dirname(seed.directory),
-        "admin": admin,
-        "stamp": created.stamp,
-        "boot": created.boot,
-        "directories": {json_name(name): inode for name, inode in directories.items()},
-    }
-    write_file(os.path.join(state_dir, _NOTE), json.dumps(state).encode())
-    return created
-
-
-def note_taken(state_dir: str, created: CreationState) -> CreationState:
-    """Store that a session has got a workspace that was made ahead, and when.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    descriptor = os.open(os.path.join(state_dir, _TAKEN), _CREATE, 0o666)
-    try:
-        taken = os.fstat(descriptor).st_ctime_ns
-        write_all(descriptor, b"%d" % taken)
-    finally:
-        os.close(descriptor)
-    return created._replace(taken=taken)
-
-
-def note_stamp(state_dir: str) -> tuple[int, ...]:
-    """What the system says of the note of a workspace, to see that nobody has written to it since. Raises OSError."""
-    status = os.stat(os.path.join(state_dir, _NOTE))
-    return status.st_ino, status.st_size, status.st_ctime_ns
-
-
-def _taken_in(state_dir: str) -> int:
-    return int(read_text(os.path.join(state_dir, _TAKEN)) or 0)
-
-
-def _note_in(state_dir: str, path: str) -> dict[str, Any]:
-    """What ``note_creation`` stored. Raises AdapterUnavailable if it cannot be read."""
-    try:
-        with open(os.path.join(state_dir, _NOTE), "rb") as file:
-            note: dict[str, Any] = json.load(file)
-            return {**note, "commit": note["commit"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unreadable_note(path, error) from error
-
-
-def _bases_in(note: Mapping[str, Any]) -> Changes:
-    """The ``bases`` of a workspace, from its note."""
-    return {_name_of(name): Entry(*entry) if entry is not None else None for name, entry in note.get("bases", {}).items()}
-
-
-def _unreadable_note(path: str, error: Exception) -> AdapterUnavailable:
-    return AdapterUnavailable(f"What the engine noted about the workspace {path} cannot be read: {error}.", fix="Discard the session.")
 
 
 def _seed_in(places: Collection[str], commit: str, history: History, format_name: str) -> Seed:
@@ -604,16 +329,6 @@ def _seed_in(places: Collection[str], commit: str, history: History, format_name
     return seed
 
 
-def json_name(name: str) -> str:
-    """Encode a path of any bytes as text that JSON can hold. Reversible, and unchanged for ASCII names."""
-    return os.fsencode(name).decode("latin-1")
-
-
-def _name_of(json: str) -> str:
-    """What ``json_name`` encoded."""
-    return os.fsdecode(json.encode("latin-1"))
-
-
 def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Workspace:
     """Open a workspace that was made earlier, possibly by another process, and perhaps moved since with everything beside it.
 
@@ -625,20 +340,20 @@ def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Works
     Raises:
         AdapterUnavailable: its state or its seed is gone or damaged, or it is a copy of a linked work tree; the message says which.
     """
-    note = _note_in(state_dir, path)
+    note = read_note(state_dir, path)
     try:
         kind, history, format_name, admin = check_kind(note["kind"]), note["history"], note["format"], note["admin"]
-        directories = {_name_of(name): inode for name, inode in note["directories"].items()}
-        whole, taken = kind not in _INCOMPLETE, _taken_in(state_dir)
+        directories = {name_of(name): inode for name, inode in note["directories"].items()}
+        whole, taken = kind not in INCOMPLETE, taken_in(state_dir)
         created = CreationState(note["stamp"], note["boot"], directories, whole, kind == "overlay", taken)
         places = dict.fromkeys(place for place in (seeds, note["seeds"]) if place is not None)
         seed = _seed_in(places, note["commit"], history, format_name)
-        bases = _bases_in(note)
+        bases = bases_in(note)
         began = seed if note.get("began", seed.commit) == seed.commit else _seed_in(places, note["began"], history, format_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, GittrixError):
             raise  # some of ours are OSErrors too
-        raise _unreadable_note(path, error) from error
+        raise unreadable_note(path, error) from error
     if admin is not None:
         _settle_worktree(admin, path)
     return Workspace(kind, path, seed, created, admin, state_dir, began, bases)
@@ -693,187 +408,3 @@ def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) 
             fix=f"Local kinds are: {', '.join(KINDS)}.",
         )
     return Workspace(check_kind(kind), path, seed, CreationState(0, boot_offset(), {}, complete=True), admin)
-
-
-def _write_files(path: str, seed: Seed) -> dict[str, int]:
-    """Write every file of the baseline, all with the same old time. Returns the inode of each directory."""
-    inodes: dict[str, int] = {}
-    blob = seed.blob
-    for directory, names in seed.directories.items():
-        target = os.path.join(path, directory) if directory else path
-        if directory:
-            os.mkdir(target)
-        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            inodes[directory] = os.fstat(descriptor).st_ino
-            for name, entry in names.items():
-                if entry.mode == FILE:  # as nearly every one is
-                    _write(descriptor, name, 0o666, blob(entry.id))
-                else:
-                    write_entry(descriptor, name, entry, seed)
-        finally:
-            os.close(descriptor)
-    return inodes
-
-
-def _link_files(path: str, seed: Seed, lower: str, changed: Collection[str]) -> None:
-    """As ``_write_files``, but that the files at which another lower layer does not differ get a second name, which costs a third."""
-    for directory, names in seed.directories.items():
-        target, source = (os.path.join(root, directory) if directory else root for root in (path, lower))
-        if directory:
-            os.mkdir(target)
-        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name, entry in names.items():
-                if entry.mode not in (FILE, EXECUTABLE) or (f"{directory}/{name}" if directory else name) in changed:
-                    write_entry(descriptor, name, entry, seed)
-                    continue
-                try:
-                    os.link(f"{source}/{name}", name, dst_dir_fd=descriptor)
-                except OSError:  # it has too many names, or that layer was removed meanwhile
-                    write_entry(descriptor, name, entry, seed)
-        finally:
-            os.close(descriptor)
-
-
-def write_entry(directory: int, name: str, entry: Entry, seed: Seed) -> None:
-    """Make a file, symlink or submodule of the baseline in an open directory in which nothing has the name."""
-    if entry.mode == FILE:
-        _write(directory, name, 0o666, seed.blob(entry.id))
-    elif entry.mode == SUBMODULE:
-        os.mkdir(name, dir_fd=directory)
-    elif entry.mode == SYMLINK:
-        os.symlink(seed.blob(entry.id), os.fsencode(name), dir_fd=directory)
-        os.utime(name, ns=_STAMP, dir_fd=directory, follow_symlinks=False)
-    else:
-        _write(directory, name, 0o777 if entry.mode == EXECUTABLE else 0o666, seed.blob(entry.id))
-
-
-def _write(directory: int, name: str, mode: int, data: bytes) -> None:
-    descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
-    try:
-        if os.write(descriptor, data) < len(data):
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            write_all(descriptor, data)
-        os.utime(descriptor, ns=_STAMP)
-    finally:
-        os.close(descriptor)
-
-
-def write_git_directory(git_dir: str, seed: Seed, branch: str, *, above: bool = False) -> None:
-    """Write a self-contained git directory: no remote, no alternates, and no history beyond the seed's.
-
-    Args:
-        git_dir: the directory.
-        seed: the baseline.
-        branch: the branch that HEAD is on.
-        above: whether it is above a lower layer, which has the pack and the index.
-    """
-    packs = os.path.join(git_dir, "objects", "pack")
-    for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):
-        os.mkdir(directory)
-    if not above:
-        _write_packs(packs, seed)
-        write_new(os.path.join(git_dir, "index"), seed.index)
-    sha256 = seed.format.name != "sha1"
-    config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
-    _write_branch(git_dir, seed.commit, branch, write_new)
-    write_new(os.path.join(git_dir, "config"), config.encode())
-    if seed.shallow:
-        write_new(os.path.join(git_dir, "shallow"), seed.shallow.encode())
-
-
-def _write_branch(git_dir: str, commit: str, branch: str, write: Callable[[str, bytes], object]) -> None:
-    """Write the only branch of a repository, at a commit, and the HEAD that is on it."""
-    packed = f"# pack-refs with: peeled fully-peeled sorted \n{commit} refs/heads/{branch}\n"
-    write(os.path.join(git_dir, "packed-refs"), packed.encode())
-    write(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
-
-
-def _write_packs(directory: str, seed: Seed) -> None:
-    if seed.small_files is not None:
-        for name, data in seed.small_files.items():
-            write_new(os.path.join(directory, name), data, 0o444)
-        return
-    for name in seed.packs:
-        shutil.copyfile(os.path.join(seed.pack_dir, name), os.path.join(directory, name))
-
-
-def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
-    admin = os.path.join(common_dir, "worktrees", name)
-    permit = partial(shared_mode, shared_setting(common_dir))
-    make_directories(os.path.dirname(admin), permit)
-    os.mkdir(admin)
-    files = {
-        "HEAD": seed.commit.encode() + b"\n",
-        "commondir": b"../..\n",
-        "gitdir": os.fsencode(os.path.join(path, ".git")) + b"\n",
-        "index": seed.index,
-    }
-    for file, data in files.items():
-        write_new(os.path.join(admin, file), data, 0o666, permit)
-    write_new(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n", PUBLIC)
-    return admin
-
-
-class Trash:
-    """A directory for what is removed: moved there by one rename, and deleted later.
-
-    Args:
-        directory: on the same file system as the directories to remove.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._again = False
-        self._emptying: threading.Thread | None = None
-
-    def discard(self, path: str) -> None:
-        """Move a directory to the trash. A directory that is gone already is no error."""
-        target = os.path.join(self._directory, secrets.token_hex(8))
-        try:
-            _move(path, target)
-        except FileNotFoundError:
-            os.makedirs(self._directory, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                _move(path, target)
-
-    def empty(self) -> list[OSError]:
-        """Delete everything in the trash now; what cannot be deleted, such as a mount in it, stays for the next time.
-
-        Returns:
-            Why something stays, as ``remove_tree`` says it.
-        """
-        return [problem for name in names_in(self._directory) for problem in remove_tree(os.path.join(self._directory, name))]
-
-    def empty_soon(self) -> None:
-        """Delete everything in the trash on a background thread, also what comes while that is at work."""
-        if not names_in(self._directory):
-            return
-        self._again = True  # no lock: a process that is forked while a thread holds one would wait for ever
-        if self._emptying is None or not self._emptying.is_alive():
-            self._emptying = threading.Thread(target=self._empty_until_done, name="gittrix-trash", daemon=True)
-            self._emptying.start()
-
-    def _empty_until_done(self) -> None:
-        while self._again:
-            self._again = False
-            self.empty()
-
-    def wait(self) -> None:
-        """Wait for the background thread to end, if it runs."""
-        if self._emptying is None:
-            return
-        self._emptying.join()
-        if self._again:  # somebody called for it just as it ended, or its process was forked
-            self._again = False
-            self.empty()
-
-
-def _move(path: str, target: str) -> None:
-    try:
-        os.rename(path, target)
-    except PermissionError:
-        # A directory without write permission cannot be moved to another parent; an agent may have removed the permission.
-        permit_owner(path)
-        os.rename(path, target)

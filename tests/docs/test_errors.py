@@ -72,7 +72,7 @@ from pytest_gittrix.testing.repos import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.testing.schedules import Race
 from pytest_gittrix.testing.systems.driver import DrivenEngine
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 GLUE: Final = {"a", "also", "an", "and", "as", "by", "is", "it", "of", "or", "so", "that", "the", "to", "which"}

@@ -32,7 +32,7 @@ from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, FilteredContent, GittrixError, TurnBusy, WriteRejected
 from pytest_gittrix.workspaces.credentials.wrappings import UNPACKED
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = (TESTS.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")

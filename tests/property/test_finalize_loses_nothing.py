@@ -29,6 +29,7 @@ from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.member_witness import Witness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
+from pytest_gittrix.workspaces.finder import opened_repository
 from pytest_gittrix.workspaces.repositories.agent_repository import read_repository
 from pytest_gittrix.workspaces.repositories.scratch_repository import ScratchRepository
 from pytest_gittrix.workspaces.repositories.uncommitted import Uncommitted, find_uncommitted
@@ -115,7 +116,7 @@ def test_nothing_is_lost_whatever_comes_in_between(seed: int) -> None:
 
 
 def without_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Saving, "_save_others", lambda self, own: None)
+    monkeypatch.setattr(Saving, "_save_others", lambda self: None)
 
 
 def without_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def blind_to_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
         found.changes = {path: entry for path, entry in found.changes.items() if path in entries}
         return found
 
-    monkeypatch.setattr(finalize_repository, "find_uncommitted", look)
+    monkeypatch.setattr(opened_repository, "find_uncommitted", look)
 
 
 def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +165,7 @@ def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
         run_git(["status"], cwd=Path(root))
         return read_repository(root, *rest, **named)
 
-    monkeypatch.setattr(finalize_repository, "read_repository", run_and_read)
+    monkeypatch.setattr(opened_repository, "read_repository", run_and_read)
 
 
 def committing_at_another_time_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, Entry, flatten, parse_tree, write_trees
-from pytest_gittrix.workspaces.seed_files import closure, replaced_objects
+from pytest_gittrix.workspaces.seeds.on_disk import closure, replaced_objects
 
 # Few names and few contents, so that equal files and equal directories are in several places.
 _NAMES = st.sampled_from(["a", "b", "aa"])

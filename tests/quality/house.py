@@ -92,7 +92,8 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "workspaces.overlay": "puts whiteouts in their places",
         "workspaces.finder.agent_archive": "moves the objects of a repository, as they are, out of a workspace that goes",
         "workspaces.spares": "gives a workspace that was made ahead to the one start that renames it first",
-        "workspaces.workspace": "moves workspaces and trash, as they are",
+        "workspaces.trash": "moves what is removed into the trash, as it is",
+        "workspaces.workspace": "moves workspaces, as they are",
     },
     FORK: {
         "confine.gateway": _PROGRAM,

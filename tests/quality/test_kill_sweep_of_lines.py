@@ -28,7 +28,7 @@ from support.scene import SOAK, WORK, Scene, did, do, person
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, SessionExpired
 from pytest_gittrix.testing.faults.supervisor import supported
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

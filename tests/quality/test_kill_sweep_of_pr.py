@@ -30,7 +30,7 @@ from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, SupervisedRun, supervise_function, supported
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
+from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 Where = Literal["local", "remote"]
 

@@ -30,7 +30,7 @@ from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
 from pytest_gittrix.testing.repos.templates import shared_templates
 from pytest_gittrix.testing.systems.driver import Stage
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
+from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
 

@@ -29,11 +29,11 @@ from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.workspaces import seed as seeds_module
-from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces import workspace as workspaces
-from pytest_gittrix.workspaces.seed_files import ancestry
-from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, WorkspaceKind
+from pytest_gittrix.workspaces import layers
+from pytest_gittrix.workspaces.kinds import WITH_OWN_GIT, WorkspaceKind
+from pytest_gittrix.workspaces.seeds import on_disk
+from pytest_gittrix.workspaces.seeds import seed as seeds_module
+from pytest_gittrix.workspaces.seeds.on_disk import ancestry
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="makers are killed in forks")
 
@@ -132,9 +132,9 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def small_repositories_are_treated_as_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
-    monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 5)
-    monkeypatch.setattr(workspaces, "_WORTH_A_LAYER", 0)
+    monkeypatch.setattr(on_disk, "_SMALL_INDEX", 0)
+    monkeypatch.setattr(on_disk, "_MANY_OBJECTS", 5)
+    monkeypatch.setattr(layers, "_WORTH_A_LAYER", 0)
 
 
 def test_a_session_of_a_used_store_is_the_one_of_a_new_store(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.state.retention import Selector
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "where-work-goes.md"
 WORK = "the only copy of this line"

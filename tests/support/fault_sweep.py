@@ -24,7 +24,7 @@ from pytest_gittrix.record.store.index import Index, Row, unsettled
 from pytest_gittrix.record.store.listing import is_temporary
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
+from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
 

@@ -19,9 +19,11 @@ from pathlib import Path
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.workspaces.seed import History, prepare_seed
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
+from pytest_gittrix.workspaces.seeds.seed import History
 from pytest_gittrix.workspaces.snapshot import Snapshot
-from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, create
+from pytest_gittrix.workspaces.workspace import Workspace, create
 
 Content = str | bytes | tuple[int, bytes] | None
 """The content of a path: bytes of a file, (mode, bytes) of anything else, None for nothing."""

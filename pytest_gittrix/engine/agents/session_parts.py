@@ -13,7 +13,7 @@ from pytest_gittrix.engine.operations.in_use import SESSION_VARIABLE
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.git.environment import without_local_variables
 from pytest_gittrix.record.eventlog.events import Actor
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 VARIABLES: Final = (SESSION_VARIABLE, "GT_SESSION_UUID")

@@ -25,7 +25,7 @@ from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_direct
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
 from pytest_gittrix.workspaces.finder.left_out import LeftOut
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 _MOST_COPIED: Final = 4 << 30

@@ -36,8 +36,9 @@ from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN, USE
-from pytest_gittrix.workspaces.snapshot import Limits
-from pytest_gittrix.workspaces.workspace import Trash, Workspace
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.walk import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
 
 EndState = Literal["expired", "discarded", "promoted"]
 _END_STATES = get_args(EndState)

@@ -33,8 +33,8 @@ from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.state.values import Lineage, Policy
-from pytest_gittrix.workspaces.seed import History, Seed
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.seeds.seed import History, Seed
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 FilesOf = Literal["then", "now", "baseline"]

@@ -22,7 +22,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 
 WORKSPACE: Final = "workspace"
 """The workspace of a member's agent, in the directory of its session."""

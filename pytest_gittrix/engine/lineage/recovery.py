@@ -27,8 +27,8 @@ from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.listing import ID, LOG, is_temporary
 from pytest_gittrix.record.store.store import LOCK, Problem
+from pytest_gittrix.workspaces.kinds import KINDS
 from pytest_gittrix.workspaces.spares import CLAIMED
-from pytest_gittrix.workspaces.workspace import KINDS
 
 _STILLBORN: Final = (LOCK, LOG)
 _SPARE: Final = f"workspace{CLAIMED}"

@@ -22,7 +22,8 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
-from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
+from pytest_gittrix.workspaces.kinds import WITH_OWN_GIT
+from pytest_gittrix.workspaces.workspace import Workspace
 
 
 def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:

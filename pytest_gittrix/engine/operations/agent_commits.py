@@ -27,10 +27,11 @@ from pytest_gittrix.os_level.open_below import system_refused
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.finder.agent_work import AgentWork, find_agent_work, find_linked_work, nested_repositories
+from pytest_gittrix.workspaces.kinds import WITH_OWN_GIT
 from pytest_gittrix.workspaces.repositories.agent_git import read_head
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
 from pytest_gittrix.workspaces.snapshot import Snapshot
-from pytest_gittrix.workspaces.workspace import WITH_OWN_GIT, Workspace
+from pytest_gittrix.workspaces.workspace import Workspace
 
 AGENT: Final = ("agent", "agent@localhost")
 """Name and address of the author of commits that the engine makes of an agent's work."""

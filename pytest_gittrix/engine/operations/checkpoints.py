@@ -20,7 +20,7 @@ from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 

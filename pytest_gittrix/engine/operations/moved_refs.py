@@ -14,7 +14,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.refs import BRANCHES_AND_TAGS, PackedReferences
 from pytest_gittrix.os_level.files import link_or_copy, names_in, private_directory, write_file, write_new
-from pytest_gittrix.workspaces.workspace import json_name
+from pytest_gittrix.workspaces.creation_note import json_name
 
 _FOLLOWED = 1000
 REFERENCES: Final = ".references"

@@ -24,9 +24,11 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.kinds import KINDS, check_kind
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, SpareOrder, Spares
-from pytest_gittrix.workspaces.workspace import KINDS, Trash, Workspace, adopt_workspace, check_kind
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.workspace import Workspace, adopt_workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.remote import RemoteDurable

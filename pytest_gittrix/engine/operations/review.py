@@ -20,8 +20,9 @@ from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.checkin import checked_in, conversions_for, depends_on, filtered
 from pytest_gittrix.workspaces.rebase import rebase
-from pytest_gittrix.workspaces.seed import Seed
-from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:

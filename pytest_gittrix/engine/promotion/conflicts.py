@@ -14,7 +14,7 @@ from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.errors import Advice, BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
 from pytest_gittrix.git.hunks import merge_text
 from pytest_gittrix.git.tree import Entry, overlap
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 
 OnOverlap = Literal["refuse", "allow-identical", "merge"]
 _ON_OVERLAP = get_args(OnOverlap)

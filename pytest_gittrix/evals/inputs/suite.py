@@ -20,8 +20,8 @@ from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.suite_file import GENERATED, CaseTable, Defaults, DriftAt, DurableTable, SuiteFile
 from pytest_gittrix.formats.toml_file import load_toml
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.workspaces.seed import History
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
+from pytest_gittrix.workspaces.seeds.seed import History
 
 CheckKind = Literal["command", "tree", "diff", "function", "pytest", "tests"]
 

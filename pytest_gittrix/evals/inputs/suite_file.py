@@ -17,8 +17,8 @@ from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.evals.inputs.identity import check_id
 from pytest_gittrix.formats.toml_file import PlainText, TomlTable, Version1, checked_by
 from pytest_gittrix.os_level.command import Level
-from pytest_gittrix.workspaces.seed import History, check_history
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
+from pytest_gittrix.workspaces.seeds.seed import History, check_history
 
 DriftAt = Literal["after-start", "before-promote"]
 

@@ -26,7 +26,7 @@ from pytest_gittrix.git.environment import HOME, HOME_OWNER
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import ProcessTree
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 
 MARK: Final = "GITTRIX_EVAL_MARK"
 """The environment variable that every program of a sample inherits; its value is the name of the sample's work directory."""

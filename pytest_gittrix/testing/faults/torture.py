@@ -21,7 +21,7 @@ from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.faults.fault_sweep import CheckFailed, Progress, Report, kind_of, require_kind, sweep_and_check
 from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import StrPath, supervise, supported
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 
 DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
 """The kinds of fault that are played by default."""

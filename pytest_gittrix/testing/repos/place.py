@@ -24,7 +24,7 @@ from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.journal import Journal
 from pytest_gittrix.testing.repos.templates import Templates, shared_templates
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 
 
 class Place:

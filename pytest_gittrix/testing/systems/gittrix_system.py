@@ -13,7 +13,7 @@ from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.gittrix_engine import GitTrixEngine, ShellEngine
 from pytest_gittrix.testing.systems.gittrix_members import WholeEngine
 from pytest_gittrix.testing.systems.protocol import Capability
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 __all__ = ["GitTrixEngine", "GitTrixSystem", "ShellEngine", "WholeEngine"]
 

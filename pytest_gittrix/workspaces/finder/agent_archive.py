@@ -27,7 +27,7 @@ from pytest_gittrix.os_level.remove_tree import remove_tree
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.finder.accounting import FORGED
 from pytest_gittrix.workspaces.finder.agent_work import AgentWork, ToCopy
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 
 REPOSITORY: Final = "archive.agent.git"
 """The bare repository in a session's directory that holds the work."""

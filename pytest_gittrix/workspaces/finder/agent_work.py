@@ -23,7 +23,7 @@ from pytest_gittrix.workspaces.finder.accounting import Accounting, SharedHistor
 from pytest_gittrix.workspaces.finder.findings import Finding
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
 from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, read_linked, read_repository
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 
 UNKNOWN_INDEX: Final = "the index is in a format that only git reads"
 _FAN: Final = re.compile(r"[0-9a-f]{2}")

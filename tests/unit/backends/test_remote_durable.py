@@ -17,7 +17,7 @@ from pytest_gittrix.errors import BaselineConflict, SecretsFound
 from pytest_gittrix.git.consolidation import MOST_PACKS
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.workspaces.workspace import WorkspaceKind
+from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 # Starting and promoting ------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import DurableLocked, GittrixError
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, SupervisedRun, supervise_function, supported
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
+from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 SOAK = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
 SESSION = "session-0"

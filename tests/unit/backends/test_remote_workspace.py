@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.ids import random_id
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,7 @@ def test_what_the_engine_judges_by_times_of_files_is_judged_by_the_machines_time
         from pytest_gittrix.os_level.files import is_older
         from pytest_gittrix.os_level.lease import Lease
         from pytest_gittrix.os_level.monotonic import real_wall_ns, real_wall_seconds
-        from pytest_gittrix.workspaces.snapshot import boot_offset
+        from pytest_gittrix.workspaces.creation_note import boot_offset
         before, booted = real_wall_ns(), boot_offset()
         open("left", "w").close()
         with {frozen}, Lease("lock", stale_after=600) as lease:

@@ -25,7 +25,7 @@ from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.views import VIEWS
-from pytest_gittrix.workspaces.workspace import KINDS
+from pytest_gittrix.workspaces.kinds import KINDS
 
 OF_A_SESSION = (
     "start",

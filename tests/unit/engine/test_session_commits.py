@@ -13,7 +13,7 @@ from support.refusals import refuse_to_open
 from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired, WriteRejected
-from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces.seeds import on_disk
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
@@ -145,7 +145,7 @@ class TestInAClone:
         assert site.durable.contains(session.promote(files=["app.py"]).sha)
 
     def test_its_log_tells_nothing_of_earlier_baselines(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
+        monkeypatch.setattr(on_disk, "_SMALL_INDEX", 0)
         site.start()
         before = site.durable.head()
         site.durable.commit({"app.py": "print('moved')\n"}, "moved")

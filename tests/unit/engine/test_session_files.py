@@ -12,7 +12,7 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.operations.shown_files import ListEntry, ShownFiles
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathIsDirectory, PathNotFound, WriteRejected
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 
 @pytest.fixture(params=KINDS)

@@ -17,7 +17,7 @@ from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.plugin.sections import Scene, patches
 from pytest_gittrix.record.eventlog.events import decode, encode
-from pytest_gittrix.workspaces.seed import History, Seed
+from pytest_gittrix.workspaces.seeds.seed import History, Seed
 
 
 def reopened(site: Site, session: UserSession) -> UserSession:

@@ -14,8 +14,8 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.eviction import archive
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.workspaces import snapshot
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces import walk
+from pytest_gittrix.workspaces.walk import Limits
 
 LIMIT, SIZE = 1000, 1_500_000
 SMALL = LocalEphemeral(limits=Limits(max_file=LIMIT))
@@ -172,15 +172,15 @@ def test_one_that_durable_has_is_no_change_until_it_differs(tmp_path: Path) -> N
 
 
 def test_one_of_another_size_is_not_read_and_one_of_the_same_size_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_SETTLED_NS", -1)
+    monkeypatch.setattr(walk, "_SETTLED_NS", -1)
     hashed: list[str] = []
-    real = snapshot._hash_file
+    real = walk._hash_file
 
     def hash_file(parent: int, name: str, *rest: Any) -> str:
         hashed.append(name)
         return real(parent, name, *rest)
 
-    monkeypatch.setattr(snapshot, "_hash_file", hash_file)
+    monkeypatch.setattr(walk, "_hash_file", hash_file)
     with open_site(tmp_path, {"grown": b"x" * 5000, "edited": b"y" * 5000, "rewritten": b"z" * 5000}, ephemeral=SMALL) as site:
         session = site.start()
         shell(session, "echo more >> grown; tr y w < edited > e; cat e > edited; rm e; cp rewritten r; mv r rewritten")
@@ -191,7 +191,7 @@ def test_one_of_another_size_is_not_read_and_one_of_the_same_size_only_once(tmp_
         shell(session, "tr w v < edited > e; cat e > edited; rm e")
         assert session.touched_files() == ["edited", "grown"]
         assert hashed.count("edited") == 2
-        monkeypatch.setattr(snapshot, "_MOST_HASHED", 1)
+        monkeypatch.setattr(walk, "_MOST_HASHED", 1)
         shell(session, "tr v u < edited > e; cat e > edited; rm e")
         assert session.touched_files() == ["edited", "grown"]
-        assert len(snapshot._HASHED) == 1
+        assert len(walk._HASHED) == 1

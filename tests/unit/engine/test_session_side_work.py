@@ -17,8 +17,8 @@ from support.refusals import refuse_to_open
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.finder import agent_archive
+from pytest_gittrix.workspaces.seeds import on_disk
 
 NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
 
@@ -184,7 +184,7 @@ def test_what_is_only_staged_in_a_linked_work_tree_is_kept(site: Site, end: str)
 
 def derive_seeds(site: Site, patch: pytest.MonkeyPatch) -> None:
     """Let the next session start from a seed that is derived from another one."""
-    patch.setattr(seed_files, "_SMALL_INDEX", 0)
+    patch.setattr(on_disk, "_SMALL_INDEX", 0)
     site.start().discard()
     site.durable.commit({"moved.txt": "moved\n"})
 

@@ -18,7 +18,7 @@ from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.workspaces.seed import SPARE_SEEDS
+from pytest_gittrix.workspaces.seeds.prepare import SPARE_SEEDS
 
 
 class TestAStart:

@@ -14,7 +14,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level import monotonic
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
-from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.walk import Limits
 
 NOTHING = timedelta(0)
 

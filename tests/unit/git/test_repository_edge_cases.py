@@ -17,7 +17,7 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PromoteFailed
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 
 FILES = {"a": "1\n", "src/b": "2\n"}
 

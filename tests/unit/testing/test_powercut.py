@@ -17,7 +17,7 @@ from pytest_gittrix.testing.faults import powercut
 from pytest_gittrix.testing.faults.powercut import Cut, PowerCuts, power_cuts, supported
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
 from pytest_gittrix.testing.repos.templates import shared_templates
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
+from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 OLD, NEW = b"old contents\n" * 100, b"new contents\n" * 200
 WORK = {"app.py": b"print('by the agent')\n", "new/deep.py": b"x = 1\n" * 50}

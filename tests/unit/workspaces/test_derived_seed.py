@@ -25,13 +25,15 @@ from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.workspaces import seed as seeds_module
-from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces import layers as layers_module
+from pytest_gittrix.workspaces.layers import MOST_LAYERED, lower_layers
 from pytest_gittrix.workspaces.overlay import LayeredDir
-from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prune_seeds
-from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
-from pytest_gittrix.workspaces.workspace import MOST_LAYERED, create, lower_layers
+from pytest_gittrix.workspaces.seeds import on_disk, prepare
+from pytest_gittrix.workspaces.seeds import seed as seeds_module
+from pytest_gittrix.workspaces.seeds.on_disk import MOST_ANCESTORS, MOST_CHANGES, ancestry
+from pytest_gittrix.workspaces.seeds.prepare import SPARE_SEEDS, prepare_seed, prune_seeds
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.workspace import create
 
 STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
 """How often the baseline moves; each time the seed, and now and then a workspace, is compared with one that is made from nothing."""
@@ -40,8 +42,8 @@ STEPS = int(os.environ.get("PYTEST_GITTRIX_STEPS", "25"))
 @pytest.fixture(autouse=True)
 def small_seeds_are_derived_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repositories of a test are so small that a seed from nothing would be as cheap."""
-    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
-    monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 5)
+    monkeypatch.setattr(on_disk, "_SMALL_INDEX", 0)
+    monkeypatch.setattr(on_disk, "_MANY_OBJECTS", 5)
 
 
 @pytest.fixture(params=["the same process", "another process"])
@@ -107,7 +109,7 @@ def test_a_large_baseline_is_not_listed_to_look_at_one_file(tmp_path: Path, monk
     files |= {".gitignore": "*.log\n", "c/.gitignore": "!kept.log\n*.o\n", "d/.gitignore": link("../c/.gitignore")}
     repo = GitRepo.make(tmp_path / "durable", files, bare=True)
     at_once = prepared(repo, tmp_path / "seeds")
-    monkeypatch.setattr(seed_files, "_LARGE_INDEX", 0)
+    monkeypatch.setattr(on_disk, "_LARGE_INDEX", 0)
     seeds_module._recent.clear()
     seed = prepared(repo, tmp_path / "seeds")
     read: list[str] = []
@@ -167,7 +169,7 @@ def read_by_the_engine(layers: tuple[str, ...], root: Path) -> dict[str, tuple[i
 def test_on_a_moving_baseline_the_lower_layers_show_the_checkout_that_is_made_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspaces, "_WORTH_A_LAYER", 0)
+    monkeypatch.setattr(layers_module, "_WORTH_A_LAYER", 0)
     can_mount = not missing_layers(str(tmp_path))
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}, bare=True)
     draw = random.Random(0)
@@ -222,7 +224,7 @@ def layered_repo(tmp_path: Path) -> tuple[GitRepo, Seed]:
     return repo, prepared(repo, tmp_path / "seeds")
 
 
-@pytest.mark.parametrize(("place", "name"), [(workspaces, "locked_file"), (Seed, "nearest_with")])
+@pytest.mark.parametrize(("place", "name"), [(layers_module, "locked_file"), (Seed, "nearest_with")])
 def test_of_two_that_need_a_layer_at_once_the_slower_one_takes_that_of_the_faster_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str
 ) -> None:
@@ -264,14 +266,14 @@ def test_nothing_lies_above_a_checkout_that_shows_the_repository_of_an_earlier_b
 
 def test_a_layer_is_made_where_what_killed_makers_leave_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, seed = layered_repo(tmp_path)
-    write = workspaces._write_changes
+    write = layers_module._write_changes
     places = []
 
     def write_and_look(root: str, *arguments: Any) -> None:
         places.append(Path(root).parent.parent)
         write(root, *arguments)
 
-    monkeypatch.setattr(workspaces, "_write_changes", write_and_look)
+    monkeypatch.setattr(layers_module, "_write_changes", write_and_look)
     lower_layers(seed)
 
     assert places == [tmp_path / "seeds"]
@@ -284,7 +286,7 @@ def test_a_checkout_takes_the_place_of_a_layer_only_where_there_are_no_whiteouts
         def write(*_: object) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(workspaces, "_write_changes", write)
+        monkeypatch.setattr(layers_module, "_write_changes", write)
 
     refuse(errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -303,7 +305,7 @@ def test_a_checkout_takes_the_place_of_a_layer_only_where_there_are_no_whiteouts
 def test_a_layer_is_made_where_few_files_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, edits: int, layers: int
 ) -> None:
-    monkeypatch.setattr(workspaces, "MOST_LAYERED", most)
+    monkeypatch.setattr(layers_module, "MOST_LAYERED", most)
     repo, _ = layered_repo(tmp_path)
     repo.commit({f"f{number}": "changed\n" for number in range(edits)})
 
@@ -316,7 +318,7 @@ def test_a_new_checkout_is_made_for_a_submodule_and_for_a_seed_that_is_not_deriv
         assert len(lower_layers(prepare_seed(str(tmp_path / "seeds"), opened, seed.commit, 1))) == 1
     repo.commit({"sub": submodule("1" * 40)})
     assert len(lower_layers(prepared(repo, tmp_path / "seeds"))) == 1
-    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 1 << 20)
+    monkeypatch.setattr(on_disk, "_SMALL_INDEX", 1 << 20)
     repo.commit({"sub": None})
     assert len(lower_layers(prepared(repo, tmp_path / "seeds"))) == 1
 
@@ -395,7 +397,7 @@ def test_a_seed_takes_the_pack_of_the_commit_that_was_landed_last(tmp_path: Path
 
 
 def test_a_long_line_of_seeds_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds_module, "MOST_ANCESTORS", 2)
+    monkeypatch.setattr(prepare, "MOST_ANCESTORS", 2)
     repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
     lengths = []
     for number in range(5):
@@ -406,7 +408,7 @@ def test_a_long_line_of_seeds_begins_anew(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_too_much_that_differs_makes_a_seed_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_files, "MOST_CHANGES", 2)
+    monkeypatch.setattr(on_disk, "MOST_CHANGES", 2)
     repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
     prepared(repo, tmp_path / "seeds")
     repo.commit({"b": "1\n", "c": "1\n"})
@@ -497,10 +499,10 @@ import sys
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces.seed import prepare_seed
-from pytest_gittrix.workspaces.workspace import lower_layers, make_repository_layer
-seed_files._SMALL_INDEX, seed_files._MANY_OBJECTS = 0, 5
+from pytest_gittrix.workspaces.seeds import on_disk
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
+from pytest_gittrix.workspaces.layers import lower_layers, make_repository_layer
+on_disk._SMALL_INDEX, on_disk._MANY_OBJECTS = 0, 5
 with Repository.open(sys.argv[1]) as repository:
     print("ready", flush=True)
     sys.stdin.readline()

@@ -13,7 +13,7 @@ from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.workspaces.finder import agent_archive
 from pytest_gittrix.workspaces.finder.agent_archive import archive_agent_work
 from pytest_gittrix.workspaces.finder.agent_work import AgentWork, ToCopy, find_linked_work
-from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.workspace import Workspace
 
 OLD = 1100

@@ -26,10 +26,11 @@ from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.workspaces import overlay, seed_files
-from pytest_gittrix.workspaces import workspace as workspaces
+from pytest_gittrix.workspaces import layers as layers_module
+from pytest_gittrix.workspaces import overlay
 from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
-from pytest_gittrix.workspaces.seed_files import REPOSITORY_LAYER
+from pytest_gittrix.workspaces.seeds import on_disk
+from pytest_gittrix.workspaces.seeds.on_disk import REPOSITORY_LAYER
 
 FILES: dict[str, Content] = {
     ".gitignore": "*.log\nbuild/\n",
@@ -368,8 +369,8 @@ def test_a_look_at_what_changed_costs_what_changed(tmp_path: Path) -> None:
 def test_git_has_the_objects_of_a_baseline_that_moved_or_was_rewound_and_no_others(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)  # each seed is derived from the one before
-    monkeypatch.setattr(workspaces, "_WORTH_A_LAYER", 0)
+    monkeypatch.setattr(on_disk, "_SMALL_INDEX", 0)  # each seed is derived from the one before
+    monkeypatch.setattr(layers_module, "_WORTH_A_LAYER", 0)
     files = {path: content for path, content in FILES.items() if path != "sub"}
     objects = "git cat-file --batch-all-objects --batch-check='%(objectname)'"
     with open_site(tmp_path, files, object_format=format_) as site:

@@ -17,9 +17,10 @@ from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.file_lock import locked_file, try_lock
-from pytest_gittrix.workspaces import seed as seeds_module
-from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare_seed, prune_seeds
+from pytest_gittrix.workspaces.seeds import on_disk
+from pytest_gittrix.workspaces.seeds import seed as seeds_module
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed, prune_seeds
+from pytest_gittrix.workspaces.seeds.seed import History, Seed, check_history, open_seed
 
 FILES = {
     "a": "1\n",
@@ -168,7 +169,7 @@ WORKER = """
 import sys
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.os_level.file_lock import locked_file, try_lock
-from pytest_gittrix.workspaces.seed import prepare_seed
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
 with Repository.open(sys.argv[1]) as repository:
     sys.stdin.readline()
     seed = prepare_seed(sys.argv[2], repository, repository.head("refs/heads/main"), "full")
@@ -199,7 +200,7 @@ def test_the_same_baseline_gives_the_same_bytes(durable: GitRepo, tmp_path: Path
 
 
 def test_a_large_seed_is_packed_by_git_and_nothing_is_written_to_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 2)
+    monkeypatch.setattr(on_disk, "_MANY_OBJECTS", 2)
     durable = GitRepo.make(tmp_path / 'durable: "é"\n', FILES, bare=True)
     before = {path: path.stat().st_mtime_ns for path in durable.path.rglob("*")}
 

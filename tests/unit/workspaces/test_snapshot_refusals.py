@@ -15,7 +15,8 @@ from support.git import GitRepo, found, link, make_workspace, put
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.tree import FILE
-from pytest_gittrix.workspaces.snapshot import Limits, take_snapshot
+from pytest_gittrix.workspaces.snapshot import take_snapshot
+from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 

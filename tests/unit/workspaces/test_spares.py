@@ -25,11 +25,14 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces import spares as spares_module
-from pytest_gittrix.workspaces.seed import Seed, prepare_seed
+from pytest_gittrix.workspaces.kinds import KINDS, WorkspaceKind
+from pytest_gittrix.workspaces.seeds import on_disk
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
+from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, LEAST_FREE, MOST_ORDERS, SpareOrder, Spares, bring_forward
-from pytest_gittrix.workspaces.workspace import KINDS, Trash, WorkspaceKind, create, open_workspace
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.workspace import create, open_workspace
 
 
 def prepared(repo: GitRepo, root: Path) -> Seed:
@@ -66,7 +69,7 @@ def large_site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize("kind", KINDS_WITH_SPARES)
 def test_brought_forward_a_workspace_is_the_one_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: WorkspaceKind) -> None:
-    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
+    monkeypatch.setattr(on_disk, "_SMALL_INDEX", 0)
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}, bare=True)
     draw = random.Random(kind)
     spare = create(kind, str(tmp_path / "spare"), str(tmp_path / "spare-state"), prepared(repo, tmp_path))
@@ -165,9 +168,9 @@ MAKER = """
 import sys
 from pathlib import Path
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.workspaces.seed import prepare_seed
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
 from pytest_gittrix.workspaces.spares import SpareOrder, Spares
-from pytest_gittrix.workspaces.workspace import Trash
+from pytest_gittrix.workspaces.trash import Trash
 root = Path(sys.argv[1])
 with Repository.open(root / "durable") as repository:
     spares = Spares(str(root / "spares"), Trash(str(root / "trash")), sync=False)

@@ -14,18 +14,11 @@ from support.git import FORMATS, Content, GitRepo, executable, link, make_worksp
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.workspaces.seed import prepare_seed
-from pytest_gittrix.workspaces.workspace import (
-    CAPABILITIES,
-    KINDS,
-    Trash,
-    WorkspaceKind,
-    adopt_workspace,
-    check_kind,
-    create,
-    json_name,
-    open_workspace,
-)
+from pytest_gittrix.workspaces.creation_note import json_name
+from pytest_gittrix.workspaces.kinds import CAPABILITIES, KINDS, WorkspaceKind, check_kind
+from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
+from pytest_gittrix.workspaces.trash import Trash
+from pytest_gittrix.workspaces.workspace import adopt_workspace, create, open_workspace
 
 FILES: Mapping[str, Content] = {
     "app.py": "value = 1\n",

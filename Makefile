@@ -43,7 +43,7 @@ test: $(INSTALLED) ## check style and types, then run all tests in random order
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	@$(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
 
-tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, deepagents, MCP (an environment of their own, 1.4 GB)
+tools: $(TOOLS_READY) ## run the tests inside Inspect, pydantic-ai, deepagents, MCP and others (an environment of their own, 1.4 GB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
 
 agents: $(INSTALLED) ## install six published coding agents with npm (1.4 GB, in .venv-agents), and run the tests that have them work

@@ -43,15 +43,10 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "mcp": Extra(("mcp",), "the MCP server"),
     "acp": Extra(("acp",), "the client of the Agent Client Protocol"),
     "inspect": Extra(("inspect_ai",), "the Inspect AI sandbox"),
-    "mini": Extra(("minisweagent",), "the mini-swe-agent environment"),
     "pydantic-ai": Extra(("pydantic_ai",), "the pydantic-ai workspace"),
     "deepagents": Extra(("deepagents",), "the deepagents backend"),
     "openai-agents": Extra(("agents",), "the OpenAI Agents SDK sandbox"),
     "claude": Extra(("claude_agent_sdk",), "the Claude Agent SDK"),
-    "smolagents": Extra(("smolagents",), "the smolagents executor"),
-    "swe-rex": Extra(("swerex",), "the SWE-ReX deployment"),
-    "strands": Extra(("strands",), "the Strands sandbox"),
-    "adk": Extra(("google.adk",), "the Agent Development Kit environment"),
     "harbor": Extra(("harbor",), "the Harbor environment", oldest=(3, 12)),
 }
 """By the name of the extra: ``pip install "pytest-gittrix[NAME]"``. Extras for work on the package itself are left out."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.aio.threads import decided, in_thread
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.adapter import SandboxAdapter
 from pytest_gittrix.integrations.claude_program import ConfinedClaude, confined_claude
-from pytest_gittrix.integrations.files import SandboxFiles
 
 with needs("claude"):
     from claude_agent_sdk import (
@@ -93,7 +93,7 @@ async def claude_options(
                 env={"CLAUDE_CONFIG_DIR": claude.configuration},
                 hooks=merged,
                 can_use_tool=log.may_use,
-                session_store=_StoreOfHome(session, SandboxFiles(claude.programs), claude.configuration),
+                session_store=_StoreOfHome(session, SandboxAdapter(claude.programs), claude.configuration),
                 **options,
             )
         finally:
@@ -232,7 +232,7 @@ class _StoreOfHome(GittrixSessionStore):
     The SDK would put it, with the person's credentials, into a directory that the program cannot see.
     """
 
-    def __init__(self, session: AgentSession, files: SandboxFiles, configuration: str) -> None:
+    def __init__(self, session: AgentSession, files: SandboxAdapter, configuration: str) -> None:
         super().__init__(session)
         self._files = files
         self._configuration = configuration

@@ -11,16 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Unpack
 
-from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.files import SandboxFiles
+from pytest_gittrix.integrations.adapter import SandboxAdapter, run_cancellable, timeout_code
 
 with needs("deepagents"):
     from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
     from deepagents.backends.sandbox import BaseSandbox
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.agent_session import AgentSession
@@ -58,7 +55,7 @@ class GittrixBackend(BaseSandbox):
         self._session = session
         self._timeout = timeout
         self.programs = session.programs(**settings, beside=DIRECTORIES)
-        self._files = SandboxFiles(self.programs)
+        self._sandbox = SandboxAdapter(self.programs)
 
     @property
     def id(self) -> str:
@@ -96,7 +93,7 @@ class GittrixBackend(BaseSandbox):
             GittrixError: as ``Programs.run``.
         """
         self.programs.require_live()
-        written = [(path, _attempt(path, partial(self._files.write, path, data))) for path, data in files]
+        written = [(path, _attempt(path, partial(self._sandbox.write, path, data))) for path, data in files]
         return [FileUploadResponse(path=path, error=error) for path, (_, error) in written]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -110,12 +107,12 @@ class GittrixBackend(BaseSandbox):
             GittrixError: as ``Programs.run``.
         """
         self.programs.require_live()
-        read = [(path, _attempt(path, partial(self._files.read, path))) for path in paths]
+        read = [(path, _attempt(path, partial(self._sandbox.read, path))) for path in paths]
         return [FileDownloadResponse(path=path, content=content, error=error) for path, (content, error) in read]
 
     def _execute(self, command: str, timeout: int | None, *, stop: int | None) -> ExecuteResponse:
         seconds = self._timeout if timeout is None else timeout or None
-        done = run_while_live(self.programs, ["/bin/sh", "-c", command], timeout=seconds, merged=True, stop=stop)
+        done = self._sandbox.run(command, timeout=seconds, merged=True, stop=stop)
         output = done.stdout.decode("utf-8", "replace")
         if done.limit is not None:
             output += f"\nThe command was ended: it passed its limit of {done.limit}.\n"

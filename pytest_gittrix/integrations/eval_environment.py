@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.clock.clock import CLOCK_START
-from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code, run_while_live
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
-from pytest_gittrix.integrations.files import SandboxFiles
+from pytest_gittrix.integrations.adapter import SandboxAdapter
 from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class EvalEnvironment:
         self.world = world
         self.session = session
         self.programs = programs
-        self.files = SandboxFiles(programs)
+        self.files = SandboxAdapter(programs)
         self.steps: list[ProgramStep] = []
         self._closing = closing
         self._record = record
@@ -182,8 +182,7 @@ class EvalEnvironment:
             GittrixError: as ``Programs.run``.
         """
         self.world.clock.advance(TICK)
-        done = run_while_live(
-            self.programs,
+        done = self.files.run(
             argv,
             stdin=stdin,
             cwd=cwd,

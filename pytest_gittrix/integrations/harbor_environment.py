@@ -16,18 +16,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
+from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.adapter import run_cancellable
+from pytest_gittrix.integrations.archives import unpack
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.integrations.files import unpack
 
 with needs("harbor"):
     import anyio.to_thread
     from harbor.environments.base import BaseEnvironment, ExecResult
     from harbor.environments.capabilities import EnvironmentCapabilities
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 DIRECTORIES: Final = ("/logs", "/solution", "/tests", "/installed-agent")
 """The directories that Harbor and its tasks' scripts name by absolute paths, besides the working directory."""
@@ -195,7 +194,7 @@ class HarborEnvironment(BaseEnvironment):
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file out of the environment. Raises FileNotFoundError, IsADirectoryError or OSError, as a program that reads it would."""
-        data = await run_cancellable(partial(self.bench.files.read, source_path))
+        data = await self.bench.files.read_async(source_path)
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
@@ -203,7 +202,7 @@ class HarborEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the contents of a directory out of the environment, without links that lead out of it and without special files."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
-        done = await run_cancellable(partial(run_while_live, self.bench.programs, argv, most_output=1 << 30))
+        done = await self.bench.files.run_async(argv, most_output=1 << 30)
         if done.code != 0:
             raise FileNotFoundError(done.stderr.decode("utf-8", "replace").strip() or f"{source_dir} cannot be read")
         target = Path(target_dir)
@@ -213,7 +212,7 @@ class HarborEnvironment(BaseEnvironment):
 
     async def _unpack(self, data: bytes, target: str) -> None:
         argv = ["/bin/sh", "-c", 'mkdir -p -- "$1" && exec tar -C "$1" --no-same-owner -xf -', "sh", target]
-        done = await run_cancellable(partial(run_while_live, self.bench.programs, argv, stdin=data))
+        done = await self.bench.files.run_async(argv, stdin=data)
         if done.code != 0:
             raise OSError(f"Nothing can be copied to {target}: {done.stderr.decode('utf-8', 'replace').strip()}")
 

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs, run_while_live
+from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.files import SandboxFiles
+from pytest_gittrix.integrations.adapter import SandboxAdapter
 from pytest_gittrix.os_level.monotonic import real_seconds
 
 with needs("openai-agents"):
@@ -48,8 +48,6 @@ with needs("openai-agents"):
     from agents.sandbox.session.sandbox_client import BaseSandboxClient, BaseSandboxClientOptions
     from agents.sandbox.session.workspace_payloads import coerce_write_payload
     from agents.sandbox.util.tar_utils import UnsafeTarMemberError, validate_tarfile
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.limits import ResourceLimits
@@ -217,7 +215,7 @@ class GittrixSandboxSession(BaseSandboxSession):
     def __init__(self, state: GittrixSandboxSessionState, programs: Programs, *, resumed: bool = False) -> None:
         self.state = state
         self._programs = programs
-        self._files = SandboxFiles(programs)
+        self._sandbox = SandboxAdapter(programs)
         self._started = False
         self._terminals: dict[int, _Terminal] = {}
         self._set_start_state_preserved(resumed)
@@ -257,9 +255,8 @@ class GittrixSandboxSession(BaseSandboxSession):
 
     async def _run(self, argv: list[str], *, timeout: float | None = None, stdin: bytes = b"", most: int = MOST_OUTPUT) -> Finished:
         variables = await self.state.manifest.environment.resolve()
-        run = partial(run_while_live, self._programs, argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most)
         try:
-            return await run_cancellable(run)
+            return await self._sandbox.run_async(argv, stdin=stdin, environment=variables, timeout=timeout, most_output=most)
         except GittrixError as error:
             raise ExecTransportError(command=argv, cause=error, message=str(error)) from error
 
@@ -282,7 +279,7 @@ class GittrixSandboxSession(BaseSandboxSession):
         self._prepare_exec_command("cat", shell=False, user=user)
         shown = await self._validate_path_access(path)
         try:
-            return io.BytesIO(await run_cancellable(partial(self._files.read, str(shown))))
+            return io.BytesIO(await self._sandbox.read_async(str(shown)))
         except FileNotFoundError as error:
             raise WorkspaceReadNotFoundError(path=Path(path), cause=error) from error
         except (OSError, GittrixError) as error:
@@ -294,7 +291,7 @@ class GittrixSandboxSession(BaseSandboxSession):
         shown = await self._validate_path_access(path, for_write=True)
         contents = coerce_write_payload(path=Path(path), data=data).stream.read()
         try:
-            await run_cancellable(partial(self._files.write, str(shown), contents))
+            await self._sandbox.write_async(str(shown), contents)
         except (OSError, GittrixError) as error:
             raise WorkspaceArchiveWriteError(path=Path(path), cause=error) from error
 

@@ -19,6 +19,7 @@ from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, Programs, exit_co
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.adapter import run_cancellable
 
 with needs("pydantic-ai"):
     import anyio
@@ -32,8 +33,6 @@ with needs("pydantic-ai"):
         WorkspaceUnavailableError,
     )
     from pydantic_ai.workspaces.protocol import validate_timeout
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.started_program import Finished

@@ -29,7 +29,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from pytest_gittrix import plugin
-from pytest_gittrix.integrations.files import unpack
+from pytest_gittrix.integrations.archives import unpack
 from pytest_gittrix.plugin import config
 from tests.docs.test_docs_examples import SESSION_ID, blocks, user_repository
 

@@ -18,10 +18,7 @@ from pytest_gittrix.backends import LocalDurable
 from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.extras import missing
 
-FRAMEWORKS = (
-    *("mcp", "inspect", "mini", "pydantic-ai", "deepagents", "openai-agents", "claude", "smolagents", "swe-rex", "strands", "adk"),
-    "harbor",
-)
+FRAMEWORKS = ("mcp", "inspect", "pydantic-ai", "deepagents", "openai-agents", "claude", "harbor")
 HERE = any(not missing(extra) for extra in FRAMEWORKS)
 FILES = {"app.py": "def add(a, b):\n    return a - b\n", "README.md": "# A project\n"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

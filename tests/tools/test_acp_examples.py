@@ -20,7 +20,7 @@ from support.frameworks import available, programs_of
 from pytest_gittrix.acp import acp_agent, take_turn
 from pytest_gittrix.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.integrations.files import unpack
+from pytest_gittrix.integrations.archives import unpack
 
 LONG = 120
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("google.adk", reason='needs pip install "pytest-gittrix[adk]"')
+pytest.importorskip("google.adk", reason="needs the environment of make tools")
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,9 +18,9 @@ from google.adk.tools.environment import EnvironmentToolset
 from google.genai.types import Content, Part
 from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 
+from examples.integrations.adk_environment import GittrixEnvironment
 from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.integrations.adk_environment import GittrixEnvironment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kit warns of each part that it calls experimental
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,17 @@ from support.git import git
 from pytest_gittrix.extras import missing
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-EXTRAS = {
-    "mcp": "mcp",
-    "inspect": "inspect",
-    "mini-swe-agent": "mini",
-    "pydantic-ai": "pydantic-ai",
-    "deepagents": "deepagents",
-    "openai-agents": "openai-agents",
-    "smolagents": "smolagents",
-    "swe-rex": "swe-rex",
-    "strands": "strands",
-    "adk": "adk",
+EXTRAS = ("mcp", "inspect", "pydantic-ai", "deepagents", "openai-agents")
+COPIED = {
+    "mini-swe-agent": ("minisweagent", "mini_swe_agent_environment.py"),
+    "smolagents": ("smolagents", "smolagents_executor.py"),
+    "swe-rex": ("swerex", "swe_rex_deployment.py"),
+    "strands": ("strands", "strands_sandbox.py"),
+    "adk": ("google.adk", "adk_environment.py"),
 }
+"""By the page: the framework, and the file of ``examples/integrations`` that the page says to copy."""
+ANY = {"langgraph_agent.py": "langgraph", "autogen_agent.py": "autogen_agentchat", "llamaindex_agent.py": "llama_index"}
+"""The programs of the page on any framework, and their frameworks."""
 PROMOTE = {"pydantic-ai", "deepagents", "openai-agents", "smolagents", "swe-rex", "strands", "adk"}
 BLOCK = re.compile(r"^```python\n(# file: (\w+\.py)(?:, with the extra \w+)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY = re.compile(r"^```bash\n(git init .*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,20 +42,45 @@ def run(directory: Path, *command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", EXTRAS)
+def made(text: str, directory: Path) -> bytes:
+    """Make the repository of a page; return the id of its commit."""
+    [commands] = REPOSITORY.findall(text)
+    run(directory, "sh", "-ec", commands)
+    return git("rev-parse", "HEAD", cwd=directory / "project")
+
+
+@pytest.mark.parametrize("page", [*EXTRAS, *COPIED])
 def test_the_program_of_a_page_runs_as_shown(page: str, tmp_path: Path) -> None:
-    if reason := missing(EXTRAS[page]):
-        pytest.skip(reason)
     text = (PAGES / f"use-with-{page}.md").read_text(encoding="utf-8")
+    if page in COPIED:
+        framework, copied = COPIED[page]
+        pytest.importorskip(framework, reason="needs the environment of make tools")
+        assert f"cp examples/integrations/{copied} PROJECT/" in text
+        shutil.copy(PAGES.parents[1] / "examples" / "integrations" / copied, tmp_path)
+    elif reason := missing(page):
+        pytest.skip(reason)
     [(body, name)] = BLOCK.findall(text)
     (tmp_path / name).write_text(body, encoding="utf-8")
     if name.startswith("test_"):
         run(tmp_path, sys.executable, "-m", "pytest", name)
         return
-    [commands] = REPOSITORY.findall(text)
-    run(tmp_path, "sh", "-ec", commands)
-    head = git("rev-parse", "HEAD", cwd=tmp_path / "project")
+    head = made(text, tmp_path)
 
     run(tmp_path, sys.executable, name)
 
     assert (git("rev-parse", "HEAD", cwd=tmp_path / "project") == head) == (page not in PROMOTE)
+
+
+@pytest.mark.parametrize("program", ANY)
+def test_one_tool_gives_an_agent_of_any_framework_a_session(program: str, tmp_path: Path) -> None:
+    if find_spec(ANY[program]) is None:
+        pytest.skip(f"{ANY[program]} is not installed")
+    text = (PAGES / "use-with-any-framework.md").read_text(encoding="utf-8")
+    for body, name in BLOCK.findall(text):
+        (tmp_path / name).write_text(body, encoding="utf-8")
+    head = made(text, tmp_path)
+
+    run(tmp_path, sys.executable, program)
+
+    assert git("rev-parse", "HEAD~1", cwd=tmp_path / "project") == head
+    assert b"a + b" in git("show", "HEAD:app.py", cwd=tmp_path / "project")

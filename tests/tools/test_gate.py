@@ -13,7 +13,7 @@ from support.agent_processes import on_linux
 from support.gate import FOR_PEOPLE, ROOT, Gate
 
 from pytest_gittrix.confine import strongest
-from pytest_gittrix.extras import missing
+from pytest_gittrix.extras import EXTRAS, missing
 from pytest_gittrix.model import ModelServer, call
 
 pytestmark = on_linux
@@ -60,7 +60,7 @@ def by_claude(gate: Gate) -> str | None:
 
 
 def by_smolagents(gate: Gate) -> str | None:
-    from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
+    from examples.integrations.smolagents_executor import GittrixExecutor
 
     session = gate.engine.start_session("the gate")
     executor = GittrixExecutor(session.for_agent(), readable=[ROOT])
@@ -72,7 +72,7 @@ def by_smolagents(gate: Gate) -> str | None:
 def by_swe_rex(gate: Gate) -> str | None:
     from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
 
-    from pytest_gittrix.integrations.swe_rex import GittrixDeployment
+    from examples.integrations.swe_rex_deployment import GittrixDeployment
 
     session = gate.engine.start_session("the gate")
     deployment = GittrixDeployment(session.for_agent(), readable=[ROOT])
@@ -88,7 +88,7 @@ def by_swe_rex(gate: Gate) -> str | None:
 
 
 def by_strands(gate: Gate) -> str | None:
-    from pytest_gittrix.integrations.strands_sandbox import GittrixSandbox
+    from examples.integrations.strands_sandbox import GittrixSandbox
 
     session = gate.engine.start_session("the gate")
     asyncio.run(GittrixSandbox(session.for_agent(), readable=[ROOT]).execute(shlex.join(gate.command)))
@@ -96,7 +96,7 @@ def by_strands(gate: Gate) -> str | None:
 
 
 def by_adk(gate: Gate) -> str | None:
-    from pytest_gittrix.integrations.adk_environment import GittrixEnvironment
+    from examples.integrations.adk_environment import GittrixEnvironment
 
     session = gate.engine.start_session("the gate")
     asyncio.run(GittrixEnvironment(session.for_agent(), readable=[ROOT]).execute(shlex.join(gate.command)))
@@ -112,14 +112,20 @@ LAUNCHERS: Final[Mapping[str, Callable[[Gate], str | None]]] = {
     "strands": by_strands,
     "adk": by_adk,
 }
-"""By the extra: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
+"""By the framework: runs the gate's agent in a session, as a tool of the framework does, and gives its workspace."""
+
+
+COPIED: Final = {"smolagents": "smolagents", "swe-rex": "swerex", "strands": "strands", "adk": "google.adk"}
+"""The frameworks that no extra installs, and how they are imported."""
 
 
 @pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 @pytest.mark.parametrize("extra", LAUNCHERS)
 def test_by_default_nothing_gets_through(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := missing(extra) or missing("serve"):
+    if reason := missing("serve") or (missing(extra) if extra in EXTRAS else ""):
         pytest.skip(reason)
+    if extra in COPIED:
+        pytest.importorskip(COPIED[extra], reason="needs the environment of make tools")
     for name, value in FOR_PEOPLE.items():
         monkeypatch.setenv(name, value)
     with Gate.open(tmp_path, None) as gate:

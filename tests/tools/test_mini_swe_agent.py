@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("minisweagent", reason='needs pip install "pytest-gittrix[mini]"')
+pytest.importorskip("minisweagent", reason="needs the environment of make tools")
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ from minisweagent.models.test_models import DeterministicModel, make_output
 from support.frameworks import ADDED, available, discard_while, programs_of
 from support.git import git
 
+from examples.integrations.mini_swe_agent_environment import SUBMIT, GittrixEnvironment
 from pytest_gittrix.errors import InvalidInput, SessionExpired
-from pytest_gittrix.integrations.mini_swe_agent import SUBMIT, GittrixEnvironment
 
 FIX = (
     "cat app.py",
@@ -145,7 +145,7 @@ def test_prompts_and_trajectories_hold_no_variable_of_this_process(make: Make, m
 
 
 def test_mini_swe_agent_finds_it_by_its_name_and_a_wrong_setting_is_refused(project: Path) -> None:
-    name = "pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment"
+    name = "examples.integrations.mini_swe_agent_environment.GittrixEnvironment"
     environment = get_environment({"environment_class": name, "repository": str(project), "confine": "off"})
     environment.cleanup()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("smolagents", reason='needs pip install "pytest-gittrix[smolagents]"')
+pytest.importorskip("smolagents", reason="needs the environment of make tools")
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
 from smolagents.utils import AgentExecutionError
 from support.frameworks import LEVELS, available, programs_of
 
+from examples.integrations.smolagents_executor import GittrixExecutor
 from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.integrations.smolagents_executor import GittrixExecutor
 
 ANSWERS = "import sys, time; answers = sys._getframe(1).f_globals['answers']"
 """Code that finds the stream on which its Python answers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("strands", reason='needs pip install "pytest-gittrix[strands]"')
+pytest.importorskip("strands", reason="needs the environment of make tools")
 
 import asyncio
 import json
@@ -18,10 +18,10 @@ from strands.sandbox import ExecutionResult, FileInfo, StreamChunk
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 from support.frameworks import ADDED, LEVELS, available, cancel
 
+from examples.integrations.strands_sandbox import GittrixSandbox
 from pytest_gittrix.engine import UserSession
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.integrations.strands_sandbox import GittrixSandbox
 
 
 class Scripted(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("swerex", reason='needs pip install "pytest-gittrix[swe-rex]"')
+pytest.importorskip("swerex", reason="needs the environment of make tools")
 
 import asyncio
 import threading
@@ -28,11 +28,11 @@ from swerex.runtime.abstract import (
     WriteFileRequest,
 )
 
+from examples.integrations.swe_rex_deployment import GittrixDeployment, GittrixRuntime
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired
-from pytest_gittrix.integrations.answering import AnsweringPython
-from pytest_gittrix.integrations.swe_rex import GittrixDeployment, GittrixRuntime
+from pytest_gittrix.integrations.adapter import AnsweringPython
 
 SHELL = CreateBashSessionRequest(startup_timeout=10)
 

@@ -22,8 +22,8 @@ from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_root, sweep
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.adapter import TooLarge, run_cancellable
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.integrations.files import TooLarge
 
 with needs("inspect"):
     import anyio.to_thread
@@ -37,8 +37,6 @@ with needs("inspect"):
         SandboxUserUnsupportedError,
         concurrency,
     )
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 NAME: Final = "gittrix"
 _AT_ONCE: Final = max(os.cpu_count() or 1, 2)
@@ -123,7 +121,7 @@ class GittrixSandbox(SandboxEnvironment):
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file. Errors are those of ``SandboxEnvironment.write_file``."""
         data = contents.encode() if isinstance(contents, str) else contents
-        await run_cancellable(partial(self.bench.files.write, file, data))
+        await self.bench.files.write_async(file, data)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -135,7 +133,7 @@ class GittrixSandbox(SandboxEnvironment):
         """Read a file. Errors are those of ``SandboxEnvironment.read_file``."""
         limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         try:
-            data = await run_cancellable(partial(self.bench.files.read, file, most=limit))
+            data = await self.bench.files.read_async(file, most=limit)
         except TooLarge as error:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
         return data.decode("utf-8") if text else data

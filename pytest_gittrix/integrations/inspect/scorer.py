@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.extras import needs
+from pytest_gittrix.integrations.adapter import run_cancellable
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
 from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
@@ -19,8 +20,6 @@ with needs("inspect"):
     from inspect_ai.scorer import CORRECT, INCORRECT, Score, Target, accuracy, scorer, stderr
     from inspect_ai.solver import TaskState
     from inspect_ai.util import SandboxEnvironment, sandbox
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 Outcome = Literal["pass", "fail", "conflict", "refused", "timeout"]
 

@@ -62,10 +62,6 @@ def inspect_registry():
 def inspect_scorer():
     import pytest_gittrix.integrations.inspect.scorer
 
-def mini():
-    from pytest_gittrix.integrations.mini_swe_agent import GittrixEnvironment
-    GittrixEnvironment()
-
 def pydantic_ai():
     import pytest_gittrix.integrations.pydantic_ai_workspace
 
@@ -78,26 +74,13 @@ def openai_agents():
 def claude():
     import pytest_gittrix.integrations.claude_agent
 
-def smolagents():
-    import pytest_gittrix.integrations.smolagents_executor
-
-def swe_rex():
-    import pytest_gittrix.integrations.swe_rex
-
-def strands():
-    import pytest_gittrix.integrations.strands_sandbox
-
-def adk():
-    import pytest_gittrix.integrations.adk_environment
-
 def harbor():
     import pytest_gittrix.integrations.harbor_environment
 
 found = {}
 uses = {"xdist": [conform], "forge": [forge], "dask": [dask], "serve": [serve], "mcp": [mcp], "acp": [acp],
-        "mini": [mini], "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
-        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "smolagents": [smolagents],
-        "swe-rex": [swe_rex], "strands": [strands], "adk": [adk], "harbor": [harbor]}
+        "inspect": [inspect, inspect_registry, inspect_scorer], "pydantic-ai": [pydantic_ai],
+        "deepagents": [deepagents], "openai-agents": [openai_agents], "claude": [claude], "harbor": [harbor]}
 for name, functions in uses.items():
     for function in functions:
         try:

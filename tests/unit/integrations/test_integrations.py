@@ -23,9 +23,8 @@ from pytest_gittrix.confine.levels import missing_layers, strongest
 from pytest_gittrix.engine.agents.programs import Programs, exit_code
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
-from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
+from pytest_gittrix.integrations.adapter import AnsweringPython, NoAnswer, TooLarge
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
 from pytest_gittrix.mcp.tools import SessionTools
 from pytest_gittrix.testing.world import World

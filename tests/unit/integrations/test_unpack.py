@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import WriteRejected
-from pytest_gittrix.integrations.files import unpack
+from pytest_gittrix.integrations.archives import unpack
 from pytest_gittrix.testing.faults.small_disks import run_on_small_disk, supported
 
 REGULAR, LINK, HARD, DIRECTORY, FIFO, DEVICE = (

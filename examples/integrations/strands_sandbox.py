@@ -1,7 +1,7 @@
-"""The sandbox for Strands: an agent's commands and files are those of a session, and a person promotes the result.
+"""A sandbox for Strands: an agent's commands and files are those of a session, and a person promotes the result.
 
-Written against ``strands.sandbox``. The framework's base class lists and removes files and runs code by commands; this sandbox runs the
-commands, and reads and writes files.
+Copy this file into your project. Written against ``strands.sandbox`` of version 1.62. The framework's base class lists and removes files
+and runs code by commands; this sandbox runs the commands, and reads and writes files.
 """
 
 from __future__ import annotations
@@ -10,29 +10,18 @@ import asyncio
 import codecs
 import io
 from collections.abc import AsyncGenerator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final
 
-from pytest_gittrix.aio.threads import in_thread
-from pytest_gittrix.confine.program_streams import Output
-from pytest_gittrix.confine.running_program import Running
-from pytest_gittrix.engine.agents.programs import MOST_OUTPUT, timeout_code
-from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.files import SandboxFiles
+from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
+from strands.sandbox.errors import SandboxTimeoutError
+from strands.types.tools import AgentTool
+from strands.vended_tools.file_editor import make_file_editor
+from strands.vended_tools.file_editor.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION
+from strands.vended_tools.shell import make_shell
 
-with needs("strands"):
-    from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
-    from strands.sandbox.errors import SandboxTimeoutError
-    from strands.types.tools import AgentTool
-    from strands.vended_tools.file_editor import make_file_editor
-    from strands.vended_tools.file_editor.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION
-    from strands.vended_tools.shell import make_shell
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
-
-if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.agent_session import AgentSession
-    from pytest_gittrix.engine.agents.programs import ProgramSettings
+from pytest_gittrix.confine import Output
+from pytest_gittrix.engine import AgentSession
+from pytest_gittrix.integrations.adapter import MOST_OUTPUT, SandboxAdapter, timeout_code
 
 _PIECE: Final = 1 << 16
 """About how many bytes a piece of output has at most."""
@@ -50,7 +39,7 @@ class GittrixSandbox(PosixShellSandbox):
         programs: what runs the commands; ``programs.workspace`` is the directory that they start in.
     """
 
-    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Unpack[ProgramSettings]) -> None:
+    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Any) -> None:
         """Choose how commands are confined; none is run yet.
 
         Args:
@@ -63,7 +52,7 @@ class GittrixSandbox(PosixShellSandbox):
         """
         self.programs = session.programs(**settings)
         self._timeout = timeout
-        self._files = SandboxFiles(self.programs)
+        self._sandbox = SandboxAdapter(self.programs)
 
     async def execute_streaming(
         self,
@@ -94,8 +83,8 @@ class GittrixSandbox(PosixShellSandbox):
         seconds = self._timeout if timeout is None else timeout
         chunks: asyncio.Queue[StreamChunk | None] = asyncio.Queue(_UNREAD)
         kept = {"stdout": io.StringIO(), "stderr": io.StringIO()}
-        start = partial(self.programs.start, stdin=b"", cwd=cwd or ".", environment=env, timeout=seconds, most_output=_PIECE)
-        async with await in_thread(partial(start, ["/bin/sh", "-c", command]), Running.kill) as running:
+        options = {"stdin": b"", "cwd": cwd or ".", "environment": env, "timeout": seconds, "most_output": _PIECE}
+        async with await self._sandbox.start_async(command, **options) as running:
             readers = [asyncio.create_task(_read(getattr(running, name), name, chunks)) for name in kept]
             try:
                 for _reader in readers:
@@ -122,7 +111,7 @@ class GittrixSandbox(PosixShellSandbox):
             TooLarge: it has more than 100 MiB.
             GittrixError: as ``Programs.run``.
         """
-        return await run_cancellable(partial(self._files.read, path))
+        return await self._sandbox.read_async(path)
 
     async def write_file(self, path: str, content: bytes, **_: Any) -> None:
         """Write a file, with the directories above it.
@@ -131,7 +120,7 @@ class GittrixSandbox(PosixShellSandbox):
             OSError: as for a program in the sandbox.
             GittrixError: as ``Programs.run``.
         """
-        await run_cancellable(partial(self._files.write, path, content))
+        await self._sandbox.write_async(path, content)
 
     def get_tools(self) -> list[AgentTool]:
         """A shell and an editor for files, as the framework's own sandboxes give them."""

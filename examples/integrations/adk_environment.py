@@ -1,6 +1,6 @@
-"""The environment for the Agent Development Kit: an agent's commands and files are those of a session, and a person promotes the result.
+"""An environment for the Agent Development Kit: an agent's commands and files are those of a session, and a person promotes the result.
 
-Written against ``google.adk.environment``, which the kit calls experimental.
+Copy this file into your project. Written against ``google.adk.environment`` of version 2.13, which calls it experimental.
 """
 
 from __future__ import annotations
@@ -8,32 +8,21 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Any
 
-from pytest_gittrix.engine.agents.programs import run_while_live, timeout_code
-from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.files import SandboxFiles
+from google.adk.environment import BaseEnvironment, ExecutionResult
 
-with needs("adk"):
-    from google.adk.environment import BaseEnvironment, ExecutionResult
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the kit brings
-
-if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.agent_session import AgentSession
-    from pytest_gittrix.engine.agents.programs import ProgramSettings
+from pytest_gittrix.engine import AgentSession
+from pytest_gittrix.integrations.adapter import SandboxAdapter, timeout_code
 
 
 class GittrixEnvironment(BaseEnvironment):
     """A session as an environment: ``EnvironmentToolset(environment=...)``. Nothing that the agent is given can promote.
 
     Relative paths are relative to the workspace.
-
-    Attributes:
-        programs: what runs the commands.
     """
 
-    def __init__(self, session: AgentSession, **settings: Unpack[ProgramSettings]) -> None:
+    def __init__(self, session: AgentSession, **settings: Any) -> None:
         """Choose how commands are confined; none is run yet.
 
         Args:
@@ -47,8 +36,7 @@ class GittrixEnvironment(BaseEnvironment):
         self._begin()
 
     def _begin(self) -> None:
-        self.programs = self._open()
-        self._files = SandboxFiles(self.programs)
+        self._sandbox = SandboxAdapter(self._open())
         self.is_initialized = True
 
     async def initialize(self) -> None:
@@ -63,7 +51,7 @@ class GittrixEnvironment(BaseEnvironment):
     @property
     def working_dir(self) -> Path:
         """The workspace, as commands see it."""
-        return Path(self.programs.workspace)
+        return Path(self._sandbox.programs.workspace)
 
     async def execute(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
         """Run a line of shell in the workspace. It ends with everything that it started, also when the task is cancelled.
@@ -79,7 +67,7 @@ class GittrixEnvironment(BaseEnvironment):
             SessionExpired: the session has ended, before the command or while it ran.
             GittrixError: as ``Programs.run``.
         """
-        done = await run_cancellable(partial(run_while_live, self.programs, ["/bin/sh", "-c", command], timeout=timeout))
+        done = await self._sandbox.run_async(command, timeout=timeout)
         return ExecutionResult(
             exit_code=timeout_code(done),
             stdout=done.stdout.decode("utf-8", "replace"),
@@ -95,7 +83,7 @@ class GittrixEnvironment(BaseEnvironment):
             TooLarge: it has more than 100 MiB.
             GittrixError: as ``Programs.run``.
         """
-        return await run_cancellable(partial(self._files.read, str(path)))
+        return await self._sandbox.read_async(str(path))
 
     async def write_file(self, path: str | Path, content: str | bytes) -> None:
         """Write a file, with the directories above it. A text is written in UTF-8.
@@ -104,10 +92,9 @@ class GittrixEnvironment(BaseEnvironment):
             OSError: as for a program in the sandbox.
             GittrixError: as ``Programs.run``.
         """
-        data = content.encode() if isinstance(content, str) else content
-        await run_cancellable(partial(self._files.write, str(path), data))
+        await self._sandbox.write_async(str(path), content.encode() if isinstance(content, str) else content)
 
     async def close(self) -> None:
         """End everything that runs. The session stays, for a person to review."""
         self.is_initialized = False
-        await asyncio.to_thread(self.programs.close)
+        await asyncio.to_thread(self._sandbox.programs.close)

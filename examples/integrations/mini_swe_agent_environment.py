@@ -1,7 +1,7 @@
-"""The environment for mini-swe-agent: every command runs in a session, and the trajectory has the tree that each command left.
+"""An environment for mini-swe-agent: every command runs in a session, and the trajectory has the tree that each command left.
 
-Written against mini-swe-agent 2, whose ``Environment`` is a protocol: ``config``, ``execute``, ``get_template_vars``, ``serialize``. Use it
-by its name, ``pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment``.
+Copy this file into your project, and name its class in a configuration. Written against mini-swe-agent 2, whose ``Environment`` is a
+protocol: ``config``, ``execute``, ``get_template_vars``, ``serialize``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import platform
 from datetime import datetime
 from typing import Any, Final
 
+from minisweagent.exceptions import Submitted
 from pydantic import BaseModel, ConfigDict
 
-from pytest_gittrix.clock.clock import CLOCK_START
-from pytest_gittrix.engine.agents.programs import exit_code
+from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.extras import required
+from pytest_gittrix.integrations.adapter import exit_code
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -70,10 +70,9 @@ class GittrixEnvironment:
             settings: the attributes of ``GittrixEnvironmentConfig``.
 
         Raises:
-            CapabilityMissing: mini-swe-agent is not installed, or this machine cannot confine at that level.
+            CapabilityMissing: this machine cannot confine at that level.
             InvalidInput: a setting is not allowed.
         """
-        self._submitted = required("minisweagent.exceptions", "mini").Submitted
         try:
             self.config = config_class(**settings)
         except ValueError as error:
@@ -140,7 +139,7 @@ class GittrixEnvironment:
         first, _, rest = str(result["output"]).lstrip().partition("\n")
         if result["returncode"] == 0 and first.strip() == SUBMIT:
             extra = {"exit_status": "Submitted", "submission": rest}
-            raise self._submitted({"role": "exit", "content": rest, "extra": extra})
+            raise Submitted({"role": "exit", "content": rest, "extra": extra})
 
     def promote(self, message: str | None = None) -> Promotion:
         """Try to promote the agent's work as one commit in durable; see ``EvalEnvironment.promote``."""

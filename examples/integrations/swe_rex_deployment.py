@@ -1,7 +1,8 @@
-"""The deployment and runtime for SWE-ReX: an agent's shells, commands and files are those of a session, and a person promotes the result.
+"""A deployment and runtime for SWE-ReX: an agent's shells, commands and files are those of a session, and a person promotes the result.
 
-Written against ``swerex.runtime.abstract``. A shell is the framework's own ``BashSession``. It checks each command by a program of its own,
-so it runs in the sandbox too: nothing that an agent writes is read by a shell outside.
+Copy this file into your project. Written against ``swerex.runtime.abstract`` of version 1.4. A shell is the framework's own
+``BashSession``. It checks each command by a program of its own, so it runs in the sandbox too: nothing that an agent writes is read by a
+shell outside.
 """
 
 from __future__ import annotations
@@ -14,32 +15,21 @@ from collections.abc import Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar
 
-from pytest_gittrix.aio.threads import in_thread
-from pytest_gittrix.engine.agents.programs import exit_code, run_while_live
+import anyio.to_thread
+import pexpect
+from pydantic import BaseModel, ValidationError
+from swerex import exceptions
+from swerex.deployment.abstract import AbstractDeployment
+from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
+from swerex.runtime import abstract
+from swerex.runtime.abstract import AbstractRuntime
+from swerex.utils.log import get_logger
+
+from pytest_gittrix.engine import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
-from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
-from pytest_gittrix.integrations.files import SandboxFiles
-
-with needs("swe-rex"):
-    import anyio
-    import anyio.to_thread
-    import pexpect
-    from pydantic import BaseModel, ValidationError
-    from swerex import exceptions
-    from swerex.deployment.abstract import AbstractDeployment
-    from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
-    from swerex.runtime import abstract
-    from swerex.runtime.abstract import AbstractRuntime
-    from swerex.utils.log import get_logger
-
-    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
-
-if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.agent_session import AgentSession
-    from pytest_gittrix.engine.agents.programs import Programs, ProgramSettings
+from pytest_gittrix.integrations.adapter import AnsweringPython, NoAnswer, Programs, SandboxAdapter, exit_code
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -106,7 +96,7 @@ class GittrixRuntime(AbstractRuntime):
             )
         self.logger = get_logger("rex-runtime")
         self.programs = programs
-        self._files = SandboxFiles(programs)
+        self._sandbox = SandboxAdapter(programs)
         self._shells: dict[str, AnsweringPython] = {}
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
@@ -178,17 +168,8 @@ class GittrixRuntime(AbstractRuntime):
         """
         words = [command.command] if isinstance(command.command, str) else [*command.command]
         argv = ["/bin/sh", "-c", *words] if command.shell else words
-        done = await run_cancellable(
-            partial(
-                run_while_live,
-                self.programs,
-                argv,
-                cwd=command.cwd or ".",
-                environment=command.env,
-                timeout=command.timeout,
-                merged=command.merge_output_streams,
-            )
-        )
+        options = {"cwd": command.cwd or ".", "environment": command.env, "timeout": command.timeout}
+        done = await self._sandbox.run_async(argv, merged=command.merge_output_streams, **options)
         if done.timed_out or done.limit is not None:
             passed = "time" if done.limit is None else f"limit of {done.limit}"
             raise exceptions.CommandTimeoutError(f"The command was ended: it passed its {passed}.")
@@ -209,7 +190,7 @@ class GittrixRuntime(AbstractRuntime):
             TooLarge: it has more than 100 MiB.
             GittrixError: as ``Programs.run``.
         """
-        data = await run_cancellable(partial(self._files.read, request.path))
+        data = await self._sandbox.read_async(request.path)
         text = io.TextIOWrapper(io.BytesIO(data), encoding=request.encoding or "utf-8", errors=request.errors)
         return abstract.ReadFileResponse(content=text.read())
 
@@ -220,7 +201,7 @@ class GittrixRuntime(AbstractRuntime):
             OSError: as for a program in the sandbox.
             GittrixError: as ``Programs.run``.
         """
-        await run_cancellable(partial(self._files.write, request.path, request.content.encode()))
+        await self._sandbox.write_async(request.path, request.content.encode())
         return abstract.WriteFileResponse()
 
     async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
@@ -235,11 +216,11 @@ class GittrixRuntime(AbstractRuntime):
         source = Path(await asyncio.to_thread(partial(os.path.realpath, request.source_path, strict=True)))
         if not source.is_dir():
             data, mode = await asyncio.to_thread(lambda: (source.read_bytes(), source.stat().st_mode & 0o777))
-            await run_cancellable(partial(self._files.write, request.target_path, data, mode=mode))
+            await self._sandbox.write_async(request.target_path, data, mode=mode)
             return abstract.UploadResponse()
         packed = await asyncio.to_thread(_packed, source)
         unpack = ["/bin/sh", "-c", _UNPACK, "sh", request.target_path]
-        done = await run_cancellable(partial(run_while_live, self.programs, unpack, stdin=packed))
+        done = await self._sandbox.run_async(unpack, stdin=packed)
         if done.code != 0:
             raise OSError(f"{source} was not uploaded: {done.stderr.decode('utf-8', 'replace')}")
         return abstract.UploadResponse()
@@ -266,7 +247,7 @@ class GittrixRuntime(AbstractRuntime):
         """End a shell, beside the event loop. Its name may be that of a newer one by now, which stays."""
         if self._shells.get(name) is shell:
             del self._shells[name]
-        await in_thread(shell.end)
+        await shell.end_async()
 
     async def _ask(
         self, request: abstract.CreateBashSessionRequest | abstract.Action, timeout: float | None, kind: type[_Answer]
@@ -297,7 +278,7 @@ class GittrixRuntime(AbstractRuntime):
 class GittrixDeployment(AbstractDeployment):
     """A session as a deployment of SWE-ReX, such as ``SWEEnv(deployment=...)`` of SWE-agent takes."""
 
-    def __init__(self, session: AgentSession, **settings: Unpack[ProgramSettings]) -> None:
+    def __init__(self, session: AgentSession, **settings: Any) -> None:
         """Choose how the agent is confined; nothing is started yet.
 
         Args:

@@ -1,24 +1,20 @@
-"""The executor for smolagents: the code of an agent runs in a Python that stays, confined in a session, and a person promotes the result.
+"""An executor for smolagents: the code of an agent runs in a Python that stays, confined in a session, and a person promotes the result.
 
-Written against ``smolagents.remote_executors``, whose base class sends tools and variables as code. Values come back as JSON.
+Copy this file into your project. Written against ``smolagents.remote_executors`` of version 1.26, whose base class sends tools and
+variables as code. Values come back as JSON.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Any, Final
 
-from pytest_gittrix.extras import needs
-from pytest_gittrix.integrations.answering import AnsweringPython, NoAnswer
+from smolagents.local_python_executor import CodeOutput
+from smolagents.monitoring import AgentLogger, LogLevel
+from smolagents.remote_executors import RemotePythonExecutor
+from smolagents.utils import AgentExecutionError
 
-with needs("smolagents"):
-    from smolagents.local_python_executor import CodeOutput
-    from smolagents.monitoring import AgentLogger, LogLevel
-    from smolagents.remote_executors import RemotePythonExecutor
-    from smolagents.utils import AgentExecutionError
-
-if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.agent_session import AgentSession
-    from pytest_gittrix.engine.agents.programs import ProgramSettings
+from pytest_gittrix.engine import AgentSession
+from pytest_gittrix.integrations.adapter import AnsweringPython, NoAnswer
 
 _PYTHON: Final = """
 import ast, contextlib, io, traceback
@@ -50,7 +46,7 @@ class GittrixExecutor(RemotePythonExecutor):
     The names that code defines are there for later code, until a call takes too long, which ends the Python.
     """
 
-    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Unpack[ProgramSettings]) -> None:
+    def __init__(self, session: AgentSession, *, timeout: float | None = 120, **settings: Any) -> None:
         """Choose how code is confined; none is run yet.
 
         Args:

@@ -15,7 +15,7 @@ from pytest_gittrix.visible import visible
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record
     from pytest_gittrix.evals.results.compare import Comparison, SamplePair
-    from pytest_gittrix.evals.results.disk_usage import Usage
+    from pytest_gittrix.evals.results.disk_usage import DiskUsage
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.results.summary import Rates
     from pytest_gittrix.evals.runs.run import Progress, Summary
@@ -261,7 +261,7 @@ def pair_text(pair: SamplePair) -> str:
     return f"{name}  {what}{reason}{f'  first difference: {pair.divergence}' if pair.divergence else ''}\n"
 
 
-def usage_table(runs: Sequence[Usage]) -> Table:
+def usage_table(runs: Sequence[DiskUsage]) -> Table:
     """What runs take."""
     rows: list[tuple[str, ...]] = [
         (

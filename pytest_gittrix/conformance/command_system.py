@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, faketime_library
-from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken, CommandRefused, run_command
+from pytest_gittrix.conformance.command_line import CommandOutput, CommandBroken, CommandRefused, run_command
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -177,7 +177,7 @@ class CommandEngine:
         for verb in (verb for capability, verbs in VERBS.items() if capability not in system.capabilities for verb in verbs):
             setattr(self, verb, None)  # an engine has only the verbs of its capabilities
 
-    def _run(self, *arguments: str, of: Sequence[str] = (), stdin: bytes = b"") -> CommandAnswer:
+    def _run(self, *arguments: str, of: Sequence[str] = (), stdin: bytes = b"") -> CommandOutput:
         """Run a command. Text from callers goes behind ``--`` or behind the ``=`` of a flag, so that none is taken for an option."""
         program = [_filled(part, self._place) for part in self._system.command]
         command = [*program, *arguments, "--json", *(["--", *of] if of else [])]

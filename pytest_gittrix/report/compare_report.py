@@ -21,7 +21,7 @@ from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import SUBMODULE, Entry
 from pytest_gittrix.report.eval_report import TimelineEntry, printed
-from pytest_gittrix.report.page import Row, part, render, write_page
+from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.visible import visible
 
@@ -122,13 +122,13 @@ def _rates(found: Comparison) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _row(found: Comparison, case: CasePair, group: str) -> Row:
+def _row(found: Comparison, case: CasePair, group: str) -> PageRow:
     records = [record for pair in case.pairs for record in (pair.a, pair.b) if record]
     flips = list(dict.fromkeys(pair.flip for pair in case.pairs if pair.difference in ("outcome", "missing")))
     words = ", ".join(flips) or GROUPS[group].removeprefix("have ").removeprefix("are ")
     shares = [_share_of(case, side) for side in (_first, _second)]
     change = "" if case.change is None else f"{float(case.change) * 100:+.0f}" if case.change else "0"
-    return Row(
+    return PageRow(
         key=records[0].key,
         group=group,
         find=visible(" ".join([case.id, words, *(record.reason for record in records)])).lower(),

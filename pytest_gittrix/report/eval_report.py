@@ -15,7 +15,7 @@ from typing import Any, Final
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
-from pytest_gittrix.report.page import Row, part, render, write_page
+from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.plots import histogram
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.visible import visible
@@ -106,7 +106,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleView:
     """The part of the page on one sample.
 
     Attributes:
@@ -205,16 +205,13 @@ def verdict(counts: Mapping[str, int]) -> tuple[str, str]:
     return passed, f"{', '.join(others)}." if others else ""
 
 
-# A sample -----------------------------------------------------------------------------------------------------
-
-
-def sample_of(store: RunStore, record: Record) -> Sample:
+def sample_of(store: RunStore, record: Record) -> SampleView:
     """The part of the page on one sample. Raises InvalidInput if a file of the sample is damaged."""
     timing = store.lines("timing", record.key)
     phases = tuple((str(line["phase"]), float(line["ms"])) for line in timing if "phase" in line and "ms" in line)
     agent = next((ms / 1000 for phase, ms in phases if phase == "agent"), None)
     events = store.lines("events", record.key)
-    return Sample(
+    return SampleView(
         record,
         next((_clipped(str(line["data"]["task"])) for line in events if line.get("kind") == "session.created"), ""),
         agent,
@@ -228,10 +225,10 @@ def sample_of(store: RunStore, record: Record) -> Sample:
     )
 
 
-def _row(sample: Sample) -> Row:
+def _row(sample: SampleView) -> PageRow:
     one = sample.record
     seconds = -1.0 if sample.seconds is None else sample.seconds
-    return Row(
+    return PageRow(
         key=one.key,
         group=one.outcome,
         find=visible(f"{one.id} {one.reason} {' '.join(one.files)}").lower(),
@@ -283,9 +280,6 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n… {len(text) - _MOST_TEXT} more characters"
 
 
-# The run ------------------------------------------------------------------------------------------------------
-
-
 def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | None) -> list[tuple[str, str]]:
     setting = core["setting"]
     agent = setting.get("agent", {})
@@ -304,7 +298,7 @@ def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | N
     return [(name, str(value)) for name, value in facts.items() if value is not None]
 
 
-def _times(samples: Sequence[Sample]) -> dict[str, list[float]]:
+def _times(samples: Sequence[SampleView]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for outcome in OUTCOMES:
         times = [one.seconds for one in samples if one.record.outcome == outcome and one.seconds is not None]

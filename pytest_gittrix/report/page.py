@@ -25,7 +25,7 @@ _MINUTE: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PageRow:
     """A row of the table of a page.
 
     Attributes:
@@ -45,7 +45,7 @@ class Row:
     details: str
 
 
-def render(template: str, rows: Sequence[Row], **names: Any) -> str:
+def render(template: str, rows: Sequence[PageRow], **names: Any) -> str:
     """A page as HTML.
 
     Args:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.member_stage", f"{__name__}.expect")
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("member_stage", "expect", "turn_kit", "workspace_facts")))

@@ -38,7 +38,7 @@ LATER = b"a later version of it\n" * 100
 
 
 @dataclass(frozen=True)
-class Killed:
+class KilledOperation:
     """What the kill of an operation left.
 
     Attributes:
@@ -255,7 +255,7 @@ def _half_of(call: FileCall) -> Fault | None:
     return TornKill(call.index, call.size // 2) if call.size is not None and call.size > 1 else None
 
 
-def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_at: FaultAt = _kill) -> Iterator[Killed]:
+def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_at: FaultAt = _kill) -> Iterator[KilledOperation]:
     """Kill an operation at calls spread over its run, each time on a fresh stage, and open the system again.
 
     Each stage has a session with ``WORK`` in it. With a budget for crashes, the operation is killed at all of its calls, and in the midst
@@ -292,7 +292,7 @@ def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fa
                 stage.journal.covered = f"{tried + 1} of {len(faults)} kills at calls that change a file were tried"
             assert run.killed or run.exit_code == 0, run.stderr.decode(errors="replace")
             engine = fresh.reopen()
-            yield Killed(fresh, engine, engine.get_session(session.id), workspace, run.fired)
+            yield KilledOperation(fresh, engine, engine.get_session(session.id), workspace, run.fired)
 
 
 def _faults(calls: Sequence[FileCall], fault_at: FaultAt, *, every: bool) -> list[Fault]:

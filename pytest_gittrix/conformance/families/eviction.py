@@ -28,8 +28,6 @@ _LATER = 1_000_000
 class EvictionClauses(Clauses):
     """Times to live, and ends."""
 
-    # Evicted on request ---------------------------------------------------------------------------------------------------------
-
     @needs(Capability.SHELL)
     def test_evc_01_an_evicted_session_has_no_workspace(self, stage: Stage) -> None:
         """Otherwise workspaces fill the disk, and the agent goes on working where its work leads nowhere."""
@@ -120,8 +118,6 @@ class EvictionClauses(Clauses):
         usual.promote()
 
         assert [directory.exists() for directory in directories] == [True, False]
-
-    # Evicted by the sweep -------------------------------------------------------------------------------------------------------
 
     @needs(Capability.CLOCK)
     @protects_work

@@ -18,8 +18,6 @@ UNBRANCHED: Final[tuple[Deed, ...]] = ("reflog", "dangling", "amended", "stash")
 class FinalizationClauses(Clauses):
     """What is pushed, what is not, and what is done when it cannot be."""
 
-    # Saved -------------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
@@ -107,8 +105,6 @@ class FinalizationClauses(Clauses):
         assert {"knowledge/new.md", "specs/s.md"} <= published
         assert "scribble.txt" not in published
 
-    # Not pushed --------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS)
     def test_fin_06_credentials_are_never_pushed(self, stage: Stage) -> None:
         """Otherwise a token stays in a repository, and in everybody's clone, for ever."""
@@ -143,8 +139,6 @@ class FinalizationClauses(Clauses):
         published = {path for branch in member.heads() for path in member.published(branch)}
         assert published.isdisjoint({".ralph/state.json", "run.log", "logs/today"})
         assert (member.work_tree() / ".ralph" / "state.json").exists()
-
-    # In the way --------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     @protects_work
@@ -213,8 +207,6 @@ class FinalizationClauses(Clauses):
         assert (member.session.state, life["ended"], life["exit_status"]) == ("retained", "failed", "Failed")
         assert member.git("rev-parse", "feature") == made
         assert (member.work_tree() / "left.txt").read_text() == "left\n"
-
-    # Once more ---------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     @protects_work

@@ -24,8 +24,6 @@ GONE: Final = ("INVALID_INPUT", "SESSION_NOT_FOUND")
 class LifeClauses(Clauses):
     """Starting, ending, and the work items that are held in between."""
 
-    # Starting ----------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS)
     def test_lif_01_a_session_begins_with_what_the_remotes_have(self, stage: Stage) -> None:
         """A session starts from the state of the remotes.
@@ -92,8 +90,6 @@ class LifeClauses(Clauses):
 
         assert git(later.repository(), "rev-parse", "HEAD") == member.heads()["main"]
         assert (later.repository() / "later.txt").read_text() == "later\n"
-
-    # Ends --------------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_lif_05_whatever_has_ended_is_retained(self, stage: Stage) -> None:
@@ -211,8 +207,6 @@ class LifeClauses(Clauses):
         assert (member.work_tree() / "left.txt").exists()
         assert not (later.repository() / "left.txt").exists()
 
-    # Work items --------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS)
     def test_lif_12_an_item_is_worked_on_by_one(self, stage: Stage) -> None:
         """A work item belongs to one session at a time.
@@ -257,8 +251,6 @@ class LifeClauses(Clauses):
             end(session)
 
         assert start_another(member, work_item=ITEM).state == "active"
-
-    # Restarts ----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_15_an_item_is_held_across_a_restart(self, stage: Stage) -> None:

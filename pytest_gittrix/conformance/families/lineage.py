@@ -25,8 +25,6 @@ OTHER: Final = "nobody-ever-started-this"
 class LineClauses(Clauses):
     """Handoffs, successors, queries and forks."""
 
-    # Handed on -------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.LINES)
     def test_lin_01_a_session_that_is_handed_on_has_ended(self, stage: Stage) -> None:
         """A session that was handed on has ended.
@@ -165,8 +163,6 @@ class LineClauses(Clauses):
             assert live.touched_files() == sorted(WORK)
             lands(killed.stage, live, WORK)
 
-    # After a crash ---------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.LINES)
     def test_lin_10_a_session_that_crashed_has_one_successor(self, stage: Stage) -> None:
         """A crashed session has one successor.
@@ -199,8 +195,6 @@ class LineClauses(Clauses):
         assert [session.lineage()["outcome"] for session in (done, stopped, active)] == ["done", "killed", None]
         assert [session.lineage()["child"] for session in (done, stopped, active)] == [None] * 3
         assert len(stage.gittrix.states()) == 3
-
-    # Found -----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_12_a_line_is_told_oldest_first(self, stage: Stage) -> None:
@@ -276,8 +270,6 @@ class LineClauses(Clauses):
         assert stage.gittrix.chain(OTHER) == []
         assert stage.gittrix.query(chain=OTHER) == []
         assert stage.gittrix.query(agent=OTHER) == []
-
-    # Forked ----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_18_a_fork_begins_with_what_was_said_until_then(self, stage: Stage) -> None:

@@ -32,8 +32,6 @@ WORK: Final = {"app.py": b"agent\n", "new.txt": b"agent\n"}
 class PromotionClauses(Clauses):
     """What becomes of the agent's work, and of the person's."""
 
-    # The commit ------------------------------------------------------------------------------------------------------------------
-
     def test_prm_01_a_promotion_is_one_commit_of_the_work_on_the_head(self, stage: Stage) -> None:
         """Otherwise nobody can tell later what was promoted and on top of what, or revert it."""
         session = at_work(stage, "app.py", "new/deep/file.txt")
@@ -172,8 +170,6 @@ class PromotionClauses(Clauses):
         made = session.promote(message=message)
 
         assert stage.judge.commit(made.sha).message.startswith(message)
-
-    # The person's repository -----------------------------------------------------------------------------------------------------
 
     @protects_work
     def test_prm_14_a_clean_checkout_shows_the_promotion(self, stage: Stage) -> None:

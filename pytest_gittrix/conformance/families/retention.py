@@ -22,8 +22,6 @@ LARGE: Final = 3_000_000
 class RetentionClauses(Clauses):
     """Scans and cleanups."""
 
-    # By age ------------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_01_a_workspace_is_kept_for_its_time_and_no_longer(self, stage: Stage) -> None:
         """A workspace is kept for its retention time and no longer.
@@ -125,8 +123,6 @@ class RetentionClauses(Clauses):
         assert session.state == "active"
         assert session.repository().is_dir()
 
-    # By size -----------------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.MEMBERS, Capability.CLOCK)
     @protects_work
     def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
@@ -145,8 +141,6 @@ class RetentionClauses(Clauses):
         assert members.scan() == [sessions[1].id]
 
         assert [session.state for session in sessions] == ["removed", "removed", "retained"]
-
-    # Never -------------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     @protects_work
@@ -193,8 +187,6 @@ class RetentionClauses(Clauses):
         assert member.session.id not in gone
         assert member.session.state == "retained"
         assert member.work_tree().is_dir()
-
-    # By hand -----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:

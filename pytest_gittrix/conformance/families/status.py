@@ -131,8 +131,6 @@ class StatusClauses(Clauses):
         assert not rules.is_polled("merged", pr_state="merged")
         assert all(rules.is_polled(status, **facts) for status, facts in PULL_REQUESTS.items() if status != "merged")
 
-    # From look to look -------------------------------------------------------------------------------------------------------------
-
     @needs(Capability.STATUS)
     def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
         """One failed probe ends nothing.

@@ -59,9 +59,6 @@ _PACKAGE: Final = __name__.partition(".")[0]
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-# Sources ---------------------------------------------------------------------------------------------------------------------------
-
-
 class AgentCode:
     """The parts of an agent, collected by following imports and names of programs.
 
@@ -97,8 +94,6 @@ class AgentCode:
             UNKNOWN: sorted(set(self.unknown)),
         }
         return {name: value for name, value in fields.items() if value}
-
-    # Python ----------------------------------------------------------------------------------------------------------------------
 
     def add_script(self, file: Path, *, beside: bool = True) -> None:
         """Add what a Python file uses; the file itself is not added.
@@ -215,8 +210,6 @@ class AgentCode:
                 waiting += [match[0] for one in needed if (match := _REQUIREMENT.match(one))]
         return known
 
-    # Programs --------------------------------------------------------------------------------------------------------------------
-
     def add_command(self, argv: Sequence[str]) -> None:
         """Add what a command uses: its program, what an interpreter is given to run, and the programs that its words name."""
         for word in argv:
@@ -305,9 +298,6 @@ class AgentCode:
                 self.add_command(words)
 
 
-# Functions -------------------------------------------------------------------------------------------------------------------------
-
-
 def bound_values(function: Callable[..., object]) -> tuple[dict[str, Json], list[str]]:
     """The values that a function carries with it: of its closure, its defaults, a partial call, or the object that it is a method of.
 
@@ -357,9 +347,6 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | bytes | Path) or _is_code(value)
 
 
-# Variables -------------------------------------------------------------------------------------------------------------------------
-
-
 def digest_of_values(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
     """A short digest of the value of each variable; None for one that is not set.
 
@@ -372,9 +359,6 @@ def digest_of_values(names: Sequence[str], environment: Mapping[str, str]) -> di
 @lru_cache(maxsize=64)
 def _short_digest(name: str, value: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", os.fsencode(value), f"gittrix {name}".encode(errors="surrogatepass"), 50_000, dklen=6).hex()
-
-
-# Loading ---------------------------------------------------------------------------------------------------------------------------
 
 
 def load(name: str, *, beside: bool = False) -> ModuleType:
@@ -419,9 +403,6 @@ def _from_source(path: str, source: bytes) -> ModuleType:
 def search_path() -> str:
     """The search path of the programs of a run: the directory of this Python first, so that ``python`` means this one."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-
-
-# Helpers ---------------------------------------------------------------------------------------------------------------------------
 
 
 def _absolute(module: str | None, level: int, package: str) -> str:

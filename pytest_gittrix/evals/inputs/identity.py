@@ -83,14 +83,14 @@ def sample_key(setting: Mapping[str, Json], case_digest: str, id_: str, epoch: i
     return digest_of([setting, case_digest, id_, epoch]).removeprefix("sha256:")[:KEY_SIZE]
 
 
-def sample_seed(run_seed: int, id_: str, epoch: int) -> str:
+def sample_random_seed(run_random_seed: int, id_: str, epoch: int) -> str:
     """The seed of a sample, 64 hex digits. It depends on the run's seed, the case's id and the epoch, and on nothing else."""
-    return hashlib.sha256(f"{run_seed}:{id_}:{epoch}".encode()).hexdigest()
+    return hashlib.sha256(f"{run_random_seed}:{id_}:{epoch}".encode()).hexdigest()
 
 
-def session_id(seed: str) -> str:
+def session_id(random_seed: str) -> str:
     """The id of the session for the seed of a sample."""
-    drawn = hashlib.sha256(f"session:{seed}".encode()).digest()
+    drawn = hashlib.sha256(f"session:{random_seed}".encode()).digest()
     return "sess_" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in drawn[:12])
 
 

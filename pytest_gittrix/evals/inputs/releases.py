@@ -215,9 +215,6 @@ def surprises(expected: Mapping[str, Expected], records: Iterable[Record]) -> li
     return found
 
 
-# History ---------------------------------------------------------------------------------------------------------------------------
-
-
 def _write_history(package: str, releases: Sequence[Release], directory: Path) -> tuple[str, ...]:
     """Make a bare repository with a commit for each release; return the commits."""
     empty: Files = {}
@@ -234,9 +231,6 @@ def _write_history(package: str, releases: Sequence[Release], directory: Path) -
 def _changes(old: Files, new: Files, paths: Iterable[str] | None = None) -> dict[str, bytes | Executable | None]:
     """The changes that turn the old files into the new ones, at some paths or at all."""
     return {path: new.get(path) for path in sorted({*old, *new} if paths is None else paths) if old.get(path) != new.get(path)}
-
-
-# Cases -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _case_files(
@@ -315,9 +309,6 @@ def _as_text(patch: bytes, version: str) -> str:
             why="The agent is told what to apply, and a task is text.",
             fix="Leave that release out, or use another package.",
         ) from None
-
-
-# Files -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _id(package: str, version: str, ending: str) -> str:

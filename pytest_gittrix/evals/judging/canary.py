@@ -76,18 +76,18 @@ def changeable(source: str) -> Mapping[str, str]:
     return {name: functions[test] for name, test in tests.items() if test in can_change}
 
 
-def changed(source: str, names: Collection[str], seed: int) -> str:
+def changed(source: str, names: Collection[str], random_seed: int) -> str:
     """The test file with one expectation of each named test changed.
 
     Args:
         source: the test file.
         names: the names of tests; see ``changeable``.
-        seed: decides which expectation of several is changed.
+        random_seed: decides which expectation of several is changed.
     """
     tree = _parsed(source)
     if tree is None:
         return source
-    drawn = random.Random(seed)
+    drawn = random.Random(random_seed)
     for test in dict.fromkeys(test for name, test in _tests(tree).items() if name in names):
         changes = _changes(test)
         if changes:

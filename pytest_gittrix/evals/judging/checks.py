@@ -39,7 +39,7 @@ class _CheckTimeUp(BaseException):
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultToCheck:
     """The result of a sample, as its checks see it.
 
     Attributes:
@@ -94,7 +94,7 @@ class CheckContext:
     scratch: Path
 
 
-def run_check(check: CaseCheck, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
+def run_check(check: CaseCheck, result: ResultToCheck, context: CheckContext) -> tuple[CheckResult, Finished | None]:
     """Run one check on a result.
 
     Args:
@@ -162,7 +162,7 @@ def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests
         yield HiddenTests(module, files[module].decode("utf-8"), beside, chosen, _ROOTS)
 
 
-def _by_tree(check: CaseCheck, result: Result) -> CheckResult:
+def _by_tree(check: CaseCheck, result: ResultToCheck) -> CheckResult:
     assert check.path is not None
     wanted = _expected(check.path, result.case.digest)
     files = result.files
@@ -170,7 +170,7 @@ def _by_tree(check: CaseCheck, result: Result) -> CheckResult:
     return CheckResult(check.kind, not wrong, _listed(wrong))
 
 
-def _by_diff(check: CaseCheck, result: Result, context: CheckContext) -> CheckResult:
+def _by_diff(check: CaseCheck, result: ResultToCheck, context: CheckContext) -> CheckResult:
     assert check.path is not None
     repository = result.repository
     wanted = patched_tree(repository, result.before, check.path, context.scratch)
@@ -179,7 +179,7 @@ def _by_diff(check: CaseCheck, result: Result, context: CheckContext) -> CheckRe
     return CheckResult(check.kind, False, _listed(sorted(changed_paths(repository.trees.read, wanted, repository.tree(result.commit)))))
 
 
-def _by_function(check: CaseCheck, result: Result) -> CheckResult:
+def _by_function(check: CaseCheck, result: ResultToCheck) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
         with interrupt_after(result.case.timeout_ms / 1000, _CheckTimeUp):

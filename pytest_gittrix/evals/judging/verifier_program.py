@@ -333,7 +333,7 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
     given_up = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
     tools = tuple(os.path.dirname(os.path.realpath(str(one.__file__))) + os.sep for one in (_pytest, pluggy, unittest))
 
-    class Witness:
+    class TestRecorder:
         def __init__(self) -> None:
             self.tests: dict[str, list[Any]] = {}
             self.ended = self.collected = 0
@@ -386,7 +386,7 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
         def pytest_sessionfinish(self, session: Any) -> None:
             self.collected = session.testscollected
 
-    return Witness()
+    return TestRecorder()
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pytest_gittrix.evals.results.store import MANIFEST, RunStore, belongs_to_ru
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """The disk usage of a run.
 
     Attributes:
@@ -55,15 +55,15 @@ def runs_below(directory: Path) -> Iterator[RunStore]:
             yield RunStore(path)
 
 
-def usage(store: RunStore) -> Usage:
+def usage(store: RunStore) -> DiskUsage:
     """Measure the disk usage of a run."""
     parts: Counter[str] = Counter()
     for path, size in store.files():
         parts[Path(path).parts[0]] += size
-    return Usage(store.path, len(store.keys()), _began(store), dict(sorted(parts.items())))
+    return DiskUsage(store.path, len(store.keys()), _began(store), dict(sorted(parts.items())))
 
 
-def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Clock | None = None) -> list[Usage]:
+def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Clock | None = None) -> list[DiskUsage]:
     """Remove runs that began longer than ``older`` ago, except those that a process writes to.
 
     Args:

@@ -99,7 +99,7 @@ def core_of(
     suite: Suite,
     *,
     agent: Mapping[str, Json],
-    seed: int,
+    random_seed: int,
     epochs: int,
     confine: str,
     passed: Mapping[str, str | None],
@@ -111,7 +111,7 @@ def core_of(
     Args:
         suite: the whole suite, even if only a part of it is run.
         agent: the identity of the agent.
-        seed: the seed of the run.
+        random_seed: what everything random of the run is drawn from.
         epochs: how often each case is run.
         confine: the level of confinement that is really used.
         passed: the environment variables that are passed to the agent: names with digests of their values, see ``digest_of_values``.
@@ -126,7 +126,7 @@ def core_of(
         "gittrix": __version__,
         "passed": sorted(passed),
         "passed_values": dict(passed),
-        "seed": seed,
+        "seed": random_seed,
         "system": system(),
         "timeout_ms": timeout_ms,
     }

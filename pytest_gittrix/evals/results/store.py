@@ -157,8 +157,6 @@ class RunStore:
             fix="Wait for it, or give another --out.",
         )
 
-    # The manifest --------------------------------------------------------------------------------------------------------------
-
     def manifest(self) -> Manifest:
         """The manifest. Raises InvalidInput if it is damaged, AdapterUnavailable if it cannot be read."""
         file = self.path / "manifest.json"
@@ -173,8 +171,6 @@ class RunStore:
             write_file(str(self.path / "manifest.json"), manifest.encode(), mode=PUBLIC, sync=True)
         except OSError as problem:
             raise _refused(self.path, problem) from None
-
-    # Runs of more than one agent -------------------------------------------------------------------------------------------------
 
     @property
     def is_mixed(self) -> bool:
@@ -209,8 +205,6 @@ class RunStore:
     def taken_over(self) -> int:
         """The number of samples that were taken over from another run."""
         return sum(map(self.is_taken_over, self.keys()))
-
-    # Samples -------------------------------------------------------------------------------------------------------------------
 
     def has(self, key: str) -> bool:
         """Whether there is a record of a key, even a damaged one."""

@@ -166,7 +166,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
     core = core_of(
         suite,
         agent=_identity(options, agent),
-        seed=options.seed or 0,
+        random_seed=options.seed or 0,
         epochs=options.epochs or 1,
         confine=level,
         limits=options.limits,

@@ -29,7 +29,7 @@ from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_a
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
-from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, Result, run_check
+from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, ResultToCheck, run_check
 from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
 from pytest_gittrix.evals.runs.agents import AcpCommandAgent, Agent, AgentFailed, GoldAgent
@@ -308,7 +308,7 @@ class Sample:
     def _check(self, world: World) -> None:
         ending, case = self._ending, self._case
         commit = ending.promoted or ending.head
-        result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
+        result = ResultToCheck(case, world.durable.path, self._repository(world), ending.head, commit)
         context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix=_CHECK, dir=self._directory)))
         for check in case.checks:
             self._check_until = real_seconds() + self._limit

@@ -20,7 +20,7 @@ from typing import Final
 
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.evals.inputs.agent_code import search_path
-from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
+from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_random_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
@@ -162,7 +162,7 @@ def _pinned_umask() -> Iterator[None]:
 
 
 def _infra_error(job: Job, reason: str) -> Record:
-    seed = sample_seed(job.setting.options.seed or 0, job.case.id, job.epoch)
+    seed = sample_random_seed(job.setting.options.seed or 0, job.case.id, job.epoch)
     return Record(
         key=job.key,
         id=job.case.id,
@@ -187,7 +187,7 @@ def _spec_of(job: Job) -> SampleSpec:
         case=case,
         epoch=job.epoch,
         key=job.key,
-        seed=sample_seed(options.seed or 0, case.id, job.epoch),
+        seed=sample_random_seed(options.seed or 0, case.id, job.epoch),
         agent=agent,
         instant=job.setting.instant,
         confinement=confinement(options.confine or "auto", limits=options.limits),

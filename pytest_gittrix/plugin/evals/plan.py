@@ -125,7 +125,7 @@ class Plan:
         return core_of(
             self.suite,
             agent=self.agent.identity,
-            seed=self.seed,
+            random_seed=self.seed,
             epochs=self.epochs,
             confine=level,
             passed={},

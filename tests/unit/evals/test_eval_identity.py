@@ -18,7 +18,7 @@ from pytest_gittrix.evals.inputs.identity import (
     digest_of,
     result_digest,
     sample_key,
-    sample_seed,
+    sample_random_seed,
     session_id,
 )
 
@@ -83,7 +83,7 @@ def test_a_key_changes_with_each_of_its_inputs_and_with_nothing_else() -> None:
 
 
 def test_seeds_and_session_ids_differ_from_sample_to_sample() -> None:
-    seeds = {sample_seed(seed, id_, epoch) for seed in range(3) for id_ in ("a", "b") for epoch in range(3)}
+    seeds = {sample_random_seed(seed, id_, epoch) for seed in range(3) for id_ in ("a", "b") for epoch in range(3)}
 
     assert len(seeds) == 18
     assert len({session_id(seed) for seed in seeds}) == 18

@@ -116,8 +116,6 @@ class ToolWorld:
         """The bare repository that is the remote, where there is one."""
         return self.root / "origin.git"
 
-    # --- running lines
-
     def sh(self, line: str, at: Path | None = None) -> str:
         """Run a line of shell out of band, as a person or an agent would type it. Raises NoVerdict if it fails."""
         where = at or self.repo
@@ -180,8 +178,6 @@ class ToolWorld:
         """A text with the world's directory as ``$R``; its name alone, of which a tool may make another path, as ``${R##*/}``."""
         return text.replace(str(self.root), "$R").replace(self.root.name, "${R##*/}")
 
-    # --- the scenario
-
     def create(self, name: str = "demo") -> Path:
         """Create a worktree with the tool, and give its directory. Raises NoVerdict if there is none afterwards."""
         before = self.worktrees()
@@ -239,8 +235,6 @@ class ToolWorld:
     def seen_from(self, place: str) -> ToolWorld:
         """The same world and record, with another repository as the main checkout; it is there, and commands of the tool run in it."""
         return replace(self, place=place)
-
-    # --- judging
 
     def check(self, test: str, what: str, *, lost: bool = False) -> None:
         """Judge with a line of shell, run in the main checkout: where it fails, the promise is broken, and ``what`` says how."""
@@ -300,8 +294,6 @@ class ToolWorld:
         if ran.status not in (0, 1):
             raise NoVerdict(f"what git stores in {self.portable(repository)} could not be searched: {ran.last_line}")
         return ran.done
-
-    # --- the end
 
     @contextmanager
     def saved(self) -> Iterator[Callable[[], None]]:

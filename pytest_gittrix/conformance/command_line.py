@@ -90,7 +90,7 @@ class CompletedCommand:
 
 
 @dataclass(frozen=True)
-class CommandAnswer:
+class CommandOutput:
     """The ``data`` of a successful command.
 
     Attributes:
@@ -120,12 +120,12 @@ class CommandAnswer:
             return elements
         raise CommandBroken(f"The answer's {'.'.join(('data', *names))} is not an array of {JSON_KINDS[kind]}s.", self.ran)
 
-    def of(self, member: object) -> CommandAnswer:
+    def of(self, member: object) -> CommandOutput:
         """A part of the data, as an answer of the same command."""
-        return CommandAnswer(member, self.ran)
+        return CommandOutput(member, self.ran)
 
 
-def run_command(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> CommandAnswer:
+def run_command(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> CommandOutput:
     """Run one command and read its envelope.
 
     Args:
@@ -149,7 +149,7 @@ def run_command(command: Sequence[str], *, env: Mapping[str, str], cwd: str, std
     if envelope.get("ok") is True and "data" in envelope:
         if ran.status != 0:
             raise CommandBroken("The answer says that it was done, the exit status that it was not.", ran)
-        return CommandAnswer(envelope["data"], ran)
+        return CommandOutput(envelope["data"], ran)
     error: Any = envelope.get("error")
     if envelope.get("ok") is not False or not _is_error(error):
         raise CommandBroken('The answer is neither {"ok": true, "data": ...} nor {"ok": false, "error": {"code", "message"}}.', ran)

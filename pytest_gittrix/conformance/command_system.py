@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, faketime_library
-from pytest_gittrix.conformance.command_line import CommandOutput, CommandBroken, CommandRefused, run_command
+from pytest_gittrix.conformance.command_line import CommandBroken, CommandOutput, CommandRefused, run_command
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy

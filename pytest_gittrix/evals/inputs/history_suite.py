@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,12 @@ from typing import Final
 
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.evals.inputs.hidden_tests import is_of_tests, is_test_file, scratch_index, write_tests
-from pytest_gittrix.evals.inputs.identity import digest_of, suite_name
+from pytest_gittrix.evals.inputs.identity import suite_name
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.formats.toml_file import toml_list, toml_text
+from pytest_gittrix.evals.inputs.suite_writer import TESTS, case_with_tests, digest_of_cases, free_path, new_suite, overlap, write_files
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.os_level.files import whole_directory
 
 _TRAILER: Final = re.compile(r"\n(?:[A-Z][A-Za-z-]+-by: [^\n]*\n?)+\Z")
-_TESTS: Final = "tests"
 _SHORT: Final = 12
 
 # The repository's own settings of diff must not decide what a patch is like.
@@ -80,7 +77,7 @@ class HistorySuite:
     @property
     def digest(self) -> str:
         """The digest of all cases."""
-        return digest_of([[case.id, case.digest] for case in self.suite.cases])
+        return digest_of_cases(self.suite)
 
 
 def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str], *, ref: str = "HEAD", most: int = 100) -> HistorySuite:
@@ -95,9 +92,7 @@ def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str]
     Raises:
         InvalidInput: there is no such repository or branch, no commit makes a case whose change applies as a patch, or ``out`` exists.
     """
-    source, target = Path(os.path.realpath(repository)), Path(out).absolute()
-    if os.path.lexists(target):
-        raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")
+    source, target = Path(os.path.realpath(repository)), free_path(out)
     changes = list(_changes(source, ref, most))
     patches = {one.commit: _diff(source, one.parent, one.commit, one.code) for one in changes if one.makes_a_case}
     left_out = tuple(one.commit for one in changes if one.commit in patches and not _applies(source, one, patches[one.commit]))
@@ -108,34 +103,25 @@ def make_history(repository: str | os.PathLike[str], out: str | os.PathLike[str]
             why="Such a commit has the task and the tests of a case.",
             fix="Look at more commits, or at another branch.",
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    with whole_directory(target, draft):
+    with new_suite(target) as draft:
         (draft / "suite.toml").write_text(f'schema = 1\nname = "{suite_name(target.name)}"\n', encoding="utf-8")
         for change, following in zip(changes, [*changes[1:], None], strict=True):
             if change.commit in gold:
                 _write_case(source, draft / "cases" / change.commit[:_SHORT], change, following, gold[change.commit])
-        Suite.load(draft)
-        draft.chmod(0o755)
     return HistorySuite(Suite.load(target), len(changes), left_out)
 
 
 def _write_case(source: Path, case: Path, change: Change, following: Change | None, gold: bytes) -> None:
-    write_tests(source, change.commit, case / _TESTS, change.tests)
+    write_tests(source, change.commit, case / TESTS, change.tests)
     drift = _drifting(change, following)
-    files = {
-        "task.md": f"{_TRAILER.sub('', change.message.strip()).strip()}\n".encode(),
+    files: dict[str, str | bytes] = {
+        "task.md": f"{_TRAILER.sub('', change.message.strip()).strip()}\n",
         "gold.patch": gold,
-        "case.toml": (
-            f'gold = "gold.patch"\n\n[durable]\npath = {toml_text(str(source))}\ncommit = "{change.parent}"\n\n'
-            + ('[drift]\npatch = "drift.patch"\nat = "before-promote"\n\n' if drift else "")
-            + f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(change.tests)}\n\n[limits]\ntimeout = "30m"\n'
-        ).encode(),
+        "case.toml": case_with_tests(source, change.parent, change.tests, gold=True, drift=bool(drift)),
     }
     if following is not None and drift:
         files["drift.patch"] = _diff(source, following.parent, following.commit, drift)
-    for name, data in files.items():
-        (case / name).write_bytes(data)
+    write_files(case, files)
 
 
 def _drifting(change: Change, following: Change | None) -> list[str]:
@@ -145,12 +131,8 @@ def _drifting(change: Change, following: Change | None) -> list[str]:
     """
     if following is None:
         return []
-    apart = [path for path in following.status if not any(_meet(path, other) for other in change.status)]
+    apart = [path for path in following.status if not any(overlap(path, other) for other in change.status)]
     return apart if len(apart) == len(following.status) else [path for path in apart if not path.endswith(".py")]
-
-
-def _meet(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def _changes(source: Path, ref: str, most: int) -> Iterator[Change]:

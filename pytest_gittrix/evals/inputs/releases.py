@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,15 +17,14 @@ from typing import Final
 from pydantic import Field
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.inputs.identity import digest_of
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.inputs.suite_writer import digest_of_cases, free_path, new_suite, overlap, write_files
 from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
 from pytest_gittrix.formats.toml_file import TomlTable, Version1, load_toml, toml_list, toml_text
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.os_level.files import whole_directory
 from pytest_gittrix.testing.repos.history import Contents, Executable, History, Step, resolve
 from pytest_gittrix.testing.repos.templates import Templates
 
@@ -129,7 +127,7 @@ class ReleaseSuite:
     @property
     def digest(self) -> str:
         """The digest of all cases: the same for the same releases on every machine."""
-        return digest_of([[case.id, case.digest] for case in self.suite.cases])
+        return digest_of_cases(self.suite)
 
 
 def make_releases(pins: Pins, out: str | os.PathLike[str]) -> ReleaseSuite:
@@ -144,7 +142,7 @@ def make_releases(pins: Pins, out: str | os.PathLike[str]) -> ReleaseSuite:
         AdapterUnavailable: pip could not download a wheel.
         InvalidInput: a wheel is not the pinned one or cannot be used, or ``out`` exists.
     """
-    _require_free(Path(out).absolute())
+    free_path(out)
     fetched = [fetch(pins.package, pin) for pin in pins.releases]
     found = [replace(pin, sha256=sha256) for pin, (sha256, _) in zip(pins.releases, fetched, strict=True)]
     releases = [Release(pin.version, files) for pin, (_, files) in zip(pins.releases, fetched, strict=True)]
@@ -162,11 +160,8 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
     Raises:
         InvalidInput: ``out`` exists, a path cannot be in a repository, or a change is not text.
     """
-    target = Path(out).absolute()
-    _require_free(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    with whole_directory(target, draft):
+    target = free_path(out)
+    with new_suite(target) as draft:
         commits = _write_history(pins.package, releases, draft)
         expected = {}
         for number in range(len(releases) - 2):
@@ -174,11 +169,9 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
             for ending, drifting in _drifts(*triple):
                 id_ = _id(pins.package, triple[1].version, ending)
                 files, expected[id_] = _case_files(pins.package, commits[number], *triple, _part(id_, drifting))
-                _write(draft / "cases" / id_, files)
+                write_files(draft / "cases" / id_, files)
         top = f'schema = 1\nname = "{pins.package}-releases"\n\n[defaults]\nhistory = "full"\n'
-        _write(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _expected_toml(expected)})
-        Suite.load(draft)
-        draft.chmod(0o755)
+        write_files(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _expected_toml(expected)})
     return ReleaseSuite(Suite.load(target), pins, expected)
 
 
@@ -235,24 +228,24 @@ def _changes(old: Files, new: Files, paths: Iterable[str] | None = None) -> dict
 
 def _case_files(
     package: str, commit: str, before: Release, release: Release, after: Release, drifting: Sequence[str]
-) -> tuple[dict[str, bytes], Expected]:
+) -> tuple[dict[str, str | bytes], Expected]:
     """The files of a case by name, and its expected end."""
     change = _changes(before.files, release.files)
     drift = _changes(before.files, after.files, drifting)
-    overlap = tuple(path for path in change if any(_meet(path, other) for other in drift))
+    shared = tuple(path for path in change if any(overlap(path, other) for other in drift))
     gold = _patch(before.files, change)
     task = _TASK.format(package=package, before=before.version, version=release.version, patch=_as_text(gold, release.version))
     # A reader of text changes line endings; TOML preserves escaped ones.
     inline_task = f"task = {toml_text(task)}\n" if "\r" in task else ""
-    files = {
-        "case.toml": _CASE.format(task=inline_task, commit=commit).encode(),
-        "check.py": _CHECK.format(package=package, version=release.version, files=_released(change)).encode(),
+    files: dict[str, str | bytes] = {
+        "case.toml": _CASE.format(task=inline_task, commit=commit),
+        "check.py": _CHECK.format(package=package, version=release.version, files=_released(change)),
         "drift.patch": _patch(before.files, drift),
         "gold.patch": gold,
     }
     if not inline_task:
-        files["task.md"] = task.encode()
-    return files, Expected("conflict", overlap) if overlap else Expected("pass")
+        files["task.md"] = task
+    return files, Expected("conflict", shared) if shared else Expected("pass")
 
 
 def _drifts(before: Release, release: Release, after: Release) -> Iterator[tuple[str, list[str]]]:
@@ -261,9 +254,9 @@ def _drifts(before: Release, release: Release, after: Release) -> Iterator[tuple
     moved = [
         path
         for path in _changes(release.files, after.files)
-        if after.files.get(path) != before.files.get(path) and not any(path != other and _meet(path, other) for other in before.files)
+        if after.files.get(path) != before.files.get(path) and not any(path != other and overlap(path, other) for other in before.files)
     ]
-    over = [path for path in moved if any(_meet(path, other) for other in change)]
+    over = [path for path in moved if any(overlap(path, other) for other in change)]
     for ending, paths in (("over", over), ("apart", [path for path in moved if path not in over])):
         if paths:
             yield ending, paths
@@ -273,11 +266,6 @@ def _part(id_: str, paths: Sequence[str]) -> list[str]:
     """Some of the paths, chosen by a hash: as good as random, and always the same."""
     drawn = sorted(paths, key=lambda path: hashlib.sha256(f"{id_}\0{path}".encode(errors="surrogatepass")).digest())
     return drawn[: -(-len(paths) * DRIFT // 100)]
-
-
-def _meet(path: str, other: str) -> bool:
-    """Whether two changes exclude each other: they have the same path, or one path is a directory of the other."""
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def _patch(files: Files, changes: Contents) -> bytes:
@@ -315,24 +303,11 @@ def _id(package: str, version: str, ending: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{package}-{version}-{ending}")
 
 
-def _expected_toml(expected: Mapping[str, Expected]) -> bytes:
+def _expected_toml(expected: Mapping[str, Expected]) -> str:
     lines = ["# How each case ends for an agent that does exactly what it is told: where the drift meets the change, conflict is right.\n"]
     lines.append("schema = 1\n")
     for id_, one in expected.items():
         lines.append(f'\n[cases."{id_}"]\noutcome = "{one.outcome}"\n')
         if one.overlap:
             lines.append(f"overlap = {toml_list(one.overlap)}\n")
-    return "".join(lines).encode()
-
-
-def _write(directory: Path, files: Mapping[str, str | bytes]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        (directory / name).write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-def _require_free(target: Path) -> None:
-    if "\0" in str(target):
-        raise InvalidInput(f"{str(target)!r} is no path.", why="No path holds NUL.", fix="Name a new directory.")
-    if os.path.lexists(target):
-        raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")
+    return "".join(lines)

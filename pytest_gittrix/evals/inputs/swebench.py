@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,11 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.hidden_tests import write_tests
 from pytest_gittrix.evals.inputs.identity import check_id, suite_name
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.formats.toml_file import toml_list, toml_text
-from pytest_gittrix.os_level.files import whole_directory
+from pytest_gittrix.evals.inputs.suite_writer import TESTS, case_with_tests, free_path, new_suite, write_files
+from pytest_gittrix.formats.toml_file import toml_text
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]*[A-Za-z0-9_-]")
-
-_TESTS: Final = "tests"
-"""The directory of a case with its hidden tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +85,8 @@ def case_files(instance: Instance, repository: Path) -> dict[str, str]:
         instance: the instance.
         repository: its repository on this machine.
     """
-    files = {"task.md": instance.task}
-    gold = ""
-    if instance.gold:
-        files["gold.patch"] = instance.gold
-        gold = 'gold = "gold.patch"\n'
-    files["case.toml"] = (
-        f"{gold}\n[durable]\npath = {toml_text(str(repository))}\ncommit = {toml_text(instance.commit)}\n\n"
-        f'[check]\ntests = "{_TESTS}"\nmust_pass = {toml_list(instance.tests)}\n\n[limits]\ntimeout = "30m"\n'
-    )
-    return files
+    case = case_with_tests(repository, instance.commit, instance.tests, gold=bool(instance.gold))
+    return {"task.md": instance.task, "case.toml": case, **({"gold.patch": instance.gold} if instance.gold else {})}
 
 
 def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLike[str], out: str | os.PathLike[str]) -> Suite:
@@ -112,24 +100,18 @@ def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLik
     Raises:
         InvalidInput: the data set is none, a repository or a commit is not there, or ``out`` is.
     """
-    source, target = Path(file), Path(out).absolute()
-    if os.path.lexists(target):
-        raise InvalidInput(f"{target} is there already.", why="An import never writes over a suite.", fix="Name a new directory.")
+    source, target = Path(file), free_path(out)
     try:
         found = instances(source.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{source} cannot be read: {error}.", fix="Give a file of JSON lines, in UTF-8.") from None
     places = {one.repository: repository_of(one.repository, Path(repositories)) for one in found}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    with whole_directory(target, draft):
-        _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(suite_name(target.name))}\n"})
+    with new_suite(target) as draft:
+        write_files(draft, {"suite.toml": f"schema = 1\nname = {toml_text(suite_name(target.name))}\n"})
         for one in found:
             case = draft / "cases" / one.id
-            _write(case, case_files(one, places[one.repository]))
-            write_tests(places[one.repository], one.commit, case / _TESTS, one.tests, patch=one.test_patch.encode())
-        Suite.load(draft)
-        draft.chmod(0o755)
+            write_files(case, case_files(one, places[one.repository]))
+            write_tests(places[one.repository], one.commit, case / TESTS, one.tests, patch=one.test_patch.encode())
     return Suite.load(target)
 
 
@@ -212,9 +194,3 @@ def _tests(number: int, fields: Mapping[str, Any], name: str) -> tuple[str, ...]
 
 def _wrong(number: int, fact: str, fix: str) -> NoReturn:
     raise InvalidInput(f"Line {number} is no SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix)
-
-
-def _write(directory: Path, files: Mapping[str, str]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (directory / name).write_bytes(text.encode("utf-8"))

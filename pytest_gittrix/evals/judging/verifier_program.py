@@ -12,6 +12,7 @@ import base64
 import builtins
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -66,13 +67,8 @@ class Subject:
             self.touched = True
             raise Opaque("a call of another thread, or one after the test changed a value of the code under test, cannot cross")
         nonce = secrets.token_hex(8)
-        request = {
-            "do": what,
-            "nonce": nonce,
-            "given": [self.encode(one) for one in given],
-            "environment": dict(os.environ),
-            "directory": os.getcwd(),
-        }
+        place = {"environment": dict(os.environ), "directory": os.getcwd()}
+        request = {"do": what, "nonce": nonce, "given": [self.encode(one) for one in given], **place}
         found = self._exchange(json.dumps(request).encode("utf-8", "surrogatepass") + b"\n")
         if found.get("nonce") != nonce:
             self._lost("an answer was forged")
@@ -201,26 +197,11 @@ class RemoteObject:
     def __getitem__(self, key: Any) -> Any:
         return self._do("getitem", key)
 
-    def __len__(self) -> Any:
-        return self._number_of("len", int)
-
-    def __iter__(self) -> Any:
-        return self._do("iter")
-
-    def __next__(self) -> Any:
-        return self._do("next")
-
     def __str__(self) -> Any:
         return self._exact(self._do("str"), str)
 
     def __repr__(self) -> str:
         return "<an object of the code under test>"
-
-    def __int__(self) -> Any:
-        return self._number_of("int", int)
-
-    def __float__(self) -> Any:
-        return self._number_of("float", float)
 
     def _number_of(self, what: str, kind: Any) -> Any:
         object.__getattribute__(self, "_subject").decided = True
@@ -229,6 +210,9 @@ class RemoteObject:
     def _exact(self, value: Any, kind: Any) -> Any:
         return value if type(value) is kind else self._refuse()
 
+    __iter__, __next__ = functools.partialmethod(_do, "iter"), functools.partialmethod(_do, "next")
+    __len__, __int__ = functools.partialmethod(_number_of, "len", int), functools.partialmethod(_number_of, "int", int)
+    __float__ = functools.partialmethod(_number_of, "float", float)
     __setattr__ = __delattr__ = __setitem__ = __contains__ = __bool__ = _refuse
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __index__ = __enter__ = __mro_entries__ = _refuse
 

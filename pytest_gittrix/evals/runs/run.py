@@ -18,7 +18,7 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.evals.inputs.agent_code import digest_of_values
+from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
 from pytest_gittrix.evals.inputs.suite import Suite

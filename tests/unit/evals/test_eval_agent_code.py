@@ -13,7 +13,8 @@ import pytest
 from support.evals import FILES, agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, bound_values, digest_of_values, search_path
+from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, search_path
+from pytest_gittrix.evals.inputs.agent_values import bound_values, digest_of_values
 from pytest_gittrix.evals.runs.agents import CommandAgent
 
 SOLVES = "open('app.py', 'w').write('VERSION = 2\\n')\n"

@@ -20,7 +20,8 @@ from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 from pytest_gittrix.aio.threads import in_thread
-from pytest_gittrix.confine.running_program import Finished, Running
+from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.engine.agents.programs import Programs as Programs
 from pytest_gittrix.engine.agents.programs import exit_code as exit_code

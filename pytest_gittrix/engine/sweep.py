@@ -59,7 +59,7 @@ def postponed(services: EngineServices, why: Callable[[Recorder], bool] = was_po
 
 
 def in_use(services: EngineServices) -> list[InUse]:
-    """The sessions that a sweep would evict if nobody worked in their workspaces; ``GitTrix.in_use`` says more."""
+    """The sessions that a sweep does not evict because somebody works in their workspaces; ``GitTrix.in_use`` says more."""
     services.index.sync()
     finder, found = ProcessFinder(services.store.root), []
     for id_ in dict.fromkeys([*services.index.due(services.clock.now_ns()), *postponed(services, is_awaited)]):

@@ -26,7 +26,7 @@ from pytest_gittrix.git.tree import parents
 from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
-from pytest_gittrix.members.record import MemberRecord, Team
+from pytest_gittrix.members.record import MemberRecord, TeamSettings
 from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.lifecycle import Life
@@ -68,7 +68,7 @@ class _Changed(Exception):
 class MemberCleanup:
     """Removing workspaces of a team's sessions."""
 
-    team: Team
+    team: TeamSettings
 
     def scan(self, lives: Collection[Life]) -> CleanupReport:
         """Remove the workspaces among these that the retention policy selects now."""

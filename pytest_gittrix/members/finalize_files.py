@@ -33,7 +33,7 @@ _PACKAGE_LOCKS: Final = re.compile(
     r"|paket|pdm|pipfile|pixi|pnpm|podfile|poetry|pubspec|puppetfile|rebar|renv|shard|skaffold|spago|stack\.yaml|symfony|uv|vendir|yarn"
     r"|.*(dependenc|require|package|plugin|toolchain|environment).*"
 )
-"""What stands before ``.lock`` in the names of what package managers write, in lower case: it belongs into a commit."""
+"""Names before ``.lock`` of files that package managers write, in lower case: they belong into a commit."""
 _TEAM: Final = re.compile(r"(specs|knowledge|members/[^/]+/knowledge)/.*", re.DOTALL)
 
 

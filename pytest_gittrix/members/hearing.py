@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.acp.driver import PREFIX
 from pytest_gittrix.errors import Advice, GittrixError, InvalidInput
-from pytest_gittrix.members.record import MemberRecord, Team
+from pytest_gittrix.members.record import MemberRecord, TeamSettings
 from pytest_gittrix.os_level.files import link_or_copy
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.eventlog.events import Event
@@ -42,7 +42,7 @@ Heard = tuple[str, str, str]
 """A source, a key that no other prompt of the session has, and a text."""
 
 
-def queue(team: Team, id_: str, text: str, source: str, key: str | None = None) -> bool:
+def queue(team: TeamSettings, id_: str, text: str, source: str, key: str | None = None) -> bool:
     """Store a prompt for the agent of a session, which speaks the Agent Client Protocol and stays.
 
     Returns:
@@ -66,13 +66,13 @@ def queue(team: Team, id_: str, text: str, source: str, key: str | None = None) 
         return True
 
 
-def send(team: Team, id_: str, text: str) -> None:
+def send(team: TeamSettings, id_: str, text: str) -> None:
     """Give a session's agent a text, as ``Members.send`` documents."""
     record = team.record(id_)
     life = record.life()
     process = record.process(life)
     if life.state != "active" or process is None or process.observe().state != "alive":
-        raise InvalidInput(f"Session {id_} has no agent that runs.", why="Nobody would hear it.", fix="Start another session.")
+        raise InvalidInput(f"Session {id_} has no agent that runs.", why="No program would read it.", fix="Start another session.")
     if _takes_prompts(life, record.events()):
         queue(team, id_, text, "person")
         return
@@ -109,7 +109,7 @@ class Hearing:
         topics: lists what is new at the forge; None for none.
     """
 
-    team: Team
+    team: TeamSettings
     topics: Topics | None = None
     _ended: dict[str, Life] = field(default_factory=dict)
     _files: dict[Path, tuple[int, int]] = field(default_factory=dict)
@@ -126,17 +126,17 @@ class Hearing:
         Returns:
             The ids of the sessions that got a prompt, once for each.
         """
-        told = []
+        prompted = []
         for record, events, life in self._brains():
             wanted, known = sources.get(life.member, SOURCES), _keys(events)
             for source in (one for one in SOURCES if one in wanted):
                 try:
                     for name, key, text in self._heard(source, record, events, life):
                         if key not in known and queue(self.team, life.id, text, name, key):
-                            told.append(life.id)
+                            prompted.append(life.id)
                 except (GittrixError, OSError) as problem:  # one source must not keep the others from being heard
                     self.team.complain(life.id, problem)
-        return told
+        return prompted
 
     def _brains(self) -> Iterator[tuple[MemberRecord, list[Event], Life]]:
         index = self.team.engine.services.index

@@ -83,7 +83,7 @@ def inspect_repositories(
 
     Args:
         workspace: the workspace as ``checkout_all`` made it.
-        pushed: commits that are known to be on a remote, besides those that the shared clones fetched from there.
+        pushed: commits that are known to be on a remote, in addition to those that the shared clones fetched from there.
         saved: the finalizations' notes of what is safe, by repository.
 
     Raises:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import builtins
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,17 +25,18 @@ from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
 from pytest_gittrix.engine.operations.requester import require_person, sessions_of_requester
 from pytest_gittrix.engine.operations.validation import check_paths, check_text
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
 from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials, issue_opener
 from pytest_gittrix.members.hearing import Hearing, send
 from pytest_gittrix.members.inspection import Inspection, RepositoryState
-from pytest_gittrix.members.record import RUNNING, Team, check_name
+from pytest_gittrix.members.record import TeamSettings, check_name, require_states
 from pytest_gittrix.members.start import MemberStart, StartRequest
 from pytest_gittrix.members.stop import MemberEnd, StopSummary
-from pytest_gittrix.members.work_locks import Acquired, WorkLocks
+from pytest_gittrix.members.work_items import lock, may_work, release_stale, unlock
+from pytest_gittrix.members.work_locks import LockAnswer, WorkLocks
 from pytest_gittrix.os_level.command import Level
-from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL, Life
+from pytest_gittrix.record.state.lifecycle import TERMINAL, Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.views import botminter
 from pytest_gittrix.workspaces.multi_repo import Progress, RepositorySpec
@@ -71,8 +74,8 @@ class Members:
             ``["model:anthropic", "api.example.org:443"]``.
         limits: what each confined agent may use, such as ``{"memory": "2GB", "processes": 200}``; one that passes a limit is ended, and the
             record names the limit. None for all there is.
-        pass_env: names of variables of this process that agents get besides those that every agent gets.
-        readable: files and directories that confined agents may read besides the tools of the system.
+        pass_env: names of variables of this process that agents get in addition to those that every agent gets.
+        readable: files and directories that confined agents may read in addition to the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
         deadline: real seconds that saving one workspace may take.
         dead: what happens after an agent is found dead without having been stopped: ``finalize`` saves its work, as BotMinter documents;
@@ -109,10 +112,10 @@ class Members:
             raise InvalidInput(f"dead={dead!r} is not a way to treat a dead agent's session.", fix="Use finalize or fail.")
         if not grace >= 0 or not deadline > 0:
             raise InvalidInput(f"grace is {grace!r} and deadline {deadline!r}.", fix="Use seconds: grace from 0, deadline above 0.")
-        locks = WorkLocks(engine.home / WORK_LOCKS, is_live=self._is_live, now_ns=engine.clock.now_ns)
+        locks = WorkLocks(engine.home / WORK_LOCKS, is_live=partial(may_work, engine.store), now_ns=engine.clock.now_ns)
         self._engine = engine
         self._timer: Timer | None = None
-        self._team = Team(
+        self._team = TeamSettings(
             engine,
             check_name(team, "name of a team"),
             tuple(repositories),
@@ -132,17 +135,6 @@ class Members:
         self._hearing = Hearing(self._team, forge if isinstance(forge, Topics) else None)
         self._end = MemberEnd(self._team)
         self._cleanup = MemberCleanup(self._team)
-
-    def _is_live(self, id_: str) -> bool:
-        """Whether a session may still work on its work items: one that runs, or is being started."""
-        store = self._engine.store
-        try:
-            state = store.load(id_)
-        except SessionNotFound:
-            return store.directory(id_).is_dir() and store.lease(id_).state() != "available"
-        except GittrixError:
-            return True  # in doubt, it keeps them
-        return not state.ended and (state.life is None or state.life.state in RUNNING)
 
     def _require_person(self, verb: str, *, own: str = "") -> None:
         """Refuse an agent's process, unless what it asks for is about its ``own`` session."""
@@ -178,7 +170,7 @@ class Members:
             task: the agent's task.
             command: the agent's program; the member's by default. An interactive session runs nothing unless a command is given. If it
                 begins with ``acp:``, the program speaks the Agent Client Protocol: the task is its first prompt, and unless the session is
-                a loop, each line that is sent to the process is a further one. In its arguments, ``{persona}`` stands for the text of
+                a loop, each line that is sent to the process is a further one. In its arguments, ``{persona}`` is replaced by the text of
                 ``members/<member>/PERSONA.md`` in the team's repository, and ``{persona_file}`` for its path from the workspace.
             repositories: the repositories of its workspace; the team's by default.
             work_item: a work item to lock for the session until its run ends.
@@ -199,7 +191,7 @@ class Members:
             WorkItemHeld: another session works on the item; ``.holder`` is its id.
             AdapterUnavailable: a remote or the disk refused, and nothing is left; or the agent could not be started, and the session
                 failed: then the message names it, and it is retained.
-            CapabilityMissing: agents cannot run here, or cannot be confined so; the session failed likewise.
+            CapabilityMissing: agents cannot run here, or cannot be confined so; the session failed, too.
             ExtraMissing: the command begins with ``acp:``, and the extra ``acp`` is not installed.
             PersonRequired: an agent's process asks.
         """
@@ -230,18 +222,10 @@ class Members:
             InvalidInput: there is no such state.
         """
         wanted = [states] if isinstance(states, str) else [*states]
-        unknown = [state for state in wanted if state not in STATES]
-        if unknown:
-            raise InvalidInput(f"{unknown[0]!r} is no state of a session.", fix=f"Use: {', '.join(STATES)}.")
-        found: builtins.list[Life] = []
-        for id_ in self._ids(wanted, member):
-            try:
-                life = self.get(id_)
-            except GittrixError:
-                continue  # the engine's `problems` lists it
-            if not wanted or life.state in wanted:
-                found.append(life)
-        return found
+        require_states(wanted)
+        records = map(self._team.record, self._ids(wanted, member))
+        lives = [life for record in records if (life := record.life_or_none()) is not None]  # the engine's `problems` lists the others
+        return [life for life in lives if not wanted or life.state in wanted]
 
     def _ids(self, states: Iterable[str] = (), member: str | None = None) -> builtins.list[str]:
         self._engine.services.index.sync()
@@ -308,16 +292,7 @@ class Members:
 
     def observe(self) -> builtins.list[Life]:
         """Finish all sessions that ``exited`` lists, and return them. A failure is announced as ``engine.error``, and stops no other."""
-        return self._each(self.exited(), self.finish)
-
-    def _each(self, ids: Iterable[str], do: Callable[[str], Life]) -> builtins.list[Life]:
-        done: builtins.list[Life] = []
-        for id_ in ids:
-            try:
-                done.append(do(id_))
-            except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being finished)
-                self._team.complain(id_, problem)
-        return done
+        return self._end.each(self.exited(), self.finish)
 
     def stop(self, id: str, *, force: bool = False, reason: str | None = None) -> Life:
         """End a session's run. A session that is over is no error.
@@ -402,7 +377,17 @@ class Members:
         """Have the clock ``scan`` every ``retention.scan_interval_ns``, first after one interval. A second call does nothing."""
         if self._timer is None:
             interval = timedelta(microseconds=max(self._team.retention.scan_interval_ns // 1000, 1))
-            self._timer = self._engine.clock.every(interval, _weakly(self))
+            scan = weakref.WeakMethod(self._scan_and_announce)  # the timer does not keep the manager alive
+            self._timer = self._engine.clock.every(interval, lambda: None if (alive := scan()) is None else alive())
+
+    def _scan_and_announce(self) -> None:
+        try:
+            failed = self.scan().failed
+        except (GittrixError, OSError) as problem:
+            self._team.complain("", problem)
+            return
+        for id_, reason in failed.items():
+            self._team.complain(id_, AdapterUnavailable(reason))
 
     def close(self) -> None:
         """Stop the scans that ``watch`` began. Sessions and agents go on. A second call does nothing."""
@@ -419,19 +404,10 @@ class Members:
             The sessions that were finished. A failure is announced as ``engine.error``, and stops no other.
         """
         self._engine.recover()
-        self._each(self._ids(("retained",)), self._end.repair)
+        self._end.each(self._ids(("retained",)), self._end.repair)
         done = self.observe()
-        self._release_stale_locks()
+        release_stale(self._team)
         return done
-
-    def _release_stale_locks(self) -> None:
-        """Release the work items of sessions that are over."""
-        try:
-            for session in {lock.session for lock in self._team.locks.held()}:
-                if not self._is_live(session):
-                    self._team.locks.release_all(session)
-        except GittrixError as problem:
-            self._team.complain("", problem)
 
     # Records -----------------------------------------------------------------------------------------------------------------------
 
@@ -448,15 +424,13 @@ class Members:
         since_ns = None if since is None else ns_of(since)
         events = []
         for id_ in self._ids((*sorted(TERMINAL), "retained", "removed"), member):
-            try:
+            with suppress(GittrixError):  # the engine's `problems` lists it
                 events.append(self._team.record(id_).events())
-            except GittrixError:
-                continue  # the engine's `problems` lists it
         return botminter.history(events, member=member, since_ns=since_ns)
 
     # Work items --------------------------------------------------------------------------------------------------------------------
 
-    def lock(self, id: str, item: str) -> Acquired:
+    def lock(self, id: str, item: str) -> LockAnswer:
         """Lock a work item for a session, until ``unlock`` or the end of its run. Of several concurrent calls, exactly one gets it.
 
         Raises:
@@ -465,17 +439,7 @@ class Members:
             PersonRequired: an agent's process asks for another session than its own.
         """
         self._require_person("lock a work item for another session", own=id)
-        with self._team.record(id).locked() as session:
-            if session.life.state not in RUNNING:
-                raise InvalidInput(
-                    f"Session {id} is {session.life.state}, and works on nothing any more.",
-                    why="A session without an agent would keep others from the item.",
-                    fix="Ask for it from a session that runs.",
-                )
-            lock = self._team.locks.acquire(item, id)
-            if lock.acquired and item not in session.life.locks:
-                session.add("work.locked", {"item": item})
-            return lock
+        return lock(self._team, id, item)
 
     def unlock(self, id: str, item: str) -> bool:
         """Release a work item, if the session holds it; return whether it did.
@@ -485,27 +449,4 @@ class Members:
             PersonRequired: as ``lock``.
         """
         self._require_person("release a work item of another session", own=id)
-        with self._team.record(id).locked() as session:
-            released = self._team.locks.release(item, id)
-            if released or item in session.life.locks:
-                session.add("work.released", {"item": item})
-            return released
-
-
-def _weakly(members: Members) -> Callable[[], None]:
-    """A timer's callback that does not keep the manager alive; its errors are announced."""
-    reference = weakref.ref(members)
-
-    def scan() -> None:
-        alive = reference()
-        if alive is None:
-            return
-        try:
-            report = alive.scan()
-        except (GittrixError, OSError) as problem:
-            alive._team.complain("", problem)
-            return
-        for id_, reason in report.failed.items():
-            alive._team.complain(id_, AdapterUnavailable(reason))
-
-    return scan
+        return unlock(self._team, id, item)

@@ -6,8 +6,8 @@ The modules that start, stop, clean up and inspect members' sessions share this.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,14 +16,14 @@ from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, FINALIZATION, TURN, WORKSPACE
 from pytest_gittrix.engine.operations.validation import check_text
-from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.finalize import CreateIssue, Credentials
 from pytest_gittrix.members.work_locks import WorkLocks
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.record.state.lifecycle import STATES, Life
 from pytest_gittrix.record.state.retention import RetentionPolicy
 from pytest_gittrix.workspaces.multi_repo import TEAM, CheckedOutRepository, MultiRepoWorkspace, RepositorySpec
 
@@ -41,7 +41,7 @@ _SPARE: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamSettings:
     """The settings that the sessions of one team's members share; the other attributes are arguments of ``Members``.
 
     Attributes:
@@ -131,6 +131,12 @@ class MemberRecord:
         """
         return self._life(self.history()[1])
 
+    def life_or_none(self) -> Life | None:
+        """As ``life``; None for a record that cannot be read."""
+        with suppress(GittrixError):
+            return self.life()
+        return None
+
     def _life(self, state: SessionState) -> Life:
         if state.life is None:
             raise InvalidInput(
@@ -207,9 +213,16 @@ class LockedSession:
         return self.add("life.moved", {"to": to, "reason": reason, "result": result}, commit_point=True)
 
 
-def workspace_lock_wait(team: Team) -> float:
+def workspace_lock_wait(team: TeamSettings) -> float:
     """Real seconds to wait for a workspace's lock: as long as its finalization may take, and some to store the outcome."""
     return team.deadline + _SPARE
+
+
+def require_states(states: Iterable[str]) -> None:
+    """Validate states of a session. Raises InvalidInput, which lists them."""
+    unknown = next((state for state in states if state not in STATES), None)
+    if unknown is not None:
+        raise InvalidInput(f"{unknown!r} is no state of a session.", fix=f"Use: {', '.join(STATES)}.")
 
 
 def check_name(value: str, what: str) -> str:

@@ -24,12 +24,13 @@ from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.engine.operations.validation import check_text
-from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.members.conversation.persona import BRAIN, team_file, with_persona
 from pytest_gittrix.members.finalize_record import plain
-from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, check_name
+from pytest_gittrix.members.record import LockedSession, MemberRecord, TeamSettings, check_name
+from pytest_gittrix.members.work_items import release, take
 from pytest_gittrix.os_level.command import check_command, check_level
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -128,7 +129,7 @@ class StartRequest:
 class MemberStart:
     """Starting sessions of a team."""
 
-    team: Team
+    team: TeamSettings
 
     def run(self, request: StartRequest, id_: str | None) -> Life:
         """Start a session; raises as ``Members.start``."""
@@ -154,7 +155,7 @@ class MemberStart:
         try:
             points.reached("member:claimed")
             if request.work_item is not None:
-                self._take(request.work_item, record.id)
+                take(self.team, request.work_item, record.id)
             self._make_workspace(record, request)
             session = LockedSession(record.recorder, record.life())
             session.add("workspace.ready", path_fields(str(record.workspace)), commit_point=True)
@@ -169,16 +170,6 @@ class MemberStart:
                 self.team.engine.services.resources.trash.discard(str(record.directory))
                 self.team.engine.services.tidy()
             raise
-
-    def _take(self, item: str, id_: str) -> None:
-        lock = self.team.locks.acquire(item, id_)
-        if not lock.acquired:
-            raise WorkItemHeld(
-                f"Session {lock.holder} works on {item!r} already.",
-                why="Two who work on one thing undo each other's work.",
-                fix="Wait for it to end, stop it, or work on something else.",
-                holder=lock.holder,
-            )
 
     def _make_workspace(self, record: MemberRecord, request: StartRequest) -> None:
         clock = self.team.engine.clock
@@ -287,7 +278,7 @@ class MemberStart:
             retain(self.team, session)
 
 
-def git_variables(team: Team, repositories: Sequence[RepositorySpec]) -> dict[str, str]:
+def git_variables(team: TeamSettings, repositories: Sequence[RepositorySpec]) -> dict[str, str]:
     """The variables by which git authenticates: the socket of the ssh agent, and a header for each ``http`` address with credentials.
 
     Raises:
@@ -305,7 +296,7 @@ def git_variables(team: Team, repositories: Sequence[RepositorySpec]) -> dict[st
     return ssh_variables(team) | variables
 
 
-def ssh_variables(team: Team) -> dict[str, str]:
+def ssh_variables(team: TeamSettings) -> dict[str, str]:
     """The ssh variables of the agents' environment, so that the engine reaches the remotes that the agents reach."""
     return {name: value for name, value in team.environment.items() if name.startswith("SSH_")}
 
@@ -317,23 +308,12 @@ def mark_never_started(session: LockedSession, reason: str) -> Life:
     return session.life
 
 
-def retain(team: Team, session: LockedSession) -> Life:
+def retain(team: TeamSettings, session: LockedSession) -> Life:
     """Release the work items of a session whose run has ended, and retain its workspace. Raises as ``LockedSession.add``."""
     release(team, session)
     session.move("retained")
     points.reached("member:retained")
     return session.life
-
-
-def release(team: Team, session: LockedSession) -> None:
-    """Release a session's work items. Raises as ``LockedSession.add``; a lock that cannot be read is only announced."""
-    items = set(session.life.locks)
-    try:
-        items.update(team.locks.release_all(session.life.id))
-    except GittrixError as problem:
-        team.complain(session.life.id, problem)
-    for item in sorted(items):
-        session.add("work.released", {"item": item})
 
 
 def _repository_data(one: CheckedOutRepository) -> dict[str, Any]:

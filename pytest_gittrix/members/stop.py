@@ -24,8 +24,9 @@ from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import plain
-from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, workspace_lock_wait
-from pytest_gittrix.members.start import mark_never_started, release, retain, ssh_variables
+from pytest_gittrix.members.record import LockedSession, MemberRecord, TeamSettings, workspace_lock_wait
+from pytest_gittrix.members.start import mark_never_started, retain, ssh_variables
+from pytest_gittrix.members.work_items import release
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import TERMINAL, Life, require_legal
 
@@ -58,7 +59,7 @@ class _Superseded(Exception):
 class MemberEnd:
     """Ending runs of a team's sessions."""
 
-    team: Team
+    team: TeamSettings
 
     # Agents that have ended --------------------------------------------------------------------------------------------------------
 
@@ -81,6 +82,16 @@ class MemberEnd:
                 return life.kind != "interactive" and not record.busy()
             return process.observe().state in ("exited", "missing") and not record.busy()
         return (life.state == "finalizing" or life.state in TERMINAL) and not record.busy()
+
+    def each(self, ids: Iterable[str], do: Callable[[str], Life]) -> list[Life]:
+        """Do something to sessions, one after the other. A failure is announced, and stops no other."""
+        done: list[Life] = []
+        for id_ in ids:
+            try:
+                done.append(do(id_))
+            except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being finished)
+                self.team.complain(id_, problem)
+        return done
 
     def finish(self, id_: str) -> Life:
         """End a session whose agent has ended, as ``Members.finish`` documents."""
@@ -338,7 +349,7 @@ def last_stop_reason(events: Iterable[Event]) -> str | None:
 
 
 def _stopped_short(life: Life) -> str | None:
-    """Why its agent's last turn ended, if that was not the end of its work and nobody asked it to stop."""
+    """Why its agent's last turn ended, if that was not the end of its work and no stop was requested."""
     reason = None if life.agent is None or life.stop_ns is not None else life.agent.stop_reason
     return None if reason == END_TURN else reason
 

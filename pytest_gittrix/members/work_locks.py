@@ -42,7 +42,7 @@ class WorkLock:
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
+class LockAnswer:
     """The outcome of a request for a lock.
 
     Attributes:
@@ -74,7 +74,7 @@ class WorkLocks:
         self._now_ns = now_ns
         self._wait = wait
 
-    def acquire(self, item: str, session: str) -> Acquired:
+    def acquire(self, item: str, session: str) -> LockAnswer:
         """Get an item's lock for a session, without waiting for its holder. Of several concurrent calls, exactly one gets it.
 
         Raises:
@@ -93,9 +93,9 @@ class WorkLocks:
                 if held != known:
                     continue
                 if held is not None and not dead:
-                    return Acquired(held.session == session, held.session, already_held=held.session == session)
+                    return LockAnswer(held.session == session, held.session, already_held=held.session == session)
                 self._write(file, WorkLock(item, session, self._now_ns()))
-                return Acquired(True, session, taken_from=held.session if held else None)
+                return LockAnswer(True, session, taken_from=held.session if held else None)
 
     def release(self, item: str, session: str) -> bool:
         """Release an item's lock, if the session holds it; return whether it did.

@@ -27,7 +27,7 @@ class CreationState(NamedTuple):
         directories: inode of each directory, by path ('' is the root).
         complete: whether every file of the baseline was written, so that a missing file is a deletion.
         layered: whether it is the upper layer of an overlay, in which whiteouts and opaque directories are the deletions.
-        taken: of one that was made ahead: a kernel change time of when its session got it. Nobody of the session changed what changed
+        taken: of one that was made ahead: a kernel change time of when its session got it. Its agent did not change what changed
             between ``stamp`` and then.
     """
 
@@ -51,7 +51,7 @@ def boot_offset() -> int:
 
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 NOTE: Final = "workspace.json"
-"""The file of the note, in the directory where the engine keeps what it has to know about a workspace."""
+"""The file of the note, in the directory where the engine keeps its notes about a workspace."""
 _TAKEN: Final = "taken"
 
 
@@ -99,7 +99,7 @@ def note_taken(state_dir: str, created: CreationState) -> CreationState:
 
 
 def note_stamp(state_dir: str) -> tuple[int, ...]:
-    """What the system says of the note of a workspace, to see that nobody has written to it since. Raises OSError."""
+    """What the system says of the note of a workspace, to see that it was not written since. Raises OSError."""
     status = os.stat(os.path.join(state_dir, NOTE))
     return status.st_ino, status.st_size, status.st_ctime_ns
 

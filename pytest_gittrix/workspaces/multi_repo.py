@@ -207,7 +207,7 @@ def check_specs(specs: Sequence[RepositorySpec]) -> None:
         if not _ADDRESS.fullmatch(spec.url):
             raise InvalidInput(
                 f"{hide_credentials(spec.url)!r} is no address of a repository.",
-                why="An address that git would run as a command, read as an option or look for beside itself is never one.",
+                why="An address that git would run as a command, read as an option or look for in its own directory is never one.",
                 fix=f"Give an absolute path, user@host:path, or a URL of one of these: {PROTOCOLS.replace(':', ', ')}.",
             )
         if spec.branch is not None:

@@ -2,8 +2,8 @@
 
 The checkout can itself be two layers: that of an earlier baseline, and above it what has changed since.
 
-Programs in a jail see all as one directory, which the kernel mounts there (overlayfs(5)). Nobody ever writes to the lower layer. What the
-kernel writes to the upper one is done here in the same way, so that the engine needs no mount: a *whiteout* (a character device 0/0) stands
+Programs in a jail see all as one directory, which the kernel mounts there (overlayfs(5)). The lower layer is never written to. What the
+kernel writes to the upper one is done here in the same way, so that the engine needs no mount: a *whiteout* (a character device 0/0) is
 where something of the lower layer was deleted, and an *opaque* directory hides all that the lower layer has at its place.
 """
 
@@ -30,7 +30,7 @@ _NOTHING: Final = os.makedev(0, 0)
 
 
 def is_whiteout(status: os.stat_result) -> bool:
-    """Whether something in an upper layer stands for nothing."""
+    """Whether something in an upper layer is a whiteout."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == _NOTHING
 
 
@@ -133,10 +133,10 @@ class LayeredDir(SafeDir):
             return is_opaque(descriptor)
 
     def _is_below(self, path: str) -> bool:
-        """Whether a path shows what the lower layer has. Raises PathNotFound where a whiteout stands."""
+        """Whether a path shows the lower layer. Raises PathNotFound where there is a whiteout."""
         own, below = self._look(path)
         if own is not None and is_whiteout(own):
-            raise PathNotFound(f"no file at {path!r}", why="It was deleted.", fix="List the directory to see what is there.")
+            raise PathNotFound(f"no file at {path!r}", why="It was deleted.", fix="List the directory to see its files.")
         return own is None and below is not None
 
     def status(self, path: str) -> os.stat_result | None:

@@ -28,7 +28,7 @@ Differences = Mapping[str, tuple[Entry | None, Entry | None]]
 
 _NOTHING: Final = object()
 _FOREIGN: Final = Entry(0, "")
-"""Stands for what is no entry of either baseline, and need not be read to know that."""
+"""An entry of neither baseline, which need not be read to know that."""
 _MOST_READ: Final = Limits().max_file
 
 
@@ -125,7 +125,7 @@ def _entry_at(
     """What a workspace shows at a path where two baselines differ.
 
     None is also what no tree shows, such as a pipe; where that is in the way of the new entry it is ``_FOREIGN``. The files of ``going``
-    are in nobody's way: they will be removed.
+    are not in the way: they will be removed.
     """
     files, format_ = workspace.files, workspace.seed.format
     status = files.lstat(path)
@@ -145,7 +145,7 @@ def _entry_at(
 
 
 def _directory_at(files: SafeDir, path: str, old: Entry | None, new: Entry | None, going: Collection[str]) -> Entry | None:
-    """As ``_entry_at``, where a directory stands: it is a submodule if a baseline has one there, and else nothing."""
+    """As ``_entry_at``, where there is a directory: it is a submodule if a baseline has one there, and else nothing."""
     was_submodule, is_submodule = (entry is not None and entry.mode == SUBMODULE for entry in (old, new))
     if was_submodule and is_submodule:
         return new

@@ -83,8 +83,8 @@ def suspect(path: str, new: bytes, old: Iterable[bytes] = (), *, by_name: bool =
         by_name: whether its name alone is a reason, and what the name has the shape of.
     """
     named = by_name and is_credential_file(path)
-    told = by_name and next(matches(os.fsencode(path)), None)
-    secrets = [*([Secret(0, told[2], "its path")] if told else []), *find_secrets(new, old)]
+    in_path = by_name and next(matches(os.fsencode(path)), None)
+    secrets = [*([Secret(0, in_path[2], "its path")] if in_path else []), *find_secrets(new, old)]
     if not named and not secrets:
         return None
     lines = [one.line for one in secrets if not one.within]
@@ -205,7 +205,7 @@ def without_secrets(text: str, stand_in: Callable[[str], str]) -> str:
 
     Args:
         text: any text.
-        stand_in: gives what stands for a secret.
+        stand_in: gives the text that replaces a secret.
     """
     raw = text.encode("utf-8", "surrogatepass")
     shown = _replaced(raw, lambda secret: stand_in(secret.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass"))

@@ -188,7 +188,7 @@ def take_snapshot(
         )
     raise AdapterUnavailable(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
-        why="A snapshot of moving files would promote what nobody wrote.",
+        why="A snapshot of moving files would promote a state that never was.",
         fix="Let the agent's programs end, then try again.",
     )
 

@@ -1,7 +1,7 @@
 """Spares: workspaces that a thread in the background makes ahead of their sessions, so that a start is a rename.
 
-Nobody has ever worked in a spare, so there is nothing to reset in it. A spare is a directory whose name says what it is of; who renames it
-has it, and nobody else. When the baseline moves, the spares of the last one are brought forward by what differs.
+No agent has worked in a spare, so there is nothing to reset in it. A spare is a directory whose name says what it is of; the one start
+that renames it has it. When the baseline moves, the spares of the last one are brought forward by what differs.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Spares:
 
     Args:
         directory: where they are; on the same file system as the sessions.
-        trash: where those go that nobody needs any more.
-        sync: write each through to the disk before somebody can have it. Otherwise a power cut may have emptied it, so it is nobody's after
+        trash: where those go that no start needs any more.
+        sync: write each through to the disk before a start can take it. Otherwise a power cut may have emptied it, so it is not taken after
             the next boot.
     """
 
@@ -97,7 +97,7 @@ class Spares:
             order: what it is to be.
             seed: the baseline.
             path: where the workspace is to be.
-            state_dir: where the engine notes what it has to know about the workspace.
+            state_dir: where the engine keeps its notes about the workspace.
 
         Raises:
             OSError: the system refuses to list the spares, or to move a damaged one to the trash.
@@ -244,7 +244,7 @@ class Spares:
     def _brought_forward(self, old: str, building: str, seed: Seed, branch: str) -> bool:
         """Make a spare of another one. Returns False if that is not possible: a start has taken it, or its seed is gone."""
         try:
-            os.utime(os.path.join(self._directory, old))  # from now on it is not old, so nobody prunes it
+            os.utime(os.path.join(self._directory, old))  # from now on it is not old, so it is not pruned
             os.rename(os.path.join(self._directory, old), building)
             engine = os.path.join(building, "engine")
             workspace = open_workspace(os.path.join(building, "workspace"), engine, os.path.dirname(seed.directory))
@@ -256,7 +256,7 @@ class Spares:
 
 
 def _is_as_made(path: str, created: CreationState) -> bool:
-    """Whether a workspace that nobody has worked in has the names that it was made with, and its git directory as it was.
+    """Whether a workspace that no agent has worked in has the names that it was made with, and its git directory as it was.
 
     Every directory is looked at, and of a small workspace every file. Of a large one ``CreationState.taken`` is for those.
 
@@ -309,7 +309,7 @@ def _boot() -> str:
 
 
 def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str) -> None:
-    """Turn a workspace that nobody has worked in into one of another baseline; the cost grows with what differs.
+    """Turn a workspace that no agent has worked in into one of another baseline; the cost grows with what differs.
 
     Args:
         workspace: the workspace, of one of ``KINDS_WITH_SPARES``.

@@ -59,7 +59,7 @@ class Workspace:
         bases: the entries that the agent's work is based on, by path, where it did not follow ``seed`` (``rebase``); None for no file.
         created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
-        seeds: where the engine makes the seeds of later baselines, if not beside its own. Set by the same caller.
+        seeds: where the engine makes the seeds of later baselines, if not next to its own. Set by the same caller.
         left_out: why some of its files are not in the directory, where they are at another place and could not be had; else empty.
     """
 
@@ -134,7 +134,7 @@ class Workspace:
 
     @property
     def files(self) -> SafeDir:
-        """Its files, through descriptors that no link leads outside. A directory that was replaced since is opened anew.
+        """Its files, through descriptors that no link leads outside. A directory that was replaced since is opened again.
 
         Raises:
             AdapterUnavailable: the directory is gone.
@@ -185,7 +185,7 @@ class Workspace:
 
     @property
     def state_dir(self) -> str | None:
-        """Where the engine keeps what it has to know about it; None for one that another system made."""
+        """Where the engine keeps its notes about it; None for one that another system made."""
         return self._state_dir
 
     def seed_of(self, commit: str) -> Seed:
@@ -287,7 +287,7 @@ def create(
     Args:
         kind: the kind of workspace.
         path: its directory, which must not exist.
-        state_dir: a directory outside the workspace, where the engine keeps what it has to know about it later.
+        state_dir: a directory outside the workspace, where the engine keeps its notes about it.
         seed: the baseline.
         branch: name of the branch that a ``clone`` is on.
         durable_common_dir: the common git directory of durable; only ``worktree`` uses it.
@@ -323,14 +323,14 @@ def _seed_in(places: Collection[str], commit: str, history: History, format_name
     if seed is None:
         raise AdapterUnavailable(
             f"The seed of {commit} is gone from {' and '.join(places)}.",
-            why="Without the baseline nobody can say what the agent changed.",
+            why="Without the baseline it is unknown what the agent changed.",
             fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
         )
     return seed
 
 
 def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Workspace:
-    """Open a workspace that was made earlier, possibly by another process, and perhaps moved since with everything beside it.
+    """Open a workspace that was made earlier, possibly by another process, and perhaps moved since with its session's directory.
 
     Args:
         path: where it is now.

@@ -1,6 +1,6 @@
 """The archive of unpromoted work, made before its workspace is removed: a patch to read, and a commit to fetch (rule 8).
 
-The commit is in a bare repository beside the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
+The commit is in a bare repository next to the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
 an eviction changes nothing there.
 """
 
@@ -67,7 +67,7 @@ def archives_in(directory: Path) -> tuple[str, ...]:
 def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
     """The changes of a snapshot that were not promoted just so.
 
-    A promoted deletion is among them where something that was not promoted stands in its place: without it the rest fits on no baseline.
+    A promoted deletion is among them where something that was not promoted is in its place: without it the rest fits on no baseline.
     """
     if promoted is None:
         return dict(snapshot.changes)
@@ -91,7 +91,7 @@ def store_large_files(
         snapshot: the workspace, at the moment when it was taken.
         files: the workspace's files.
         sync: write through to the disk.
-        on_step: called for each mebibyte; may raise to end the copying, which begins anew another time.
+        on_step: called for each mebibyte; may raise to end the copying; the next call begins again.
 
     Returns:
         The entry of each, by path, for ``write_archive``.
@@ -151,7 +151,7 @@ def write_archive(
         ignored: ignored files, which are in the commit and not in the patch.
         seconds: date of the commit, since 1970.
         sync: write through to the disk.
-        on_step: called at each step; may raise to end the work, which begins anew another time.
+        on_step: called at each step; may raise to end the work; the next call begins again.
 
     Raises:
         OSError: the disk refused.
@@ -177,7 +177,7 @@ def write_archive(
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
     for place in (repository, repository / "objects", repository / "objects" / "pack", directory):
-        remove_left(place, lambda name: name.startswith("tmp_"))  # of an attempt that was killed: nobody else writes here
+        remove_left(place, lambda name: name.startswith("tmp_"))  # of an attempt that was killed: nothing else writes here
     if sync:
         sync_tree(str(repository))
         sync_directory(str(directory))

@@ -1,7 +1,7 @@
 """Archiving a workspace before it is removed: what is in it and nowhere else, or all of it where that cannot be done (rules 8 and 16).
 
 Files that differ from the baseline become a commit and a patch, together with ignored files that cannot be made again, if these are small.
-What only the agent's repository has, is moved into a repository beside the record. What was promoted is archived by nobody.
+What only the agent's repository has, is moved into a repository next to the record. What was promoted is not archived.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _LONGEST_LINE: Final = 500
 
 
 class Removed(NamedTuple):
-    """What became of a workspace beside its changes.
+    """What became of a workspace.
 
     Attributes:
-        beside: a line for each piece of archived work that a promotion did not look at: of the agent's repository, or written since.
+        only_archived: a line for each piece of archived work that a promotion did not look at: of the agent's repository, or written since.
         left_out: a line for each ignored file or directory that was not archived, since it is too large.
         slow: whether it stays for now, out of the agent's reach, because to archive it took too long.
         users: who works in it, so that it stays for now.
     """
 
-    beside: tuple[str, ...] = ()
+    only_archived: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     slow: bool = False
     users: Users = NO_USERS
@@ -251,7 +251,7 @@ class Archiver:
         points.reached("evict:kept-whole")
 
     def _note_agent_work(self, repository: Path) -> None:
-        """Store that what lay beside the files was set aside in a repository."""
+        """Store that the work of the agent's git was archived in a repository."""
         lines = (repository / CONTENTS).read_text("utf-8").splitlines()
         self._note({"touched": 0, "patch": repository.name, "reason": f"beside the work tree: {'; '.join(lines)}"[:_LONGEST_LINE]})
 

@@ -150,7 +150,7 @@ class Evictor:
             outcome: how its agent did, if the caller says.
             within: how long it may take; None for as long as it takes.
             users: what happens if somebody works in its workspace, which is never read before the programs of the engine that are to end
-                have ended. ``await``: it stays until they have ended. ``end``: programs of the engine are told to end, and killed a few
+                have ended. ``await``: it stays until they have ended. ``end``: programs of the engine get SIGTERM, and are killed a few
                 seconds later; it stays if there is anybody else. ``ignore``: the same, and then it goes all the same.
 
         Returns:

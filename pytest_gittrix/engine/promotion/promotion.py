@@ -288,7 +288,7 @@ class Promotion:
         if removed.users:
             stays = f"the workspace stays until those who work in it have ended: {removed.users}; {_LATE}"
             return self._with_what_stays(plan, result.with_warnings([stays]))
-        archived = (f"not promoted, but archived: {line}" for line in removed.beside)
+        archived = (f"not promoted, but archived: {line}" for line in removed.only_archived)
         lost = (f"neither promoted nor archived, since it is ignored and too large: {line}" for line in removed.left_out)
         return result.with_warnings((*archived, *lost))
 

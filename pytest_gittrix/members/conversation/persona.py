@@ -19,9 +19,9 @@ BRAIN: Final = "brain-prompt.md"
 """Such a file that makes a brain of a loop."""
 
 TEXT: Final = "{persona}"
-"""What stands in an argument of a command for the text of the persona."""
+"""The placeholder in a command's argument for the text of the persona."""
 FILE: Final = "{persona_file}"
-"""What stands there for its path, from the workspace."""
+"""The placeholder for its path, from the workspace."""
 
 
 def team_file(repositories: Sequence[CheckedOutRepository], clones: Path, member: str, name: str) -> tuple[str, Kind, str] | None:

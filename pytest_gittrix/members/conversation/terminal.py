@@ -76,7 +76,7 @@ def lent_terminal() -> Iterator[LentTerminal]:
             "There is no terminal to talk on.",
             why="A chat is between a person and a program on one terminal.",
             fix="Run it in a terminal, without a pipe or a redirection.",
-            opt_out="An agent that nobody types to is started by `gittrix member start`.",
+            opt_out="`gittrix member start` starts an agent without a terminal.",
         )
     ours, agents = os.openpty()
     lent = LentTerminal(agents, ours)

@@ -156,7 +156,7 @@ _USER: Final = rb"[\w.@\\/-]{1,64}"
 
 
 def _after(word: bytes, least: int) -> bytes:
-    """A value that stands behind its name, with nothing but blanks between: of an option, or in a file of settings."""
+    """A value that follows its name, with nothing but blanks between: of an option, or in a file of settings."""
     return re.escape(word) + rb"[\"']?[ \t]{1,8}" + _OPEN + rb"(?!-)(" + _WORD + rb"{%d,200}={0,2})" % least + _END
 
 
@@ -250,7 +250,7 @@ def matches(text: bytes) -> Iterator[tuple[int, int, str]]:
 
 def fixed_matches(data: bytes) -> Iterator[tuple[int, int, str]]:
     """As ``matches``, of bytes that are no text: keys with their issuer's prefix, and private keys as a whole."""
-    yield from _shaped(data, _ONE_OF_FIXED, _is_drawn)  # what stands before may be a length, and look like a letter
+    yield from _shaped(data, _ONE_OF_FIXED, _is_drawn)  # the byte before may be a length, and look like a letter
     for match in _WHOLE_KEY.finditer(data):
         yield *match.span(), "private key"
 
@@ -268,7 +268,7 @@ def _long_lines(text: bytes) -> Iterator[tuple[int, int]]:
 def _shaped(
     text: bytes, shapes: tuple[tuple[str, bytes, re.Pattern[bytes], bool], ...], anywhere: Callable[[bytes], bool] = lambda _: False
 ) -> Iterator[tuple[int, int, str]]:
-    """The matches of some shapes; ``anywhere`` says whether one counts although a letter stands before it."""
+    """The matches of some shapes; ``anywhere`` says whether one counts although a letter is before it."""
     for rule, literal, pattern, bordered in shapes:
         if literal not in text:
             continue

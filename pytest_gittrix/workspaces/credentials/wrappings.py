@@ -93,7 +93,7 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def base64_words(text: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Where each long word in base64 begins and ends that stands for text, and that text."""
+    """Where each long word in base64 begins and ends that encodes text, and that text."""
     marked = text.translate(_OF_BASE64)
     run, at = b"A" * _LEAST, 0
     while (at := marked.find(run, at)) >= 0:

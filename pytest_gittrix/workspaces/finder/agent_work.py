@@ -20,7 +20,7 @@ from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.workspaces.finder.accounting import Accounting, SharedHistory
-from pytest_gittrix.workspaces.finder.findings import Finding
+from pytest_gittrix.workspaces.finder.findings import FoundWork
 from pytest_gittrix.workspaces.repositories.agent_objects import AgentObjects
 from pytest_gittrix.workspaces.repositories.agent_repository import AgentRepository, read_linked, read_repository
 from pytest_gittrix.workspaces.seeds.seed import Seed
@@ -52,7 +52,7 @@ class AgentWork(NamedTuple):
 
     Attributes:
         git_dir: the directory with its HEAD and its index.
-        findings: every piece that a person is told of; all are only copies.
+        findings: every piece that is named to a person; all are only copies.
         refs: objects by the names that they get in the archive.
         also: lines about what is kept without a finding: contents that were staged and staged over, objects that are damaged.
         shallow: commits whose parents are missing.
@@ -60,7 +60,7 @@ class AgentWork(NamedTuple):
     """
 
     git_dir: str
-    findings: tuple[Finding, ...]
+    findings: tuple[FoundWork, ...]
     refs: Mapping[str, str]
     also: tuple[str, ...] = ()
     shallow: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class _Pieces:
     """
 
     def __init__(self, seed: Seed, files: Files) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[FoundWork] = []
         self._named: list[tuple[str, str]] = []
         self._seed = seed
         self._kept = {entry.id for entry in files.values() if entry is not None}
@@ -178,7 +178,7 @@ class _Pieces:
         if id_ is not None:
             self._named.append((name, id_))
         if line:
-            self.findings.append(Finding(name.partition("/")[0], id_ or "", "only", line))
+            self.findings.append(FoundWork(name.partition("/")[0], id_ or "", "only", line))
 
     def add_tips(self, tips: Iterable[tuple[str, str, str]], account: Accounting | SharedHistory) -> None:
         """Add what is not accounted for, and account for all that it leads to."""

@@ -8,7 +8,7 @@ Grade = Literal["only", "elsewhere", "again"]
 """``only``: it is nowhere else. ``elsewhere``: another reference, remote or file has it. ``again``: it can be made again."""
 
 
-class Finding(NamedTuple):
+class FoundWork(NamedTuple):
     """A piece of work in a work tree or its repository.
 
     Attributes:

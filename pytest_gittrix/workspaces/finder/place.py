@@ -14,7 +14,7 @@ from pytest_gittrix.git import libgit2
 _STORED = ("HEAD", "config", "index", "packed-refs")
 
 
-class Place(NamedTuple):
+class WorktreePlace(NamedTuple):
     """A worktree.
 
     Attributes:
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     baseline: str | None = None
 
 
-def find_place(path: str) -> Place:
+def find_place(path: str) -> WorktreePlace:
     """The worktree that a path is in.
 
     Raises:
@@ -62,7 +62,7 @@ def find_place(path: str) -> Place:
             why="It was copied or moved, or its configuration names another directory, so git would answer for the other one.",
             fix=f"If it was moved, run `git worktree repair {top}`. If it is a copy, compare it with the other one by hand.",
         )
-    return Place(root, git_dir, _holds_repository(root, repository.path), baseline)
+    return WorktreePlace(root, git_dir, _holds_repository(root, repository.path), baseline)
 
 
 def _top(path: str) -> str:
@@ -78,7 +78,7 @@ def _top(path: str) -> str:
 
 
 def _noted(root: str) -> tuple[str, str | None]:
-    """The kind and the baseline of a session's workspace, as the engine noted them beside it; None for any other directory."""
+    """The kind and the baseline of a session's workspace, as the engine noted them next to it; None for any other directory."""
     with (
         suppress(OSError, ValueError, KeyError, TypeError),
         open(os.path.join(os.path.dirname(root), "engine", "workspace.json"), "rb") as file,
@@ -90,7 +90,7 @@ def _noted(root: str) -> tuple[str, str | None]:
 
 
 def _require_plain(git_dir: str) -> None:
-    """Refuse a repository in which a pipe or a link stands for a file that is read at once: a look would wait, or read elsewhere."""
+    """Refuse a repository in which a pipe or a link replaced a file that is read at once: a look would wait, or read elsewhere."""
     for name in _STORED:
         with suppress(FileNotFoundError):
             status = os.lstat(os.path.join(git_dir, name))

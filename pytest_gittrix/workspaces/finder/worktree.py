@@ -21,9 +21,9 @@ from pytest_gittrix.git.objects import object_format
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.finder.findings import Finding
+from pytest_gittrix.workspaces.finder.findings import FoundWork
 from pytest_gittrix.workspaces.finder.landed import commits_of, have_landed
-from pytest_gittrix.workspaces.finder.place import Place, find_place
+from pytest_gittrix.workspaces.finder.place import WorktreePlace, find_place
 from pytest_gittrix.workspaces.finder.regenerable import Graded, Regenerable
 from pytest_gittrix.workspaces.finder.settings import regenerable_by
 from pytest_gittrix.workspaces.repositories.walk import files_below, find_repositories
@@ -86,14 +86,14 @@ class UnfinishedWork:
     operations: tuple[str, ...] = ()
     processes: tuple[int, ...] = ()
     locked: str | None = None
-    noted: tuple[Finding, ...] = ()
+    noted: tuple[FoundWork, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether there is any."""
         return any(True for _ in self.forms())
 
     def forms(self) -> Iterator[tuple[str, Sequence[object]]]:
-        """Each form that there is, with what was found."""
+        """Each form of work that was found, with its items."""
         for one in fields(self)[2:-2]:
             if found := getattr(self, one.name):
                 yield one.name, found
@@ -135,13 +135,13 @@ def unfinished_work(
 class _Look:
     """One look at a worktree."""
 
-    def __init__(self, repository: libgit2.Repository, place: Place, strict: bool = False, keep: Collection[str] = ()) -> None:
+    def __init__(self, repository: libgit2.Repository, place: WorktreePlace, strict: bool = False, keep: Collection[str] = ()) -> None:
         self.repository, self.place = repository, place
         self.root, self.git_dir = place.root, repository.path
         self.detached = repository.head_is_detached
         self.head = None if repository.head_is_unborn else repository.head.peel(libgit2.Commit)
         self.branch = None if self.detached or self.head is None else repository.head.shorthand
-        self.noted: list[Finding] = []
+        self.noted: list[FoundWork] = []
         self._strict, self._keep = strict, keep
         self._regenerable = Regenerable(strict=True)
 
@@ -193,7 +193,7 @@ class _Look:
             if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
                 found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
                 continue
-            inner = _Look(libgit2.Repository(whole), Place(os.path.realpath(whole), whole, holds_repository=False))
+            inner = _Look(libgit2.Repository(whole), WorktreePlace(os.path.realpath(whole), whole, holds_repository=False))
             inner._regenerable, inner._strict = self._regenerable, self._strict
             looked_into.add(os.path.realpath(inner.git_dir))
             if inner.has_unpushed():
@@ -211,7 +211,7 @@ class _Look:
     def _lasting(self, form: str, paths: Sequence[str]) -> list[tuple[str, int]]:
         """Those of some untracked paths that cannot be made again, with their bytes; the others are noted."""
         lasting: list[tuple[str, int]] = []
-        noted: dict[Finding, None] = {}
+        noted: dict[FoundWork, None] = {}
         with SafeDir.open(self.root) as files:
             for path in paths:
                 try:
@@ -222,9 +222,9 @@ class _Look:
                 lost = [] if found or not self._strict else [0]
                 for one in found:
                     if one.again:
-                        noted[Finding(form, one.path, "again", "can be made again")] = None
+                        noted[FoundWork(form, one.path, "again", "can be made again")] = None
                     elif not self._strict and self._leads_elsewhere(one):
-                        noted[Finding(form, one.path, "again", "a link to another place")] = None
+                        noted[FoundWork(form, one.path, "again", "a link to another place")] = None
                     elif one.status is not None:
                         lost.append(one.status.st_size)
                 if lost:
@@ -280,7 +280,7 @@ class _Look:
         except UnsupportedRepository as problem:
             raise UnsupportedRepository(
                 problem.fact,
-                why="It has to be read to find files that git was told not to look at. In doubt a worktree holds work.",
+                why="It has to be read to find files that git does not look at. In doubt a worktree holds work.",
                 fix="See what `git status` says there. `git update-index --no-split-index` ends a split index, and "
                 "`git sparse-checkout reapply --no-sparse-index` a sparse one.",
             ) from problem
@@ -345,11 +345,11 @@ class _Look:
         alone = [*self._walk([self.head], self._commits([*others, *staying]))]
         if alone:
             landed = next((name for name in self._likely_bases(staying) if self._has_landed_on(name, alone)), None)
-            self.noted += [Finding("unmerged", str(one.id)[:_SHORT], "elsewhere", landed) for one in alone if landed is not None]
+            self.noted += [FoundWork("unmerged", str(one.id)[:_SHORT], "elsewhere", landed) for one in alone if landed is not None]
             yield from (str(one.id)[:_SHORT] for one in alone if landed is None)
         rest = [one for one in commits if one.id not in {other.id for other in alone}]
         where = self._holder(rest[0], staying) if rest else ""
-        self.noted += [Finding("unmerged", str(one.id)[:_SHORT], "elsewhere", where) for one in rest]
+        self.noted += [FoundWork("unmerged", str(one.id)[:_SHORT], "elsewhere", where) for one in rest]
 
     def _has_landed_on(self, name: str, commits: Sequence[libgit2.Commit]) -> bool:
         return any(have_landed(self.repository, commits[0], commits, tip) for tip in self._commits([name]))
@@ -380,7 +380,7 @@ class _Look:
         staying = [] if self._strict else [name for name in self._staying() if not name.startswith(_NAMED)]
         alone = {one.id for one in self._walk(tips, self._commits([*self._below(*_NAMED), *staying]))}
         self.noted += [
-            Finding("detached", str(one.id)[:_SHORT], "elsewhere", self._holder(one, staying)) for one in commits if one.id not in alone
+            FoundWork("detached", str(one.id)[:_SHORT], "elsewhere", self._holder(one, staying)) for one in commits if one.id not in alone
         ]
         yield from (str(one.id)[:_SHORT] for one in commits if one.id in alone)
 
@@ -415,7 +415,7 @@ class _Look:
             if self.place.holds_repository or (self._strict and entry.message.startswith(made)):
                 yield f"stash@{{{number}}}"
             elif entry.message.startswith(made):
-                self.noted.append(Finding("stashes", f"stash@{{{number}}}", "elsewhere", "the stash of the repository"))
+                self.noted.append(FoundWork("stashes", f"stash@{{{number}}}", "elsewhere", "the stash of the repository"))
 
     def _lock(self) -> str | None:
         try:

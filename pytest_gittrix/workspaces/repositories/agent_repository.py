@@ -103,7 +103,7 @@ class AgentRepository:
         return {name.removeprefix(prefix): id_ for name, id_ in self.references.items() if name.startswith(prefix)}
 
     def may_be_deleted(self, path: str) -> bool:
-        """Whether a missing tracked file can have been deleted: one that git was told not to check out was not."""
+        """Whether a missing tracked file can have been deleted: one that git does not check out was not."""
         return self.index is not None and not any(entry.skip_worktree for entry in self.index.entries(path))
 
 

@@ -236,10 +236,10 @@ def prune_seeds(
 
     Args:
         seeds: the directory of seeds.
-        wanted: returns the baseline commits that live sessions need, or None if nobody can know them all. Called only if there may be
-            something to remove, and when no session can be about to start from what is there.
+        wanted: returns the baseline commits that live sessions need, or None if they cannot all be known. Called only if there may be
+            something to remove, and when no session can be about to start from a seed.
         remove: removes a directory by its path.
-        spare: how many seeds that nobody needs stay, since the next one may be derived from them.
+        spare: how many seeds that no session needs stay, since the next one may be derived from them.
         older_than: seconds since a seed was made, after which it is no spare any more.
 
     Returns:

@@ -47,7 +47,7 @@ class _Blobs:
         self._full_for = ""
 
     def put(self, id_: str, data: bytes, seed: str) -> None:
-        """Keep a file that a seed has read. When there is no room, the next seed drops all, but no seed drops what it has read itself."""
+        """Keep a file that a seed has read. When there is no room, the next seed drops all, but no seed drops its own files."""
         if id_ in self._data:
             return
         if self._size + len(data) > _CACHED_BYTES:
@@ -139,7 +139,7 @@ class Seed:
                 listing.all()
 
     def files_below(self, directory: str) -> list[str]:
-        """Every path of the baseline below a directory; none if it has no such directory. Costs what is below, not what is beside."""
+        """Every path of the baseline below a directory; none if it has no such directory. The cost grows with what is below it."""
         tree = self.root
         for name in directory.split("/") if directory else ():
             mode, tree = self.trees.read(tree).get(os.fsencode(name), (0, ""))
@@ -260,7 +260,7 @@ class _IgnoreFiles(Mapping[str, bytes]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        return True  # nobody knows before all are read
+        return True  # unknown before all are read
 
 
 def check_history(history: object) -> History:

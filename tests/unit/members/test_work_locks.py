@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
-from pytest_gittrix.members.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
+from pytest_gittrix.members.work_locks import MOST_CHARACTERS, LockAnswer, WorkLock, WorkLocks
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
@@ -85,9 +85,9 @@ def contend(directory: Path, mode: str, items: list[str], sessions: list[str]) -
 
 def test_an_item_is_held_by_who_asks_first(locks: WorkLocks) -> None:
     assert locks.holder("acme/app#1") is None
-    assert locks.acquire("acme/app#1", "one") == Acquired(True, "one")
-    assert locks.acquire("acme/app#1", "two") == Acquired(False, "one")
-    assert locks.acquire("acme/app#2", "two") == Acquired(True, "two")
+    assert locks.acquire("acme/app#1", "one") == LockAnswer(True, "one")
+    assert locks.acquire("acme/app#1", "two") == LockAnswer(False, "one")
+    assert locks.acquire("acme/app#2", "two") == LockAnswer(True, "two")
 
     assert locks.holder("acme/app#1") == "one"
     assert locks.held() == [WorkLock("acme/app#1", "one", 7), WorkLock("acme/app#2", "two", 7)]
@@ -96,7 +96,7 @@ def test_an_item_is_held_by_who_asks_first(locks: WorkLocks) -> None:
 def test_who_holds_it_gets_it_again(locks: WorkLocks, tmp_path: Path) -> None:
     locks.acquire("1", "one")
 
-    assert locks_of(tmp_path / "locks", now_ns=99).acquire("1", "one") == Acquired(True, "one", already_held=True)
+    assert locks_of(tmp_path / "locks", now_ns=99).acquire("1", "one") == LockAnswer(True, "one", already_held=True)
     assert locks.held() == [WorkLock("1", "one", 7)]
 
 
@@ -136,8 +136,8 @@ def test_a_lock_of_a_session_that_is_over_is_taken_over_and_that_is_told(tmp_pat
     live.remove("one")
 
     assert locks.holder("1") == "one"  # until somebody asks
-    assert locks.acquire("1", "two") == Acquired(True, "two", taken_from="one")
-    assert locks.acquire("1", "two") == Acquired(True, "two", already_held=True)
+    assert locks.acquire("1", "two") == LockAnswer(True, "two", taken_from="one")
+    assert locks.acquire("1", "two") == LockAnswer(True, "two", already_held=True)
     assert locks.release("1", "one") is False
     assert locks.holder("1") == "two"
 
@@ -146,7 +146,7 @@ def test_who_is_over_itself_still_has_what_nobody_took(tmp_path: Path) -> None:
     locks = locks_of(tmp_path, live=lambda id: False)
     locks.acquire("1", "one")
 
-    assert locks.acquire("1", "one") == Acquired(True, "one", already_held=True)
+    assert locks.acquire("1", "one") == LockAnswer(True, "one", already_held=True)
     assert locks.release("1", "one") is True
 
 
@@ -163,7 +163,7 @@ def test_a_lock_that_changes_while_its_session_is_asked_for_is_looked_at_again(t
     rival, locks = locks_of(tmp_path, live=lambda id: id != "dead"), locks_of(tmp_path, live=live)
     rival.acquire("1", "dead")
 
-    assert locks.acquire("1", "late") == Acquired(False, "rival")
+    assert locks.acquire("1", "late") == LockAnswer(False, "rival")
     assert asked == ["dead", "rival"]
 
 

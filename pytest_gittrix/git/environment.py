@@ -144,7 +144,7 @@ def git_version() -> tuple[int, ...]:
     if version < OLDEST_GIT:
         raise GitFailed(
             f"{git_binary()} is git {'.'.join(map(str, version))}.",
-            why="Before 2.32 git cannot be told to leave the user's own configuration out.",
+            why="Before 2.32 git has no setting that leaves the user's own configuration out.",
             fix="Install git 2.32 or newer, or name another with PYTEST_GITTRIX_GIT.",
         )
     return version

@@ -61,8 +61,8 @@ class Ignore:
     """The ignore rules of one tree.
 
     Args:
-        sources: contents of each ``.gitignore``, by its directory ('' is the root). A directory may be added as long as nobody asked for a
-            path below it.
+        sources: contents of each ``.gitignore``, by its directory ('' is the root). A directory may be added until a
+            path below it is asked for.
         exclude: contents of ``info/exclude``, which decide where no ``.gitignore`` does.
 
     Attributes:
@@ -140,7 +140,7 @@ def _without_trailing_spaces(line: bytes) -> bytes:
 def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
     """The regular expression for a pattern of git's ``wildmatch``, whose wildcards match no slash.
 
-    What stands between two wildcards is looked for at its first place and never anywhere else: the next wildcard takes whatever lies
+    The text between two wildcards is looked for at its first place and never anywhere else: the next wildcard takes whatever lies
     between. So the time to match grows with the lengths of pattern and path, however many wildcards there are.
     """
     special = _SPECIAL.search(pattern)

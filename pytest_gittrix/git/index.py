@@ -3,7 +3,7 @@
 A change copies every byte that does not concern a changed path (stat data, flags, resolve-undo), so that what the person has staged stays
 staged. Version 4 is read into the layout of version 3, and written from it. Split and sparse indexes are refused by name.
 
-Beside it, in the git directory of a checkout, are the files that show which operation is in progress.
+Next to it, in the git directory of a checkout, are the files that show which operation is in progress.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Layout(NamedTuple):
         data: the index.
         starts: where each entry begins, and the last one ends.
         keys: their paths.
-        flagged: the numbers of those that git is told not to look at, or that are not plain.
+        flagged: the numbers of those that git is set not to look at, or that are not plain.
         tail: the extensions that are kept.
     """
 
@@ -227,7 +227,7 @@ class IndexFile:
         return {os.fsdecode(path): Entry(entry.mode, entry.id) for path, entry in zip(self._keys, decoded, strict=True)}
 
     def hidden(self) -> Iterator[tuple[str, IndexEntry]]:
-        """The paths that git was told not to look at in the work tree: those that are assumed to be unchanged, and those that it skips."""
+        """The paths that git is set not to look at in the work tree: those that are assumed to be unchanged, and those that it skips."""
         for number in self._flagged:
             entry = self._decode(number)
             (flags,) = _FLAGS.unpack_from(self._data, self._starts[number] + self._fixed - 2)

@@ -237,7 +237,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    # It only reads. Its input may stay open in a process that was forked from this one, so nobody waits until it sees the end of that.
+    # It only reads. Its input may stay open in a process that was forked from this one, so its end is not waited for.
     process.kill()
     process.wait()
 
@@ -287,7 +287,7 @@ class ParsedTrees:
 
     def put(self, id_: str, items: Mapping[bytes, Item]) -> None:
         """Keep a tree, in exchange for the oldest ones if there is no room. While another one is being put, nothing is kept."""
-        # Nobody waits: a process that was forked while a thread held the lock would wait for ever.
+        # No wait: a process that was forked while a thread held the lock would wait for ever.
         if not self._changing.acquire(blocking=False):
             return
         try:

@@ -104,7 +104,7 @@ def packed_objects(data: bytes, index: bytes, format_: ObjectFormat) -> dict[str
 
     Args:
         data: the pack file, which can hold anything.
-        index: its index file, likewise.
+        index: its index file, of the same kind.
         format_: the object format.
 
     Returns:
@@ -164,7 +164,7 @@ def install_pack(
         pack: the pack, from ``build_pack``.
         keep: text of a ``.keep`` file, which stops gc from deleting the pack before a reference leads to it; None for no such file.
         sync: write through to the disk before returning.
-        mode: permission bits of its files; by default nobody but their owner reads them.
+        mode: permission bits of its files; by default only their owner reads them.
         permit: the repository's rule for modes, if it has one.
 
     Raises:
@@ -196,8 +196,8 @@ def change_pack(
     The cost is that of copying and hashing the pack.
 
     Args:
-        source: the path of the pack, which ends in ``.pack``, with its index beside it.
-        directory: where the new pack and its index are written; nobody else writes there.
+        source: the path of the pack, which ends in ``.pack``, with its index next to it.
+        directory: where the new pack and its index are written; no other process writes there.
         gone: the ids of the objects that go.
         added: the ids of those that come; one that the pack has already stays.
         read: gives the kind and the data of one that comes.
@@ -254,7 +254,7 @@ def _identity(path: str) -> tuple[int, int, int, int]:
 
 
 def _is_known(pack: str) -> bool:
-    """Whether this process has written a pack of whole objects, or looked through it, and nobody has written to it since."""
+    """Whether this process has written a pack of whole objects, or looked through it, and no process has written to it since."""
     return _identity(pack) in _KNOWN
 
 

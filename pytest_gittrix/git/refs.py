@@ -1,6 +1,6 @@
 """Read references that are kept as files, and move them by compare-and-swap.
 
-Git's protocol is followed exactly (the program that creates ``<ref>.lock`` beside the reference owns the lock), so that git, libgit2 and
+Git's protocol is followed exactly (the program that creates ``<ref>.lock`` next to the reference owns the lock), so that git, libgit2 and
 the engine exclude each other. One thing differs: the engine's lock is linked into place with its contents already in it, the id that the
 branch is about to get. A lock that a killed engine left behind therefore always identifies its owner, which an empty file cannot (rule 9,
 docs/explanation/rules.md).
@@ -275,7 +275,7 @@ class References:
                 make()
             except NotADirectoryError as error:
                 raise InvalidInput(
-                    f"{ref} cannot be made: a branch stands where its directory would be.",
+                    f"{ref} cannot be made: a branch is where its directory would be.",
                     why="Git cannot hold both.",
                     fix="Choose another branch name.",
                 ) from error
@@ -284,7 +284,7 @@ class References:
             return DurableLocked(
                 f"{lock} is held by another program.",
                 stage="apply",
-                why="While it stands no writer may move the branch, and a lock that is not provably ours is not ours to break.",
+                why="While it is there no writer may move the branch, and a lock that is not provably ours is not ours to break.",
                 fix="Wait for the other git to end; if none is running, remove the file.",
             )
 

@@ -251,7 +251,7 @@ def shared_mode(setting: str | None, mode: int) -> int:
 
 
 def _shared_bits(setting: str | None) -> tuple[int, bool]:
-    """The permission bits that a value of ``core.sharedRepository`` stands for, and whether they stand instead of the file's own."""
+    """The permission bits that a value of ``core.sharedRepository`` means, and whether they replace the file's own."""
     if setting is None or setting in _SHARED:
         return _SHARED[setting or "umask"], False
     if re.fullmatch(r"[0-7]*", setting):
@@ -511,7 +511,7 @@ class Repository:
         self._remember(built)
 
     def _remember(self, built: BuiltCommit) -> None:
-        """Keep what a landed commit has brought, so that nobody reads it back from the disk."""
+        """Keep what a landed commit has brought, so that it is not read back from the disk."""
         for id_, lines in built.trees.items():
             self.trees.parsed.put(id_, lines)
         size = sum(len(data) for _, data in built.objects.values())

@@ -135,7 +135,7 @@ def _parse_line(raw: bytes) -> _Line | None:
 
 
 def _word(text: bytes) -> bytes:
-    """What stands before the first blank."""
+    """The text before the first blank."""
     return re.match(rb"[^ \t\r\n]*", text)[0]  # type: ignore[index]
 
 

@@ -158,8 +158,8 @@ class LockedCheckout:
             return "has staged changes"
         if old is not None or new is None:
             return ""
-        beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
-        return f"cannot stand beside {beside[0]!r}, which is staged" if beside else ""
+        staged = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
+        return f"collides with {staged[0]!r}, which is staged" if staged else ""
 
     def _file_obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
         """Why the file at a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""
@@ -368,7 +368,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
 
 
 def _tried_twice(act: Callable[[], _T]) -> _T:
-    """Do something, and once more if the system refused it, as a disk can for a moment: the branch has moved, so nobody can try again."""
+    """Do something, and once more if the system refused it, as a disk can for a moment: the branch has moved, so there is no way back."""
     try:
         return act()
     except (GittrixError, OSError):

@@ -119,14 +119,14 @@ class TestAStagedNameThatIsNotOnTheDisk:
         session = site.start()
         session.write("notes/deep.txt", "agent\n")
 
-        refused(site, session, "'notes/deep.txt' cannot stand beside 'notes', which is staged")
+        refused(site, session, "'notes/deep.txt' collides with 'notes', which is staged")
 
     def test_refuses_a_file_in_place_of_its_directory(self, site: Site) -> None:
         stage(site.durable, "notes/mine.txt")
         session = site.start()
         session.write("notes", "agent\n")
 
-        refused(site, session, "'notes' cannot stand beside 'notes/mine.txt', which is staged")
+        refused(site, session, "'notes' collides with 'notes/mine.txt', which is staged")
 
     def test_is_no_obstacle_elsewhere(self, site: Site) -> None:
         stage(site.durable, "notes")

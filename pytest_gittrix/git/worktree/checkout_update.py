@@ -158,8 +158,8 @@ class LockedCheckout:
             return "has staged changes"
         if old is not None or new is None:
             return ""
-        staged = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
-        return f"collides with {staged[0]!r}, which is staged" if staged else ""
+        others = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
+        return f"collides with {others[0]!r}, which is staged" if others else ""
 
     def _file_obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
         """Why the file at a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""

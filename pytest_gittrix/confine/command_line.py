@@ -89,7 +89,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LaunchTask:
     """A program for a launcher.
 
     Attributes:
@@ -208,7 +208,7 @@ def task(
     cwd: str = ".",
     network_log: Path | None = None,
     limit_file: Path | None = None,
-) -> Task:
+) -> LaunchTask:
     """What a launcher has to know about a program.
 
     Raises:
@@ -237,7 +237,7 @@ def task(
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":
         spec["mounts"] = [[one.kind, one.target, one.source] for one in laid.mounts]
-    return Task(spec, [*argv], variables)
+    return LaunchTask(spec, [*argv], variables)
 
 
 def require_gateway(confinement: Confinement) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, get_args
 from pytest_gittrix.confine.kernel.meter import Meter
 from pytest_gittrix.confine.limits import Limit
 from pytest_gittrix.confine.program_streams import BLOCK, Changes, Input, KeptOutput, Output
-from pytest_gittrix.confine.started_program import SIGNALS, Finished, NeverStarted, Opening, Started, check_size, set_size
+from pytest_gittrix.confine.started_program import SIGNALS, Finished, NeverStarted, Opening, StartedProgram, check_size, set_size
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT
@@ -66,7 +66,7 @@ class Running:
         self._why_end: Callable[[], str | None] = lambda: None
         self._grace: float | None = None
         self._looked_at = real_seconds()
-        self._started: Started | None = None
+        self._started: StartedProgram | None = None
         self._was_started = False
         self._waker: int | None = None
         self._limit: str | None = None
@@ -319,7 +319,7 @@ class Running:
         timed_out = killed and self._limit is None and reason is None
         return Finished(code, number, self.stdout.peek(), self.stderr.peek(), timed_out, truncated, limit=limit, ended=reason)
 
-    def _until_it_ends(self, started: Started, outputs: dict[int, Output], meter: Meter | None) -> bool:
+    def _until_it_ends(self, started: StartedProgram, outputs: dict[int, Output], meter: Meter | None) -> bool:
         """Feed and read it until it ends; False if its time is over before, it is to be killed, or it passed a limit."""
         waker = self._waker
         assert waker is not None

@@ -43,7 +43,7 @@ class Streams:
     terminal: tuple[int, int] | None = None
 
 
-class Started(Protocol):
+class StartedProgram(Protocol):
     """A program that was started."""
 
     @property
@@ -124,7 +124,7 @@ class Opening:
         limit: names the limit that its own attendant ended it for.
     """
 
-    started: Started
+    started: StartedProgram
     conclude: Callable[[Finished, bytes], Finished]
     meter: Meter | None = None
     limit: Callable[[], str | None] = lambda: None
@@ -140,7 +140,7 @@ class NeverStarted(Exception):
 
 @contextmanager
 def opened(wanted: Streams) -> Iterator[tuple[list[int], list[int]]]:
-    """The standard streams of a program: our ends, as ``Started.streams`` has them, and its three, which are closed here afterwards."""
+    """The standard streams of a program: our ends, as ``StartedProgram.streams`` has them, and its three, which are closed afterwards."""
     with ExitStack() as held, ExitStack() as handed:
 
         def keep(fd: int, ends: list[int], stack: ExitStack) -> None:

@@ -132,7 +132,7 @@ atexit.register(_CURRENT.end)
 
 
 class ZygoteProgram:
-    """A program that an attendant of the zygote runs; see ``started.Started``.
+    """A program that an attendant of the zygote runs; see ``started_program.StartedProgram``.
 
     Args:
         spec: how it is confined.

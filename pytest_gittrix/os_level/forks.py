@@ -26,7 +26,7 @@ _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ForkResult:
     """How a fork ended.
 
     Attributes:
@@ -42,7 +42,7 @@ class Ended:
     timed_out: bool = False
 
 
-def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> Ended:
+def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> ForkResult:
     """Run ``fn()`` in a fork of this process, and wait for it.
 
     The fork runs no cleanup of this process (no atexit, no finalizers), and what ``fn`` changes in memory is lost.
@@ -67,14 +67,14 @@ def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> Ended:
             _be_fork(fn, result)
         status, timed_out = _wait(pid, timeout)
         if os.WIFSIGNALED(status):
-            return Ended(signal=os.WTERMSIG(status), timed_out=timed_out)
+            return ForkResult(signal=os.WTERMSIG(status), timed_out=timed_out)
         result.seek(0)
         answer = result.read()
         if not answer:
             code = os.waitstatus_to_exitcode(status)
-            return Ended(error=GittrixError(f"The fork ended by itself, with status {code}, before its function did."))
+            return ForkResult(error=GittrixError(f"The fork ended by itself, with status {code}, before its function did."))
         value, error = pickle.loads(answer)
-        return Ended(value, error)
+        return ForkResult(value, error)
 
 
 def _wait(pid: int, timeout: float) -> tuple[int, bool]:

@@ -28,7 +28,7 @@ from pytest_gittrix.os_level.files import OWNERS
 from pytest_gittrix.os_level.lock_owner import (
     SECOND_NS,
     LeaseState,
-    Look,
+    LockSnapshot,
     OnStale,
     Owner,
     about_of,
@@ -303,7 +303,7 @@ class Lease:
         except OSError as problem:
             raise self._unavailable(problem) from problem
 
-    def _facts(self, reason: str, state: LeaseState, seen: Look) -> dict[str, Any]:
+    def _facts(self, reason: str, state: LeaseState, seen: LockSnapshot) -> dict[str, Any]:
         owner = seen.owner
         return {
             "state": state,
@@ -317,7 +317,7 @@ class Lease:
             "released_by": Owner.current().to_json(),
         }
 
-    def _seen(self, *, again: bool = True, met: bool = False) -> tuple[LeaseState, Look]:
+    def _seen(self, *, again: bool = True, met: bool = False) -> tuple[LeaseState, LockSnapshot]:
         try:
             seen = look(self._file, met=met)
         except OSError as problem:

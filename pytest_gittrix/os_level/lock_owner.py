@@ -136,7 +136,7 @@ def about_of(note: bytes) -> str:
     return about if isinstance(about, str) else ""
 
 
-class Look(NamedTuple):
+class LockSnapshot(NamedTuple):
     """What a lock file showed at one moment.
 
     Attributes:
@@ -170,7 +170,7 @@ class Look(NamedTuple):
         return "active"
 
 
-def look(path: str, *, met: bool = False) -> Look:
+def look(path: str, *, met: bool = False) -> LockSnapshot:
     """Look at a lock file; one that is not there is held by nobody. Raises OSError when it cannot be read.
 
     Whether it is held can only be learnt by asking for a lock that others share, for an instant: who asks for the lease in that
@@ -183,12 +183,12 @@ def look(path: str, *, met: bool = False) -> Look:
     try:
         fd = os.open(path, _READ)
     except FileNotFoundError:
-        return Look()
+        return LockSnapshot()
     try:
         held = met or not try_lock(fd, shared=True)
         if not held:
             unlock(fd)
-        return Look(held, os.pread(fd, _MOST_NOTE, 0), os.fstat(fd).st_mtime_ns)
+        return LockSnapshot(held, os.pread(fd, _MOST_NOTE, 0), os.fstat(fd).st_mtime_ns)
     finally:
         os.close(fd)
 

@@ -78,13 +78,13 @@ _SOCKET_TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5
 _SET_MODE_FILTER = 1
 
 
-class Program(ctypes.Structure):
+class Filter(ctypes.Structure):
     """A filter as the kernel takes it."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
     @classmethod
-    def of(cls, code: bytes) -> Program:
+    def of(cls, code: bytes) -> Filter:
         """The program of some instructions."""
         return cls(len(code) // 8, code)
 
@@ -168,7 +168,7 @@ def install(code: bytes) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    set_filter(Program.of(code))
+    set_filter(Filter.of(code))
 
 
 def install_notifying(code: bytes) -> int:
@@ -179,14 +179,14 @@ def install_notifying(code: bytes) -> int:
     """
     # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
     try:
-        return set_filter(Program.of(code), _NEW_LISTENER | _WAIT_KILLABLE)
+        return set_filter(Filter.of(code), _NEW_LISTENER | _WAIT_KILLABLE)
     except OSError as problem:
         if problem.errno != errno.EINVAL:
             raise
-    return set_filter(Program.of(code), _NEW_LISTENER)
+    return set_filter(Filter.of(code), _NEW_LISTENER)
 
 
-def set_filter(program: Program, flags: int = 0) -> int:
+def set_filter(program: Filter, flags: int = 0) -> int:
     """Install a filter with some flags, and return what seccomp(2) returns: with a flag for a listener, its descriptor.
 
     Raises:

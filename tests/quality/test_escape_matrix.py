@@ -24,7 +24,7 @@ from pytest_gittrix.confine.levels import lets_signals_out, missing
 from pytest_gittrix.confine.runner import run
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.agents.launch import AgentSettings
-from pytest_gittrix.evals.runs.launch import Launcher
+from pytest_gittrix.evals.runs.launch import ProgramLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/confinement.md"
@@ -97,7 +97,7 @@ def launchers(root: Path, session: AgentSession, confinement: Confinement) -> It
     beside = ["/beside"] if confinement.level == "jail" else []
     with session.programs(confine=confinement.level, beside=beside) as programs:
         yield "programs of a session", lambda argv: programs.run(argv, timeout=60).stdout
-    launcher = Launcher(workspace, root / "eval", confinement)
+    launcher = ProgramLauncher(workspace, root / "eval", confinement)
     (root / "eval").mkdir()
     yield "sample of an eval", lambda argv: launcher(argv, environment=path, timeout=60, most_output=1000).stdout
     settings, count = AgentSettings(confinement.level), itertools.count()

@@ -60,7 +60,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StopOutcome:
     """The result of stopping an agent.
 
     Attributes:
@@ -152,7 +152,7 @@ class AgentProcess:
             return observation
         return replace(observation, limit=limit, reason=f"it was ended, because it passed its limit of {limit}")
 
-    def stop(self, *, grace: float = GRACE, poll: float = POLL) -> Stopped:
+    def stop(self, *, grace: float = GRACE, poll: float = POLL) -> StopOutcome:
         """End it, with everything it started: SIGTERM for the agent, then for its orphans, then SIGKILL for what is left.
 
         It does not matter which process started it, or where its children went. A second call does nothing.
@@ -178,11 +178,11 @@ class AgentProcess:
                 fix="Stop it on the machine and in the container where it runs.",
             )
         if self.owner is None or self.owner.boot_id != Owner.current().boot_id:
-            return Stopped(before)
+            return StopOutcome(before)
         ended = ProcessTree(self.owner, self._supervisor, self._mark).end(grace=grace, poll=poll)
         if not ended.left:
             self._await_supervisor()
-        return Stopped(self.observe(), ended.asked, ended.killed, ended.left)
+        return StopOutcome(self.observe(), ended.asked, ended.killed, ended.left)
 
     def capture(self, lines: int = CAPTURED) -> str:
         """The last lines of its output and errors, as they came; of very long ones, the last million bytes of them all.

@@ -16,10 +16,11 @@ from typing import Any, Final, Protocol
 
 from pytest_gittrix.acp.driver import PREFIX
 from pytest_gittrix.confine.filesystem_layout import toolchain
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
-from pytest_gittrix.evals.runs.launch import Finished, succeeded
+from pytest_gittrix.evals.runs.launch import succeeded
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import Mismatch
 from pytest_gittrix.os_level.monotonic import OutOfTime
@@ -65,7 +66,7 @@ class Agent(Protocol):
 
 
 @dataclass(frozen=True)
-class CommandAgent:
+class ProgramAgent:
     """A program. It gets the task on standard input and in the file that ``GITTRIX_TASK_FILE`` names, and runs in the workspace.
 
     Attributes:
@@ -75,7 +76,7 @@ class CommandAgent:
     argv: tuple[str, ...]
 
     @classmethod
-    def of(cls, line: str) -> CommandAgent:
+    def of(cls, line: str) -> ProgramAgent:
         """Split a command line as a shell does. Raises InvalidInput if it cannot be split, or is empty."""
         try:
             arguments = shlex.split(line)
@@ -122,7 +123,7 @@ class CommandAgent:
 
 
 @dataclass(frozen=True)
-class AcpCommandAgent(CommandAgent):
+class AcpProgramAgent(ProgramAgent):
     """A program that speaks the Agent Client Protocol. It gets the task as one prompt, and its permissions are all granted."""
 
     @property
@@ -255,15 +256,15 @@ def agent_of(spec: str) -> Agent:
     if spec == NOP:
         return NopAgent()
     if spec.startswith(PREFIX):
-        return AcpCommandAgent.of(spec.removeprefix(PREFIX))
+        return AcpProgramAgent.of(spec.removeprefix(PREFIX))
     if spec.startswith(PYTHON):
         return CallableAgent.of(spec.removeprefix(PYTHON))
-    return CommandAgent.of(spec)
+    return ProgramAgent.of(spec)
 
 
 def require_program(agent: Agent) -> None:
     """See that the program of an agent that is a command is found by samples, before each ends as an error. Raises InvalidInput if not."""
-    program = agent.argv[0] if isinstance(agent, CommandAgent) else "/"
+    program = agent.argv[0] if isinstance(agent, ProgramAgent) else "/"
     if "/" in program or shutil.which(program, path=search_path()) is not None:
         return
     raise InvalidInput(

@@ -20,8 +20,6 @@ from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
 
-__all__ = ["Finished", "Launcher", "program_environment", "succeeded"]
-
 WORKSPACE: Final = "/workspace"
 """The path of every workspace in a jail, so that paths in outputs are the same in each sample."""
 
@@ -33,7 +31,7 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
-class Launcher:
+class ProgramLauncher:
     """Runs programs in one directory.
 
     Attributes:

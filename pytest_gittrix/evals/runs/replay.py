@@ -9,13 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import AgentFailed
-from pytest_gittrix.evals.runs.launch import Finished
 from pytest_gittrix.evals.runs.toolbox import Toolbox
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, data_of
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Entry

@@ -22,6 +22,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.command_line import Confinement
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
@@ -32,9 +33,9 @@ from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, ResultToCheck, run_check
 from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
-from pytest_gittrix.evals.runs.agents import AcpCommandAgent, Agent, AgentFailed, GoldAgent
+from pytest_gittrix.evals.runs.agents import AcpProgramAgent, Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
-from pytest_gittrix.evals.runs.launch import Finished, Launcher, program_environment
+from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
@@ -105,7 +106,7 @@ class _Ending:
     checks: list[CheckResult] = field(default_factory=list)
 
 
-class Sample:
+class SampleRun:
     """Runs one sample.
 
     Args:
@@ -189,7 +190,7 @@ class Sample:
         spec, ending = self._spec, self._ending
         try:
             toolbox = self._toolbox = self._make_toolbox(world, session)
-            with _turn_of(session) if isinstance(spec.agent, AcpCommandAgent) else nullcontext():
+            with _turn_of(session) if isinstance(spec.agent, AcpProgramAgent) else nullcontext():
                 ending.exit = spec.agent.work(toolbox)
             toolbox.finish()
         except AgentFailed as failed:
@@ -211,7 +212,7 @@ class Sample:
     def _make_toolbox(self, world: World, session: UserSession) -> Toolbox:
         spec, case = self._spec, self._case
         home = self._directory / "home"
-        launch = Launcher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable, spec.vary)
+        launch = ProgramLauncher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable, spec.vary)
 
         def variables() -> Mapping[str, str]:
             file = home / ".task"
@@ -337,7 +338,7 @@ class Sample:
         shutil.copytree(world.durable.path, path, symlinks=True)
         home.mkdir()
         # The case is not readable: the checked code is the agent's, and would find the solution there.
-        launch = Launcher(path, home, self._spec.confinement)
+        launch = ProgramLauncher(path, home, self._spec.confinement)
 
         def run(argv: Sequence[str], *, stdin: bytes = b"", **more: str) -> Finished:
             environment = {**self._variables(world, home, {}), **more}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.confine.running_program import Running
+from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes
-from pytest_gittrix.evals.runs.launch import Finished, Launcher
+from pytest_gittrix.evals.runs.launch import ProgramLauncher
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
 from pytest_gittrix.os_level.monotonic import OutOfTime, real_seconds
 
@@ -157,10 +158,10 @@ class Toolbox:
         """The directory of the workspace as programs see it."""
         return self._started().workspace
 
-    def _started(self) -> Launcher:
+    def _started(self) -> ProgramLauncher:
         self._require_files()
-        if not isinstance(self._launch, Launcher):
-            raise CapabilityMissing("Nothing here starts programs that stay.", fix="Give the toolbox a Launcher.")
+        if not isinstance(self._launch, ProgramLauncher):
+            raise CapabilityMissing("Nothing here starts programs that stay.", fix="Give the toolbox a ProgramLauncher.")
         return self._launch
 
     def read(self, path: str) -> bytes:

@@ -73,7 +73,7 @@ class WorkDir:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """The result of a sweep.
 
     Attributes:
@@ -168,7 +168,7 @@ def owners(root: Path) -> dict[str, tuple[Owner, str]]:
     return found
 
 
-def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
+def sweep(root: Path, *, clock: Clock | None = None) -> SweepResult:
     """Remove the directories of dead owners, and end the programs that still run in them.
 
     Args:
@@ -192,7 +192,7 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
                 _remove(dead)
                 removed.append(name)
     _sweep_homes()
-    return Swept(tuple(removed), tuple(ended))
+    return SweepResult(tuple(removed), tuple(ended))
 
 
 def _sweep_homes() -> None:

@@ -27,7 +27,7 @@ from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
-from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
+from pytest_gittrix.evals.runs.sample import SampleRun, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, check_machine, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import ProcessTree
@@ -132,7 +132,9 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
         state = _worker_state(job.setting.scratch, job.setting.options.out)
         with _pinned_umask():
             directory = state.work_dir.make_sample_dir()
-            sample = Sample(_spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
+            sample = SampleRun(
+                _spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases"
+            )
             record, artifacts = sample.do()
             if record.outcome not in ("pass", RETRIED):
                 check_machine(directory)

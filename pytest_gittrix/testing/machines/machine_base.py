@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.os_level.forks import Ended, in_fork
+from pytest_gittrix.os_level.forks import ForkResult, in_fork
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -142,7 +142,7 @@ def require_equal(rule: str, expected: object, found: object) -> None:
     require(found == expected, rule, f"expected: {expected}", f"found:    {found}")
 
 
-def done(how: Ended) -> object:
+def done(how: ForkResult) -> object:
     """The value of a function that ran in a fork. Raises AssertionError if it did not return."""
     require(how.signal is None, "A process comes to its end.", f"signal: {how.signal}")
     if how.error is not None:

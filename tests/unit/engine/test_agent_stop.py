@@ -18,7 +18,7 @@ import pytest
 from support.agent_processes import ENVIRONMENT, LONG, agents_fixture, hit, on_linux, owner, record, started, supervisor_of
 from support.patience import long_enough
 
-from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
+from pytest_gittrix.engine.agents.processes import AgentProcess, StopOutcome
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -87,7 +87,7 @@ def test_a_polite_agent_is_asked_and_not_killed(agents: AgentKit) -> None:
 
     stopped = agent.stop(grace=LONG, poll=0.01)
 
-    assert stopped == Stopped(agent.observe(), asked=(owner(agent).pid,))
+    assert stopped == StopOutcome(agent.observe(), asked=(owner(agent).pid,))
     assert (stopped.observation.state, stopped.observation.code) == ("exited", 7)
     assert agents.asked == ["SIGTERM"]
     assert_nothing_left(agents, agent, mark=mark)
@@ -154,7 +154,7 @@ def test_stopping_again_does_nothing(agents: AgentKit) -> None:
     for _ in range(2):
         again = agent.stop(grace=0)
         assert again.idle
-        assert again == Stopped(first.observation)
+        assert again == StopOutcome(first.observation)
 
 
 WAYS: dict[str, Callable[[AgentKit], AgentScript]] = {

@@ -15,7 +15,7 @@ from support.evals import FILES, agent_file, command_file, ran, suite, write
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, search_path
 from pytest_gittrix.evals.inputs.agent_values import bound_values, digest_of_values
-from pytest_gittrix.evals.runs.agents import CommandAgent
+from pytest_gittrix.evals.runs.agents import ProgramAgent
 
 SOLVES = "open('app.py', 'w').write('VERSION = 2\\n')\n"
 
@@ -85,9 +85,9 @@ def test_a_program_of_the_search_path_counts_by_its_content(tmp_path: Path, monk
     program = write(tmp_path, {"my-agent": "#!/bin/sh\nsed -i s/1/2/ app.py\n"}) / "my-agent"
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    before = CommandAgent.of("my-agent --yes").identity
+    before = ProgramAgent.of("my-agent --yes").identity
     program.write_text("#!/bin/sh\nsed -i s/1/3/ app.py\n")
-    after = CommandAgent.of("my-agent --yes").identity
+    after = ProgramAgent.of("my-agent --yes").identity
 
     assert UNKNOWN not in before
     assert before["programs"]["my-agent"] != after["programs"]["my-agent"]

@@ -17,7 +17,7 @@ from pytest_gittrix.confine.levels import confinement, strongest
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED
-from pytest_gittrix.evals.runs.agents import CommandAgent, GoldAgent, NopAgent, agent_of
+from pytest_gittrix.evals.runs.agents import GoldAgent, NopAgent, ProgramAgent, agent_of
 from pytest_gittrix.evals.runs.run import Summary
 
 TELLS = """
@@ -172,7 +172,7 @@ def test_the_turn_of_an_agent_that_speaks_the_protocol_is_interrupted_when_its_t
 def test_agents_are_told_as_text(tmp_path: Path) -> None:
     assert agent_of("gold") == GoldAgent()
     assert agent_of("nop") == NopAgent()
-    assert agent_of("make 'all of it'") == CommandAgent(("make", "all of it"))
+    assert agent_of("make 'all of it'") == ProgramAgent(("make", "all of it"))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_word_that_is_no_path_stays_as_it_is_for_the_workspace(tmp_path: Path,
     write(tmp_path, {"app.py": "", "bin/agent.sh": ""})
     monkeypatch.chdir(tmp_path)
 
-    agent = CommandAgent.of("./bin/agent.sh app.py")
+    agent = ProgramAgent.of("./bin/agent.sh app.py")
 
     assert agent.argv == (str(tmp_path / "bin" / "agent.sh"), "app.py")
     assert agent.identity["argv"] == ["agent.sh", "app.py"]

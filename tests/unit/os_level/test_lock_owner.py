@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, LeaseLost
 from pytest_gittrix.os_level.lease import Lease, LeaseState, Owner
-from pytest_gittrix.os_level.lock_owner import Look, time_text
+from pytest_gittrix.os_level.lock_owner import LockSnapshot, time_text
 
 NOW = 1_893_456_000.0
 SECOND = 1_000_000_000
@@ -81,7 +81,7 @@ def test_a_lock_file_is_judged_by_its_lock_its_note_and_its_heartbeat(
     held: bool, note: bytes, silent: int, stale_after: float | None, state: LeaseState
 ) -> None:
     now_ns = int(NOW) * SECOND
-    assert Look(held, note, now_ns - silent * SECOND).judged(now_ns=now_ns, stale_after=stale_after) == state
+    assert LockSnapshot(held, note, now_ns - silent * SECOND).judged(now_ns=now_ns, stale_after=stale_after) == state
 
 
 def test_a_lease_is_available_then_active_then_stale_then_available_again(lease: Callable[..., Lease], clock: Time) -> None:

@@ -18,7 +18,6 @@ from pytest_gittrix.os_level.atomic_text import check_place, write_whole
 from pytest_gittrix.os_level.files import OWNERS, private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.record.state.agent_reports import REPORTS
 from pytest_gittrix.record.state.observations import Observations, observations_of
 from pytest_gittrix.views.orchestrator_status import Dialect, status
 
@@ -27,7 +26,6 @@ MAX_ENTRIES: Final = 200
 MAX_BYTES: Final = 256 * 1024
 
 _WAIT: Final = 5.0
-_SOURCES: Final = ("acknowledge", "report")
 
 
 def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[dict[str, Any]]:
@@ -76,17 +74,6 @@ def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str,
         write_whole(path, "".join(f"{one}\n" for one in lines[first:]), mode=OWNERS)
 
 
-def read_audit(directory: str | os.PathLike[str], id: str) -> list[dict[str, Any]]:
-    """The entries of a session, newest first; malformed lines are skipped, and a missing file has no entries.
-
-    Raises:
-        InvalidInput: the id is malformed.
-        AdapterUnavailable: the file exists and cannot be read.
-    """
-    entries = (_parsed(line) for line in reversed(_lines(audit_path(directory, id))))
-    return [entry for entry in entries if entry is not None]
-
-
 def _entry(event: Event, before: Observations, after: Observations, dialect: Dialect) -> dict[str, Any]:
     data = event.data
     known = {"note": data.get("note"), "rejectionReason": data.get("reason")}
@@ -110,20 +97,6 @@ def _snapshot(observations: Observations, dialect: Dialect) -> dict[str, Any]:
         "sessionReason": observations.session.reason,
         "lastTransitionAt": None if changed is None else instant_text(changed),
     }
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict) or not isinstance(entry.get("accepted"), bool):
-        return None
-    texts = all(isinstance(entry.get(name), str) for name in ("timestamp", "actor", "reportState"))
-    snapshots = all(isinstance(entry.get(name), dict) for name in ("before", "after"))
-    # An unknown report can only have been refused.
-    known = entry.get("source") in _SOURCES and (entry.get("reportState") in REPORTS or not entry["accepted"])
-    return entry if texts and snapshots and known else None
 
 
 def _lines(path: Path) -> list[str]:

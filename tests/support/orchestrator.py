@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from support.events import CREATED, NOW
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.orchestrator.config import ACTIVITY_LOG, CommandAgent, Project, SpawnConfig
+from pytest_gittrix.orchestrator.flat_audit import audit_path
 from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.eventlog.events import Event, check
@@ -222,3 +224,9 @@ def leading(root: Path, **options: Any) -> Iterator[Led]:
             led.lead.close()
             for record in site.store.glob("*/agent-*/agent.json"):
                 AgentProcess(record.parent).stop(grace=0)
+
+
+def filed_audit(directory: Path, id: str) -> list[dict[str, Any]]:
+    """The entries of the file of a session's reports, newest first."""
+    path = audit_path(directory, id)
+    return [json.loads(line) for line in reversed(path.read_text("utf-8").splitlines())] if path.exists() else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -9,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.orchestrator import Watched, at
+from support.orchestrator import Watched, at, filed_audit
 
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.orchestrator.flat_audit import MAX_BYTES, append_audit, audit_of, audit_path, read_audit
+from pytest_gittrix.orchestrator.flat_audit import MAX_BYTES, append_audit, audit_of, audit_path
 from pytest_gittrix.orchestrator.flat_files import (
     changes_of,
     check_id,
@@ -290,7 +291,7 @@ def test_where_there_is_no_directory_there_is_nothing_to_let_go(tmp_path: Path) 
 def test_a_path_with_a_null_byte_is_refused() -> None:
     asks: list[Callable[[str], object]] = [
         *(read, sessions, lambda path: update(path, {}), lambda path: reserve(path, "app"), lambda path: release(path, "app-1")),
-        *(lambda path: retire(path, "app-1"), lambda path: read_audit(path, "app-1"), lambda path: append_audit(path, "app-1", {})),
+        *(lambda path: retire(path, "app-1"), lambda path: append_audit(path, "app-1", {})),
     ]
     for ask in asks:
         with pytest.raises(InvalidInput, match="null byte"):
@@ -382,11 +383,11 @@ def test_every_attempt_is_in_the_audit_with_what_was_then() -> None:
 
 
 def test_what_is_appended_is_read_newest_first(tmp_path: Path) -> None:
-    assert read_audit(tmp_path, "app-1") == []
+    assert filed_audit(tmp_path, "app-1") == []
     for number in range(3):
         append_audit(tmp_path, "app-1", entry(number))
 
-    assert read_audit(tmp_path, "app-1") == [entry(2), entry(1), entry(0)]
+    assert filed_audit(tmp_path, "app-1") == [entry(2), entry(1), entry(0)]
     assert audit_path(tmp_path, "app-1") == tmp_path / ".agent-report-audit" / "app-1.ndjson"
 
 
@@ -396,36 +397,30 @@ def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
     path.write_text(path.read_text() * 220)
     append_audit(tmp_path, "app-1", entry(1))
 
-    assert len(read_audit(tmp_path, "app-1")) == 200
-    assert read_audit(tmp_path, "app-1")[0] == entry(1)
+    assert len(filed_audit(tmp_path, "app-1")) == 200
+    assert filed_audit(tmp_path, "app-1")[0] == entry(1)
 
 
 def test_no_more_than_256_kilobytes_stay_and_the_newest_does(tmp_path: Path) -> None:
     for number in range(7):
         append_audit(tmp_path, "app-1", entry(number, note="x" * 60_000))
-    assert [one["timestamp"][14:16] for one in read_audit(tmp_path, "app-1")] == ["06", "05", "04", "03"]
+    assert [one["timestamp"][14:16] for one in filed_audit(tmp_path, "app-1")] == ["06", "05", "04", "03"]
     assert audit_path(tmp_path, "app-1").stat().st_size <= MAX_BYTES
 
     append_audit(tmp_path, "app-1", entry(9, note="x" * MAX_BYTES))
-    assert len(read_audit(tmp_path, "app-1")) == 1
+    assert len(filed_audit(tmp_path, "app-1")) == 1
 
 
-def test_lines_that_are_no_entries_are_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_line_stays_and_the_next_entry_is_appended(tmp_path: Path) -> None:
     append_audit(tmp_path, "app-1", entry(0))
     path = audit_path(tmp_path, "app-1")
-    bad = [
-        {**entry(), "accepted": "yes"},
-        {**entry(), "source": "rumour"},
-        {**entry(), "before": None},
-        {**entry(), "reportState": "merged"},
-    ]
     with path.open("ab") as file:
-        file.write(b"\xff\xfe\n{\n[]\n3\n\n" + b"[" * 100_000 + b"\n")
-    for one in bad:
-        append_audit(tmp_path, "app-1", one)
-    append_audit(tmp_path, "app-1", entry(1, reportState="merged", accepted=False))
+        file.write(b"\xff\xfe\n{\n")
+    before = path.read_bytes()
+    append_audit(tmp_path, "app-1", entry(1))
 
-    assert [one["timestamp"][14:16] for one in read_audit(tmp_path, "app-1")] == ["01", "00"]
+    assert path.read_bytes().startswith(before)
+    assert json.loads(path.read_bytes().splitlines()[-1]) == entry(1)
 
 
 def test_an_entry_that_is_not_json_is_refused(tmp_path: Path) -> None:
@@ -443,5 +438,5 @@ def test_what_several_processes_append_is_all_there(tmp_path: Path) -> None:
             append_audit(tmp_path, "app-1", entry(note=f"{number}-{count}"))
 
     _together(append, 4)
-    notes = [one["note"] for one in read_audit(tmp_path, "app-1")][::-1]
+    notes = [one["note"] for one in filed_audit(tmp_path, "app-1")][::-1]
     assert [[note for note in notes if note.startswith(f"{n}-")] for n in range(4)] == [[f"{n}-{c}" for c in range(20)] for n in range(4)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.orchestrator import Led, on_linux
+from support.orchestrator import Led, filed_audit, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.orchestrator.flat_audit import audit_path, read_audit
+from pytest_gittrix.orchestrator.flat_audit import audit_path
 from pytest_gittrix.orchestrator.session import Reported
 from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED
 
@@ -82,7 +82,7 @@ def test_the_audit_file_is_a_copy_of_what_the_log_tells(led: Led) -> None:
         led.site.clock.advance(seconds=1)
 
     assert [entry["reportState"] for entry in led.lead.audit(session.id)] == ["waiting", "nonsense", "started"]
-    assert read_audit(led.files, session.id) == led.lead.audit(session.id)
+    assert filed_audit(led.files, session.id) == led.lead.audit(session.id)
     assert led.lead.audit(session.id)[-1]["source"] == "acknowledge"
     audit_path(led.files, session.id).unlink()
     assert len(led.lead.audit(session.id)) == 3
@@ -104,7 +104,7 @@ def test_reports_at_once_are_all_kept(led: Led) -> None:
 
     assert all(answer.accepted for answer in answers)
     assert sorted(int(entry["note"]) for entry in led.lead.audit(session.id)) == [*range(16)]
-    assert len(read_audit(led.files, session.id)) == 16
+    assert len(filed_audit(led.files, session.id)) == 16
 
 
 def test_what_is_no_text_or_no_session_is_refused(led: Led) -> None:

@@ -18,13 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.errors import GittrixError
 
 if TYPE_CHECKING:
     from pytest_gittrix.acp.client import AcpAgent
+    from pytest_gittrix.engine.agents.launch import AgentSettings
+    from pytest_gittrix.engine.agents.processes import AgentProcess
     from pytest_gittrix.engine.agents.turns import Status
     from pytest_gittrix.engine.operations.recorder import Recorder
     from pytest_gittrix.os_level.lease import Lease
+    from pytest_gittrix.record.store.store import Store
 
 PREFIX: Final = "acp:"
 """What a command begins with whose program speaks the protocol, as in ``acp:my-agent``."""
@@ -67,6 +71,36 @@ class Drive:
         """The command line of the driver, for ``AgentSettings.start``."""
         root = str(Path(__file__).absolute().parents[2])
         return [sys.executable, "-I", "-c", _PROGRAM, root, json.dumps(asdict(self))]
+
+
+def speaks_acp(command: Sequence[str]) -> bool:
+    """Whether the program of a command speaks the protocol: the command begins with ``acp:``."""
+    return bool(command) and command[0].startswith(PREFIX)
+
+
+def start_agent_of(
+    store: Store, id_: str, settings: AgentSettings, command: Sequence[str], *, prompt: str, stays: bool, after: int = -1, **options: Any
+) -> AgentProcess:
+    """Start the agent of a session: its program itself, or this driver, which starts it, if it speaks the protocol.
+
+    Args:
+        store: the store of the session.
+        id_: the session.
+        settings: what the launcher's agents get and may reach.
+        command: the program and its arguments.
+        prompt: the first prompt for the driver; empty for none.
+        stays: whether the driver stays after that, for further prompts.
+        after: as in ``Drive``.
+        options: those of ``AgentSettings.start``.
+
+    Raises:
+        GittrixError: as ``AgentSettings.start``; no process and no file of it is left.
+    """
+    argv, driver = [*command], list[str]()
+    if speaks_acp(command):
+        driver = Drive(str(store.root), store.durability, id_, str(options["workspace"]), prompt, stays, after).argv
+        argv[0] = argv[0].removeprefix(PREFIX)
+    return settings.start(argv, driver=driver, mark=make_mark(store.root, id_), **options)
 
 
 def main(text: str, argv: Sequence[str]) -> int:

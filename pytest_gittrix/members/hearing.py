@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.acp.driver import PREFIX
+from pytest_gittrix.acp.driver import speaks_acp
 from pytest_gittrix.errors import Advice, GittrixError, InvalidInput
 from pytest_gittrix.members.record import MemberRecord, TeamSettings
 from pytest_gittrix.os_level.files import link_or_copy
@@ -93,7 +93,7 @@ def _takes_prompts(life: Life, events: Sequence[Event]) -> bool:
 
 def _speaks(events: Sequence[Event]) -> bool:
     commands = [event.data.get("command") or [""] for event in events if event.type == "agent.launched"]
-    return bool(commands) and str(commands[0][0]).startswith(PREFIX)
+    return bool(commands) and speaks_acp([*map(str, commands[0])])
 
 
 def _keys(events: Sequence[Event]) -> frozenset[str]:

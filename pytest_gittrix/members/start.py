@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.acp.driver import PREFIX, Drive
+from pytest_gittrix.acp.driver import speaks_acp, start_agent_of
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
-from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
@@ -104,7 +103,7 @@ class StartRequest:
     @property
     def speaks_acp(self) -> bool:
         """Whether its command begins with ``acp:``: a program that speaks the Agent Client Protocol."""
-        return self.command is not None and self.command[0].startswith(PREFIX)
+        return self.command is not None and speaks_acp(self.command)
 
     def _check_protocol(self) -> None:
         if not self.speaks_acp:
@@ -230,28 +229,26 @@ class MemberStart:
 
     def _launch(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> None:
         command = with_persona(request.command or (), record.multi_repo().repositories, self.team.clones, request.member)
-        driver: list[str] = []
-        if request.speaks_acp:
-            store, stays = self.team.engine.store, session.life.kind != "loop"
-            driver = Drive(str(store.root), store.durability, record.id, str(record.workspace), request.task, stays).argv
-            command[0] = command[0].removeprefix(PREFIX)
 
         def confirm(owner: Owner, confined: Confinement) -> None:
             shown = [plain(argument) for argument in request.command or ()]
             fields = {"pid": owner.pid, "start_time": owner.start_time, "command": shown, "confinement": str(confined)}
             session.add("agent.launched", fields, commit_point=True)
 
-        self.team.agents.at(request.confine, request.limits).start(
+        start_agent_of(
+            self.team.engine.store,
+            record.id,
+            self.team.agents.at(request.confine, request.limits),
             command,
+            prompt=request.task,
+            stays=session.life.kind != "loop",
             directory=record.directory / AGENT,
             workspace=record.workspace,
             home=record.directory / HOME,
             environment=self._environment(record, request),
             confirm=confirm,
-            mark=make_mark(self.team.engine.store.root, record.id),
             # Repositories of a workspace have their history in the clones.
             readable=[Path(clone_path(self.team.clones, spec.url), "objects") for spec in request.repositories],
-            driver=driver,
             terminal=request.terminal,
         )
 

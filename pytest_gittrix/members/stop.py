@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.acp.driver import END_TURN, PREFIX
+from pytest_gittrix.acp.driver import END_TURN, speaks_acp
 from pytest_gittrix.acp.transcript import SOURCE
 from pytest_gittrix.engine.agents.launch import network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
@@ -340,7 +340,7 @@ def last_stop_reason(events: Iterable[Event]) -> str | None:
     for event in events:
         data = event.data
         if event.type == "agent.launched":
-            speaks, found = data.get("command", ("",))[0].startswith(PREFIX), None
+            speaks, found = speaks_acp(data.get("command", ())), None
         elif event.type == "user_message":
             found = "lost"
         elif event.type == "workflow_event" and data.get("source") == SOURCE and "update" not in data:

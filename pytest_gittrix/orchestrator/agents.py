@@ -6,12 +6,12 @@ private home that stays as long as the session's workspace (docs/reference/confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.acp.driver import PREFIX, Drive
+from pytest_gittrix.acp.driver import speaks_acp, start_agent_of
 from pytest_gittrix.confine.command_line import Confinement, level_of
 from pytest_gittrix.confine.filesystem_layout import Layers
 from pytest_gittrix.confine.limits import ResourceLimits
@@ -21,7 +21,6 @@ from pytest_gittrix.engine.agents.programs import layers_of
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.engine.agents.supervisor import RECORD
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
-from pytest_gittrix.engine.operations.requester import make_mark
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.extras import needs
 from pytest_gittrix.orchestrator.agent_logs.reading import AgentHome, newest, says
@@ -76,33 +75,32 @@ class Agents:
         """
         plugin = self.plugin(observed)
         directory = self.board.engine.store.directory(observed.id) / f"agent-{self._last(observed.id) + 1}"
-        command, driver = [*plugin.command(prompt, workspace)], list[str]()
+        command = plugin.command(prompt, workspace)
         refuse_option(command, prompt)
         if self.speaks_acp(observed):
             with needs("acp"):
                 pass
-            store = self.board.engine.store
-            after = observed.events[-1].seq
-            driver = Drive(str(store.root), store.durability, observed.id, str(workspace), prompt or "", stays=True, after=after).argv
-            command[0] = command[0].removeprefix(PREFIX)
         environment = {**self._environment(observed), **plugin.environment(workspace)}
-        return self.board.agents.at(confine, limits).start(
+        return start_agent_of(
+            self.board.engine.store,
+            observed.id,
+            self.board.agents.at(confine, limits),
             command,
+            prompt=prompt or "",
+            stays=True,
+            after=observed.events[-1].seq,
             directory=directory,
             workspace=workspace,
             home=self.board.engine.store.directory(observed.id) / _HOME,
             environment=environment,
             confirm=confirm,
-            mark=make_mark(self.board.engine.store.root, observed.id),
             layers=self._layers(observed),
             session=self.board.engine.store.directory(observed.id),
-            driver=driver,
         )
 
     def speaks_acp(self, observed: ObservedSession) -> bool:
         """Whether a session's agent speaks the Agent Client Protocol: its command begins with ``acp:``."""
-        argv: Sequence[str] = getattr(self.plugin(observed), "argv", ())
-        return bool(argv) and argv[0].startswith(PREFIX)
+        return speaks_acp(getattr(self.plugin(observed), "argv", ()))
 
     def _layers(self, observed: ObservedSession) -> Layers | None:
         if observed.state.workspace_kind != "overlay":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from pytest_gittrix.acp.driver import PREFIX
+from pytest_gittrix.acp.driver import speaks_acp
 from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.engine.operations.validation import check_text
@@ -126,7 +126,7 @@ class CommandAgent:
         Raises:
             InvalidInput: the program would take the prompt for an option.
         """
-        if prompt is None or self.prompt_as == "input" or self.argv[0].startswith(PREFIX):
+        if prompt is None or self.prompt_as == "input" or speaks_acp(self.argv):
             return self.argv
         command = (*self.argv, prompt)
         refuse_option(command, prompt)

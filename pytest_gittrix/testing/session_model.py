@@ -77,7 +77,7 @@ def _folded(name: str) -> str:
 
 
 @dataclass
-class Checkout:
+class ModelCheckout:
     """The human's files: the index, and the work tree without any ``.git``."""
 
     staged: Tree
@@ -111,7 +111,7 @@ class Checkout:
 
 
 @dataclass
-class Session:
+class ModelSession:
     """One session.
 
     Attributes:
@@ -193,8 +193,8 @@ class Model:
 
     head: str
     trees: dict[str, Tree]
-    checkout: Checkout | None = None
-    sessions: dict[str, Session] = field(default_factory=dict)
+    checkout: ModelCheckout | None = None
+    sessions: dict[str, ModelSession] = field(default_factory=dict)
     native: bool = True
 
     @property
@@ -225,7 +225,7 @@ class Model:
 
     # An agent --------------------------------------------------------------------------------------------------------------
 
-    def refusal(self, session: Session, now: datetime) -> Answers:
+    def refusal(self, session: ModelSession, now: datetime) -> Answers:
         """Return what any work on a session must answer: an ended or overdue one refuses it (rule 7, docs/explanation/rules.md)."""
         return self.answers("SESSION_EXPIRED") if session.state != "active" or session.due(now) else FINE
 
@@ -233,13 +233,13 @@ class Model:
         """Return the accepted codes for an error, or for several of which any may come first."""
         return frozenset(codes) if self.native else frozenset(codes).union(*(_EQUIVALENT.get(code, ()) for code in codes))
 
-    def write(self, session: Session, path: str, data: bytes, *, executable: bool | None = None) -> Answers:
+    def write(self, session: ModelSession, path: str, data: bytes, *, executable: bool | None = None) -> Answers:
         """Write a file; by default it stays executable if it was."""
         if executable is None:
             executable = isinstance(session.files.get(path), Executable)
         return self.put(session, path, Executable(data) if executable else data)
 
-    def put(self, session: Session, path: str, content: Content) -> Answers:
+    def put(self, session: ModelSession, path: str, content: Content) -> Answers:
         """Put any content at a path."""
         edits = Edits({path: content})
         if not fits(session.files, edits):
@@ -247,14 +247,14 @@ class Model:
         session.files = session.files.apply(edits)
         return FINE
 
-    def delete(self, session: Session, path: str) -> Answers:
+    def delete(self, session: ModelSession, path: str) -> Answers:
         """Delete a file. A missing file is no error, a directory is one, and a path below a file or link may be either."""
         if any(other.startswith(path + "/") for other in session.files):
             return frozenset({"WRITE_REJECTED"})
         session.files = session.files.apply({path: None})
         return FINE if session.files.keys().isdisjoint(parents(path)) else FINE | {"WRITE_REJECTED"}
 
-    def open_question(self, session: Session, path: str) -> bool:
+    def open_question(self, session: ModelSession, path: str) -> bool:
         """Whether the contract leaves open what a write or deletion of the path does: over a link, an executable, a directory."""
         if self.native:
             return False
@@ -262,7 +262,7 @@ class Model:
 
     # Ends ------------------------------------------------------------------------------------------------------------------
 
-    def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse", keep: bool = False) -> tuple[Answers, Edits]:
+    def promotion(self, session: ModelSession, selected: Edits, *, on_overlap: str = "refuse", keep: bool = False) -> tuple[Answers, Edits]:
         """Return the correct answers of a promotion of a selection, and the edits that it makes on the branch if it succeeds.
 
         If there are several reasons for a refusal, any of them may be given. The result of ``merge`` on an overlap is not predicted. A
@@ -291,23 +291,23 @@ class Model:
             return frozenset(refusals & {"BASELINE_CONFLICT"} or refusals | choices) or FINE, landing
         return (self.answers(*refusals) or FINE) | self.answers(*choices), landing
 
-    def promoted(self, session: Session, sha: str, landing: Mapping[str, Content | None]) -> None:
+    def promoted(self, session: ModelSession, sha: str, landing: Mapping[str, Content | None]) -> None:
         """Record a successful promotion."""
         self.committed(sha, Edits(landing), in_checkout=True)
         session.state, session.sha, session.present = "promoted", sha, not session.until_promote
 
-    def kept(self, session: Session, sha: str, selected: Edits, landing: Mapping[str, Content | None]) -> None:
+    def kept(self, session: ModelSession, sha: str, selected: Edits, landing: Mapping[str, Content | None]) -> None:
         """Record a successful promotion after which the session goes on: the commit is its baseline, and what is left is on top of it."""
         left = self._left(session, selected)
         self.committed(sha, Edits(landing), in_checkout=True)
         session.baseline, session.files = self.tree, self.tree.made_by(left)
 
     @staticmethod
-    def _left(session: Session, selected: Edits) -> Edits:
+    def _left(session: ModelSession, selected: Edits) -> Edits:
         """What a promotion of a selection leaves behind."""
         return session.touched.only(path for path in session.touched if path not in selected)
 
-    def ended(self, session: Session, how: State) -> None:
+    def ended(self, session: ModelSession, how: State) -> None:
         """Record that a session was discarded or swept; a session that had ended stays as it is."""
         session.state, session.present = how if session.state == "active" else session.state, False
 

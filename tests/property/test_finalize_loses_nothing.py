@@ -27,7 +27,7 @@ from pytest_gittrix.members.finalize_remote import Remote
 from pytest_gittrix.members.finalize_repository import Saving
 from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
-from pytest_gittrix.testing.repos.member_witness import Witness
+from pytest_gittrix.testing.repos.member_witness import FinalizationWitness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
 from pytest_gittrix.workspaces.finder import opened_repository
 from pytest_gittrix.workspaces.repositories.agent_repository import read_repository
@@ -77,7 +77,7 @@ GENTLE: Final = (killed, killed, out_of_time, unreachable)
 ROUGH: Final = (disk_full, disk_broken, killed)
 
 
-def saved(member: Member, witness: Witness) -> Finalized:
+def saved(member: Member, witness: FinalizationWitness) -> Finalized:
     """Finalize twice; the second time does nothing more, and nothing is lost if the workspace goes when it may."""
     ended = finalize(member.workspace, "s1")
     before = member.refs()
@@ -94,7 +94,7 @@ def test_nothing_is_lost_whatever_comes_in_between(seed: int) -> None:
     chance = random.Random(f"troubles of {seed}")
     with scratch() as place:
         member = Member(place / "member", drawn(seed))
-        witness = Witness.of(member)
+        witness = FinalizationWitness.of(member)
         for trouble in chance.sample(GENTLE if seed % 2 else ROUGH, chance.randint(1, 2)):
             trouble(member, chance)
             assert witness.losses(collected=False) == []
@@ -202,7 +202,7 @@ def test_the_judge_finds_what_would_be_lost(
 ) -> None:
     with scratch() as place:
         member = Member(place / "member", (plan,))
-        witness = Witness.of(member)
+        witness = FinalizationWitness.of(member)
         defect(monkeypatch)
         with pytest.raises(AssertionError):
             assert saved(member, witness).unsaved == member.keeps

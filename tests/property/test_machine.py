@@ -16,9 +16,10 @@ from fixtures.broken_systems.plain import PlainSystem
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing import oracle as oracle_module
-from pytest_gittrix.testing.machines import session_trial
-from pytest_gittrix.testing.machines.session_machine import RIVAL_POINTS, SandboxMachine, machine_for, replay, steps_of
+from pytest_gittrix.testing.machines import session_trial, work_trial
+from pytest_gittrix.testing.machines.session_machine import RIVAL_POINTS, SandboxMachine, machine_for
 from pytest_gittrix.testing.machines.session_trial import Trial
+from pytest_gittrix.testing.machines.steps import replay, steps_of
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage, sandbox_of
@@ -417,7 +418,7 @@ def test_the_page_lists_the_invariants_that_can_be_waived() -> None:
     rows = page.partition("| invariant | says |")[2].partition("\n\n")[0].splitlines()[2:]
 
     assert rows == [f"| `{name}` | {says} |" for name, says in INVARIANTS.items()]
-    oracle = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (oracle_module, session_trial))  # type: ignore[arg-type]
+    oracle = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (oracle_module, session_trial, work_trial))  # type: ignore[arg-type]
     assert {*re.findall(r'name="([a-z-]+)"', oracle)} == {*INVARIANTS}
 
 

@@ -18,7 +18,7 @@ from pytest_gittrix.members.finalize_record import Finalized
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
-from pytest_gittrix.testing.repos.member_witness import Witness, everything_below
+from pytest_gittrix.testing.repos.member_witness import FinalizationWitness, everything_below
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, git
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace, RepositorySpec, checkout_all
 
@@ -37,7 +37,7 @@ class Scene:
 
     def __init__(self, place: Path) -> None:
         self.member = Member(place / "member", RICH)
-        self.witness = Witness.of(self.member)
+        self.witness = FinalizationWitness.of(self.member)
         self._remotes, self._kept = self.member.root / "remotes", place / "remotes"
         shutil.copytree(self._remotes, self._kept)
         self.home = Path(f"{self.member.workspace.path}.finalize")

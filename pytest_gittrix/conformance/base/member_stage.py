@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.proc import STATE, pids, stat_fields
-from pytest_gittrix.testing.repos.member_witness import Witness
+from pytest_gittrix.testing.repos.member_witness import FinalizationWitness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import DrivenEngine, Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMember
@@ -90,9 +90,9 @@ class MemberStage:
         """Make a remote behave as one of another kind from now on."""
         self.remotes.change_mood(next(one for one in self.remotes.plan if one.name == name), kind)
 
-    def witness(self) -> Witness:
+    def witness(self) -> FinalizationWitness:
         """Remember all that the workspace and the remotes hold now."""
-        return Witness.of(self.remotes)
+        return FinalizationWitness.of(self.remotes)
 
 
 def start_member(stage: Stage, *plan: RepositoryPlan, engine: DrivenEngine | None = None, who: str = "ada", **options: Any) -> MemberStage:

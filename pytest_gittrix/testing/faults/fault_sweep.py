@@ -33,7 +33,7 @@ class CheckFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SweepFailure:
     """A fault that the program did not survive.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report:
     what: str
     calls: int
     tried: int
-    failures: tuple[Failure, ...]
+    failures: tuple[SweepFailure, ...]
     unit: str = "calls that change something"
 
     @property
@@ -276,18 +276,18 @@ def sweep_and_check(
             why="Then it tells nothing of faults.",
         )
 
-    def failure(fault: Fault) -> Failure | None:
+    def failure(fault: Fault) -> SweepFailure | None:
         faulty = run(fault)
         problem = _problem(faulty, check, clean)
         if problem is None:
             return None
         call = faulty.fired or clean.calls[fault.at - 1]
-        return Failure(fault.at, kind_of(fault), describe_call(call, root), problem, replay(fault.at, kind_of(fault)))
+        return SweepFailure(fault.at, kind_of(fault), describe_call(call, root), problem, replay(fault.at, kind_of(fault)))
 
     return collect("points", len(clean.calls), plan(clean.calls, kinds, points, limit), failure, progress)
 
 
-def collect(what: str, calls: int, cases: Sequence[T], failure: Callable[[T], Failure | None], progress: Progress | None) -> Report:
+def collect(what: str, calls: int, cases: Sequence[T], failure: Callable[[T], SweepFailure | None], progress: Progress | None) -> Report:
     """Try each case of a sweep, and report the failures.
 
     Args:
@@ -296,7 +296,7 @@ def collect(what: str, calls: int, cases: Sequence[T], failure: Callable[[T], Fa
         failure: tries one; returns its failure, or None if it was survived.
         progress: called after each case.
     """
-    failures: list[Failure] = []
+    failures: list[SweepFailure] = []
     for done, case in enumerate(cases, 1):
         failures += [found] if (found := failure(case)) is not None else []
         if progress is not None:

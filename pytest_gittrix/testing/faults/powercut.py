@@ -25,9 +25,9 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.testing.faults import supervisor
 from pytest_gittrix.testing.faults.fault_sweep import (
-    Failure,
     Progress,
     Report,
+    SweepFailure,
     check_problem,
     collect,
     describe_call,
@@ -172,14 +172,14 @@ def power_cuts(
         given = {"options": options or None, "apart": apart, "written_back": written_back}
         more = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
-        def failure(cut: Cut) -> Failure | None:
+        def failure(cut: Cut) -> SweepFailure | None:
             problem = _mount_and_check(disks, scratch, cut.at, partial(check, directory, cut))
             if problem is None:
                 return None
             call = describe_call(cut.call, directory) if cut.call is not None else "the end"
             prepared = ", prepare=prepare" if prepare is not None else ""
             replay = f"power_cuts(run, check{prepared}{more}, filesystem={filesystem!r}, points=[{cut.at}])"
-            return Failure(cut.at, "power cut", call, problem, replay)
+            return SweepFailure(cut.at, "power cut", call, problem, replay)
 
         chosen = [cut for cut in cuts if points is None or cut.at in points]
         return collect("images", len(done.calls), list(_distinct(chosen, disks, scratch)), failure, progress)

@@ -201,7 +201,7 @@ def install(*, locks: bool = False) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedThread:
     """A thread that waits inside a system call.
 
     Attributes:
@@ -376,7 +376,7 @@ class Gate:
         """Return the listener, for poll."""
         return self._listener
 
-    def receive(self) -> Stopped | None:
+    def receive(self) -> StoppedThread | None:
         """Return the thread that has waited longest, or None if it died or was interrupted meanwhile. Raises OSError."""
         notification = self._notification
         ctypes.memset(ctypes.addressof(notification), 0, ctypes.sizeof(notification))  # the kernel insists
@@ -385,17 +385,17 @@ class Gate:
                 return None
             raise _failure("SECCOMP_IOCTL_NOTIF_RECV")
         data = notification.data
-        return Stopped(notification.id, notification.pid, _numbers()[data.nr], tuple(data.args))
+        return StoppedThread(notification.id, notification.pid, _numbers()[data.nr], tuple(data.args))
 
-    def proceed(self, stopped: Stopped) -> bool:
+    def proceed(self, stopped: StoppedThread) -> bool:
         """Let the call happen. Return False if the thread is no longer waiting. Raises OSError."""
         return self._answer(stopped, 0, 0, _PROCEED)
 
-    def answer(self, stopped: Stopped, *, value: int = 0, error: int = 0) -> bool:
+    def answer(self, stopped: StoppedThread, *, value: int = 0, error: int = 0) -> bool:
         """Let the call return ``value``, or fail with errno ``error``, without happening. Returns and raises as `proceed`."""
         return self._answer(stopped, value, -error, 0)
 
-    def _answer(self, stopped: Stopped, value: int, error: int, flags: int) -> bool:
+    def _answer(self, stopped: StoppedThread, value: int, error: int, flags: int) -> bool:
         response = self._response
         response.id, response.value, response.error, response.flags = stopped.id, value, error, flags
         if _libc().ioctl(self._listener, _SEND, ctypes.byref(response)) == 0:

@@ -103,11 +103,11 @@ class CallControl(Protocol):
         """Called first, in the tracer."""
         ...
 
-    def allow(self, call: FileCall, stopped: seccomp_notify.Stopped) -> bool:
+    def allow(self, call: FileCall, stopped: seccomp_notify.StoppedThread) -> bool:
         """Wait until the call may happen; False if the process tree is to be killed instead."""
         ...
 
-    def answer_lock(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+    def answer_lock(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.StoppedThread) -> bool:
         """Answer a call that asks for a lock, possibly after waiting; returns as ``Gate.answer``."""
         ...
 
@@ -157,7 +157,7 @@ class _Tracing:
         self.fired: FileCall | None = None
         self.exit_code: int | None = None
         self.killed = self.timed_out = False
-        self.parked: dict[int, tuple[seccomp_notify.Stopped, str]] = {}  # by thread: calls that wait while another thread has its turn
+        self.parked: dict[int, tuple[seccomp_notify.StoppedThread, str]] = {}  # calls that wait, by thread
         self.parked_until = 0.0
         self.last_thread: int | None = None
 
@@ -243,7 +243,7 @@ class _Tracing:
         self.last_thread = thread
         self.answer(gate, *self.parked.pop(thread))
 
-    def answer(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped, path: str) -> None:
+    def answer(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.StoppedThread, path: str) -> None:
         """Count a call and answer it, unless the process tree is to be killed."""
         call = FileCall(len(self.calls) + 1, stopped.pid, stopped.name, path, stopped.size())
         if self.control is not None and not self.control.allow(call, stopped):
@@ -258,10 +258,10 @@ class _Tracing:
             if fires and self.fired is None:
                 self.fired = call
 
-    def proceed(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+    def proceed(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.StoppedThread) -> bool:
         return self.control.answer_lock(gate, stopped) if self.control and stopped.asks_for_lock else gate.proceed(stopped)
 
-    def play_fault(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+    def play_fault(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.StoppedThread) -> bool:
         match self.fault:
             case Errno(errno=number):
                 return gate.answer(stopped, error=number)
@@ -276,7 +276,7 @@ class _Tracing:
         self.killed = True
         return True
 
-    def counted_path(self, stopped: seccomp_notify.Stopped) -> str | None:
+    def counted_path(self, stopped: seccomp_notify.StoppedThread) -> str | None:
         paths = stopped.paths()
         return paths[-1] if paths and (not self.roots or any(map(self.is_within, paths))) else None
 

@@ -5,10 +5,10 @@ Everything drawn is possible when it is drawn, and is printed as a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -31,6 +31,22 @@ class Machine(Protocol):
 
 _UNCOMMITTED: tuple[DurableKind, ...] = ("dirty", "staged")
 _COMMON_PATHS = ("a", "lib/b")
+AGENT_GIT: Final[Mapping[str, str]] = {
+    "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
+    "stage": "git add -A",
+    "unstage": "git rm -rq --cached --ignore-unmatch .",
+    "overlook": "git ls-files -z | git update-index -z --assume-unchanged --stdin",
+    "another branch": "git symbolic-ref HEAD refs/heads/own",
+    "detach": "git update-ref --no-deref HEAD $(git rev-parse HEAD)",
+    "misconfigure": "git config core.fileMode false && git config core.ignoreCase true && git config core.excludesFile /dev/null",
+    "forget the index": "rm -f .git/index",
+}
+"""What an agent may do with its own git without changing a file: none of it may change what is touched (rule 3, docs/explanation/rules.md).
+
+There is no ``checkout``: without an index it restores files.
+"""
+HIDE: Final = "mkdir -p .git/info && echo '*' > .git/info/exclude"
+SHOW: Final = "rm -f .git/info/exclude"
 
 
 def drawn_by(strategy: Callable[[Machine], SearchStrategy[Any]]) -> SearchStrategy[Any]:

@@ -7,8 +7,10 @@ To run it on our own engine, in a world opened in any way::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, precondition, rule
@@ -16,23 +18,103 @@ from hypothesis.stateful import Bundle, initialize, invariant, precondition, rul
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.eventlog.log import EventLog
-from pytest_gittrix.testing.machines.log_model import (
-    ANNOUNCEMENTS,
-    MESSAGES,
-    REFUSED,
-    Listener,
-    LogSession,
-    Message,
-    as_stored,
-    expected_of,
-)
-from pytest_gittrix.testing.machines.machine_base import LONG, WorldMachine, ask, at_most, done, require_equal
+from pytest_gittrix.testing.machines.machine_base import ENGINES, LONG, MachineSession, WorldMachine, ask, at_most, done, require_equal
 from pytest_gittrix.testing.oracle import require
-from pytest_gittrix.testing.session_model import FINE
 
 _MOST_SESSIONS, _MOST_LISTENERS = 3, 6
-_ENGINES = st.integers(0, 1)
 _FILTERS = st.none() | st.sets(st.sampled_from(["user_message", "tool_call", "tool_result", "text_delta", "session.ended"]), max_size=2)
+
+ExpectedEvent = tuple[str, str, int, dict[str, Any]]
+"""What is expected of an event: type, actor, time and data. Its number is its index."""
+
+Message = tuple[str, dict[str, Any]]
+"""The type and the data of an event to record."""
+
+REFUSED: Final[Mapping[str, Message]] = {
+    "an unknown type": ("nonsense", {}),
+    "a missing key": ("user_message", {}),
+    "a key too many": ("user_message", {"text": "a", "colour": "red"}),
+    "what only the engine may record": ("session.write", {"path": "a", "op": "write"}),
+    "what is only announced": ("text_delta", {"chunk": "a"}),
+    "two keys of one name": ("user_message", {"text": {1: "a", "1": "b"}}),
+    "a call that nobody could match": ("tool_call", {"call_id": 1, "name": "shell", "args": {}}),
+    "what is not JSON": ("assistant_message", {"text": {"a", "b"}}),
+    "not a number": ("assistant_message", {"text": float("nan")}),
+    "text that is not Unicode": ("user_message", {"text": "\ud800"}),
+}
+"""Messages that are refused, by what is wrong with each."""
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
+_KEYS = _TEXT.filter(lambda key: not key.isdigit()) | st.integers(0, 9)
+_VALUES = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=4,
+)
+_CALL_IDS = st.sampled_from(["c1", "c2"])
+MESSAGES: Final[st.SearchStrategy[Message]] = st.one_of(
+    st.builds(lambda text: ("user_message", {"text": text}), _TEXT),
+    st.builds(lambda text, more: ("assistant_message", {"text": text, "metadata": more}), _TEXT, _VALUES),
+    st.builds(lambda call, args: ("tool_call", {"call_id": call, "name": "shell", "args": args}), _CALL_IDS, _VALUES),
+    st.builds(lambda call, ok: ("tool_result", {"call_id": call, "ok": ok}), _CALL_IDS, st.booleans()),
+    st.builds(lambda data: ("skill_activation", data), st.dictionaries(_KEYS, _VALUES, max_size=3)),
+)
+"""Messages that may be recorded."""
+ANNOUNCEMENTS: Final[st.SearchStrategy[Message]] = st.one_of(
+    MESSAGES,
+    st.builds(lambda chunk: ("text_delta", {"chunk": chunk}), _TEXT),
+    st.just(("status", {"status": "thinking"})),
+)
+"""Messages that may be announced without being recorded."""
+
+
+def as_stored(value: Any) -> Any:
+    """A value as JSON gives it back: keys are text, and sequences are lists."""
+    if isinstance(value, dict):
+        return {str(key): as_stored(inner) for key, inner in value.items()}
+    return [as_stored(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def expected_of(event: Event) -> ExpectedEvent:
+    """An event as it is expected."""
+    return event.type, event.actor, event.ts, dict(event.data)
+
+
+@dataclass(eq=False, repr=False)
+class LogSession(MachineSession):
+    """One session and its expected history, of ``ExpectedEvent``.
+
+    Attributes:
+        torn: how many bytes of an unfinished line a killed writer left.
+        stored: the bytes of its log after the last step, without the torn end.
+    """
+
+    torn: int = 0
+    stored: bytes = b""
+
+
+@dataclass(eq=False)
+class EventListener:
+    """A listener of a session at one engine.
+
+    Attributes:
+        session: the session.
+        engine: the number of the engine; -1 once it listens no more.
+        types: the types of events it asked for; None for all.
+        expected: number, type and data of each event that it must receive.
+        received: the same of each event that it received.
+        unstored: events that were announced and were not in the log at that moment.
+        end: ends the subscription.
+    """
+
+    session: LogSession
+    engine: int
+    types: frozenset[str] | None
+    expected: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    received: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    unstored: list[Event] = field(default_factory=list)
+    end: Callable[[], None] = lambda: None
 
 
 class LogMachine(WorldMachine):
@@ -47,14 +129,14 @@ class LogMachine(WorldMachine):
     def __init__(self) -> None:
         super().__init__()
         self.known: list[LogSession] = []
-        self.listeners: list[Listener] = []
+        self.listeners: list[EventListener] = []
 
     @initialize(target=sessions)
     def first(self) -> LogSession:
         """A session."""
         return self._start(0)
 
-    @rule(target=sessions, engine=_ENGINES)
+    @rule(target=sessions, engine=ENGINES)
     @precondition(lambda self: len(self.known) < _MOST_SESSIONS)
     def start(self, engine: int) -> LogSession:
         """One more session."""
@@ -70,11 +152,11 @@ class LogMachine(WorldMachine):
 
     # Recording -------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=sessions, by=_ENGINES, agent=st.booleans(), message=MESSAGES)
+    @rule(session=sessions, by=ENGINES, agent=st.booleans(), message=MESSAGES)
     def record(self, session: LogSession, by: int, agent: bool, message: Message) -> None:
         """The person or the agent records a message, by either engine."""
         handle = session.handles[by].for_agent() if agent else session.handles[by]
-        event = ask(f"{session}.record({message[0]!r})", lambda: handle.record(*message), self._allowed(session))
+        event = ask(f"{session}.record({message[0]!r})", lambda: handle.record(*message), session.allowed)
         if event is not None:
             self._stored(session, message, "agent" if agent else "human", by)
             require_equal("What record() gives is the event as stored.", self._expected_last(session), (event.seq, *expected_of(event)))
@@ -84,30 +166,30 @@ class LogMachine(WorldMachine):
     def another_process_records(self, session: LogSession, message: Message) -> None:
         """A message is recorded in another process; listeners in this process receive nothing."""
         act = session.handles[0].record
-        refused = done(in_fork(lambda: ask(f"{session}.record()", lambda: act(*message), self._allowed(session)) is None, timeout=LONG))
+        refused = done(in_fork(lambda: ask(f"{session}.record()", lambda: act(*message), session.allowed) is None, timeout=LONG))
         if not refused:
             self._stored(session, message, "human", None)
 
-    @rule(session=sessions, by=_ENGINES, what=st.sampled_from(sorted(REFUSED)))
+    @rule(session=sessions, by=ENGINES, what=st.sampled_from(sorted(REFUSED)))
     def record_what_is_refused(self, session: LogSession, by: int, what: str) -> None:
         """A message is refused: nothing is stored, no number is used up, no listener receives it."""
         allowed = {"INVALID_INPUT", "SESSION_EXPIRED"} if session.ended else {"INVALID_INPUT"}
         ask(f"{session}.record() of {what}", lambda: session.handles[by].record(*REFUSED[what]), allowed)
         self._mended(session)
 
-    @rule(session=sessions, by=_ENGINES, message=ANNOUNCEMENTS)
+    @rule(session=sessions, by=ENGINES, message=ANNOUNCEMENTS)
     def emit(self, session: LogSession, by: int, message: Message) -> None:
         """A message is announced and not stored."""
-        ask(f"{session}.emit({message[0]!r})", lambda: session.handles[by].emit(*message), self._allowed(session))
+        ask(f"{session}.emit({message[0]!r})", lambda: session.handles[by].emit(*message), session.allowed)
         if not session.ended:
             self._announced(session, by, -1, message[0], as_stored(message[1]))
 
-    @rule(session=sessions, by=_ENGINES)
+    @rule(session=sessions, by=ENGINES)
     @at_most(2)
     def end(self, session: LogSession, by: int) -> None:
         """The person discards the session; its history can still be read."""
         now = self._now
-        ask(f"{session}.discard()", session.handles[by].discard, self._allowed(session))
+        ask(f"{session}.discard()", session.handles[by].discard, session.allowed)
         if session.ended:
             return
         self._mended(session)
@@ -128,14 +210,14 @@ class LogMachine(WorldMachine):
         with self.path_of(session.id).open("ab") as file:
             file.write(whole[: session.torn])
 
-    @rule(session=sessions, by=_ENGINES, types=_FILTERS)
+    @rule(session=sessions, by=ENGINES, types=_FILTERS)
     @precondition(lambda self: len(self.listeners) < _MOST_LISTENERS)
     def listen(self, session: LogSession, by: int, types: set[str] | None) -> None:
         """A listener subscribes."""
         self._listen(session, by, None if types is None else frozenset(types))
 
     def _listen(self, session: LogSession, by: int, types: frozenset[str] | None) -> None:
-        listener = Listener(session, by, types)
+        listener = EventListener(session, by, types)
         listener.end = session.handles[by].subscribe(lambda event: self._receive(listener, event), types)
         self.listeners.append(listener)
 
@@ -146,14 +228,11 @@ class LogMachine(WorldMachine):
         self.listeners[which % len(self.listeners)].end()
         self.listeners[which % len(self.listeners)].engine = -1
 
-    @rule(which=_ENGINES)
+    @rule(which=ENGINES)
     @at_most(3)
     def engine_restarts(self, which: int) -> None:
         """The listeners of the closed engine receive nothing any more."""
-        engine = self.restart(which)
-        for session in self.known:
-            if not session.ended:
-                session.handles[which] = engine.get_session(session.id)
+        self.restart(which)
         for listener in self.listeners:
             listener.engine = -1 if listener.engine == which else listener.engine
 
@@ -163,7 +242,7 @@ class LogMachine(WorldMachine):
         """The clock advances; the sessions have no time limit."""
         self.world.clock.advance(by)
 
-    @rule(session=sessions, by=_ENGINES, types=_FILTERS)
+    @rule(session=sessions, by=ENGINES, types=_FILTERS)
     def read_some(self, session: LogSession, by: int, types: set[str] | None) -> None:
         """An engine reads the events of some types."""
         wanted = [one for one in session.events if types is None or one[0] in types]
@@ -204,9 +283,6 @@ class LogMachine(WorldMachine):
         now = self.world.clock.now_ns()
         return now - now % 1000
 
-    def _allowed(self, session: LogSession) -> frozenset[str]:
-        return frozenset({"SESSION_EXPIRED"}) if session.ended else FINE
-
     def _mended(self, session: LogSession) -> None:
         """Enter that a torn end was cut off: every operation that takes the lease does that, even if it is refused afterwards."""
         events = self.log_of(session.id, torn=True)
@@ -229,7 +305,7 @@ class LogMachine(WorldMachine):
             if listener.session is session and listener.engine == by and (listener.types is None or type_ in listener.types):
                 listener.expected.append((seq, type_, data))
 
-    def _receive(self, listener: Listener, event: Event) -> None:
+    def _receive(self, listener: EventListener, event: Event) -> None:
         listener.received.append((event.seq, event.type, dict(event.data)))
         if event.seq >= 0 and event not in EventLog(self.path_of(listener.session.id), listener.session.id).salvage().events[event.seq :]:
             listener.unstored.append(event)

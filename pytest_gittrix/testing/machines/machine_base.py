@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition
 
 from pytest_gittrix.engine.engine import GitTrix
@@ -28,13 +29,16 @@ from pytest_gittrix.record.store.store import LOG
 from pytest_gittrix.testing import profiles
 from pytest_gittrix.testing.machines.trial_base import answer_of
 from pytest_gittrix.testing.oracle import require
-from pytest_gittrix.testing.session_model import FINE
+from pytest_gittrix.testing.session_model import FINE, Answers
 from pytest_gittrix.testing.systems.under_test import Opens, another_engine, killed_when
 from pytest_gittrix.testing.world import World
 
 LONG: Final = 60.0
 """Real seconds to wait for another thread or process."""
 FOREVER: Final = EvictionPolicy(manual=True)
+ENDED: Final = frozenset({"SESSION_EXPIRED"})
+ENGINES: Final = st.integers(0, 1)
+"""The number of an engine."""
 BASELINE: Final = b"1\n"
 """What the file ``a`` holds at first; durable has no other file."""
 
@@ -50,10 +54,14 @@ class MachineSession:
     Attributes:
         name: ``s1``, ``s2`` and so on.
         handles: the session, as each engine has it.
+        events: its expected history.
+        ended: whether it has ended.
     """
 
     name: str
     handles: list[UserSession]
+    events: list[Any]
+    ended: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -63,6 +71,11 @@ class MachineSession:
         """Its id."""
         return self.handles[0].id
 
+    @property
+    def allowed(self) -> Answers:
+        """The answers to an operation that only a live session allows."""
+        return ENDED if self.ended else FINE
+
 
 class WorldMachine(RuleBasedStateMachine):
     """A world and two engines on its store, without rules.
@@ -71,6 +84,7 @@ class WorldMachine(RuleBasedStateMachine):
         system: opens the world; set by ``machine_of``.
         world: the world.
         engines: the two engines; either is replaced when it is closed.
+        known: the sessions that have a handle in each engine.
     """
 
     system: ClassVar[Opens] = staticmethod(World.open)
@@ -80,6 +94,7 @@ class WorldMachine(RuleBasedStateMachine):
         self._closing = ExitStack()
         self._made = 0
         self._times: Counter[str] = Counter()
+        self.known: list[Any] = []
         self.world: World = self._closing.enter_context(self.system(files={"a": BASELINE}, workspace="lazy", sweep_interval=None))
         self.engines: list[GitTrix] = [self.world.gittrix, self._another()]
 
@@ -95,10 +110,13 @@ class WorldMachine(RuleBasedStateMachine):
         return engine
 
     def restart(self, number: int) -> GitTrix:
-        """Close an engine and put a new one in its place, as a restarted program would."""
+        """Close an engine and put a new one in its place, with handles of the live sessions, as a restarted program would."""
         self.engines[number].close()
-        self.engines[number] = self._another()
-        return self.engines[number]
+        engine = self.engines[number] = self._another()
+        for session in self.known:
+            if not session.ended:
+                session.handles[number] = engine.get_session(session.id)
+        return engine
 
     def start_task(self, number: int) -> list[UserSession]:
         """Start a session by an engine; gives its handle in each engine."""

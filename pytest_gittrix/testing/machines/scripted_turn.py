@@ -67,7 +67,7 @@ class ScriptedTurn:
 
 
 class OwnTurn:
-    """A turn that the machine runs by itself: it is to ``Running`` both the turn and its function.
+    """A turn that the machine runs by itself: it is to ``RunningTurn`` both the turn and its function.
 
     Args:
         session: the session, whose turn begins.
@@ -131,7 +131,7 @@ def _answer(context: TurnContext, what: str, argument: Any) -> str:
 
 
 @dataclass(eq=False)
-class Running:
+class RunningTurn:
     """A turn that runs, or that was interrupted and whose thread has not noticed.
 
     Attributes:
@@ -145,7 +145,7 @@ class Running:
     scripted: ScriptedTurn | OwnTurn
 
     @classmethod
-    def start(cls, session: UserSession, engine: int, runs: str) -> Running:
+    def start(cls, session: UserSession, engine: int, runs: str) -> RunningTurn:
         """Start a turn in a process or a thread, or begin one as a task. Raises as ``start_turn`` and ``begin_turn``."""
         if runs == "task":
             own = OwnTurn(session)
@@ -158,7 +158,7 @@ class Running:
         self.scripted.dismiss(in_thread=self.turn.runs == "thread")
 
 
-def at_once(start: Callable[[int, ScriptedTurn], Turn], engines: Iterable[int]) -> tuple[list[Running], list[str]]:
+def at_once(start: Callable[[int, ScriptedTurn], Turn], engines: Iterable[int]) -> tuple[list[RunningTurn], list[str]]:
     """Have several engines start a turn at the same time.
 
     Args:
@@ -169,7 +169,7 @@ def at_once(start: Callable[[int, ScriptedTurn], Turn], engines: Iterable[int]) 
         The turns that began, and the error codes of those that were refused.
     """
     numbers = [*engines]
-    begun: list[Running] = []
+    begun: list[RunningTurn] = []
     refused: list[str] = []
     barrier = threading.Barrier(len(numbers))
 
@@ -177,7 +177,7 @@ def at_once(start: Callable[[int, ScriptedTurn], Turn], engines: Iterable[int]) 
         scripted = ScriptedTurn()
         barrier.wait(_LONG)
         try:
-            begun.append(Running(start(by, scripted), by, scripted))
+            begun.append(RunningTurn(start(by, scripted), by, scripted))
         except GittrixError as error:
             refused.append(error.code)
             scripted.dismiss(in_thread=False)

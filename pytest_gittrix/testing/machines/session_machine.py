@@ -8,11 +8,9 @@ To run it against a system of your own; rules that need a capability the system 
 
 from __future__ import annotations
 
-import datetime
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
@@ -25,9 +23,11 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing import profiles
 from pytest_gittrix.testing.machines.draws import (
+    AGENT_GIT,
     COMMITS,
     DEATHS,
     FILES,
+    HIDE,
     KNOWN,
     LIMITED,
     LIVING,
@@ -36,6 +36,7 @@ from pytest_gittrix.testing.machines.draws import (
     NAMES,
     POLICIES,
     SESSION,
+    SHOW,
     SOME_WORK,
     TIMES,
     WORK,
@@ -47,7 +48,7 @@ from pytest_gittrix.testing.machines.draws import (
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import contents
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
-from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
+from pytest_gittrix.testing.repos.history import Content, Executable
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import Access, HeldSession, System, access_to
 from pytest_gittrix.testing.waivers import check_waivers, waived_for_the_run
@@ -59,24 +60,7 @@ KINDS = ("lazy", "clone", "copy")
 _MOST_ALIVE = 3
 RIVAL_POINTS: Final = ("head-read", "drift-checked", "intent-logged")
 """Points inside a promotion of our engine at which a rival can commit, before the branch moves: the ends of their names."""
-# What an agent may do with its own git without changing a file: none of it may change what is touched
-# (rule 3, docs/explanation/rules.md). There is no ``checkout``: without an index it restores files.
-_AGENT_GIT: dict[str, str] = {
-    "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
-    "stage": "git add -A",
-    "unstage": "git rm -rq --cached --ignore-unmatch .",
-    "overlook": "git ls-files -z | git update-index -z --assume-unchanged --stdin",
-    "another branch": "git symbolic-ref HEAD refs/heads/own",
-    "detach": "git update-ref --no-deref HEAD $(git rev-parse HEAD)",
-    "misconfigure": "git config core.fileMode false && git config core.ignoreCase true && git config core.excludesFile /dev/null",
-    "forget the index": "rm -f .git/index",
-}
-_HIDE: Final = "mkdir -p .git/info && echo '*' > .git/info/exclude"
-_SHOW: Final = "rm -f .git/info/exclude"
-
-
 _NEEDS: Final = "_gittrix_needs"
-_NATIVE: Final = "_gittrix_native"
 _CODE: Final = re.compile("[A-Z]{3}-[0-9]{2}")  # of a clause
 
 R = TypeVar("R", bound=Callable[..., Any])
@@ -86,15 +70,15 @@ def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
     """Leave a rule out unless the system declares these capabilities and, with ``native``, has our engine's own verbs."""
 
     def mark(rule: R) -> R:
-        setattr(rule, _NEEDS, frozenset(capabilities))
-        setattr(rule, _NATIVE, native)
+        setattr(rule, _NEEDS, (capabilities, native))
         return rule
 
     return mark
 
 
 def _playable(rule: object, access: Access) -> bool:
-    return access.can(*getattr(rule, _NEEDS, ())) and (access.native or not getattr(rule, _NATIVE, False))
+    capabilities, native = getattr(rule, _NEEDS, ((), False))
+    return access.can(*capabilities) and (access.native or not native)
 
 
 some_live = precondition(lambda self: bool(living(self)))
@@ -204,20 +188,20 @@ class SandboxMachine(RuleBasedStateMachine):
             self.trial.shell(session, Edits({path: content.data}))
 
     @needs(Capability.SHELL)
-    @rule(session=LIVING, what=st.sampled_from(sorted(_AGENT_GIT)))
+    @rule(session=LIVING, what=st.sampled_from(sorted(AGENT_GIT)))
     @some_live
     def agent_runs_git(self, session: HeldSession, what: str) -> None:
         """The agent runs git in its own repository; no file changes, so the touched paths stay the same."""
-        self.trial.run(session, _AGENT_GIT[what])
+        self.trial.run(session, AGENT_GIT[what])
 
     @needs(Capability.SHELL)
     @rule(session=LIVING)
     @some_live
     def agent_ignores_everything(self, session: HeldSession) -> None:
         """The agent ignores all files, and shows them again; what is touched is the same in between."""
-        self.trial.run(session, _HIDE)
+        self.trial.run(session, HIDE)
         self.trial.look(session)
-        self.trial.run(session, _SHOW)
+        self.trial.run(session, SHOW)
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
@@ -465,21 +449,3 @@ def machine_for(
     machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), body)
     machine.TestCase.settings = settings if settings is not None else profiles.in_use()
     return machine
-
-
-def steps_of(error: BaseException) -> Sequence[str]:
-    """The steps of a failure's shrunk example, as Hypothesis prints them, without opening and teardown."""
-    notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
-    return [line for line in notes if re.search(r"state\.(?!teardown|world_opens|stage_opens)", line)]
-
-
-def replay(machine: type[SandboxMachine], steps: str) -> None:
-    """Repeat the steps that a failing run printed, without Hypothesis.
-
-    Args:
-        machine: the machine of the same system, as ``machine_for`` made it.
-        steps: the printed lines, from ``state = ...`` to ``state.teardown()``.
-    """
-    values = (DurableEdit, Edits, EvictionPolicy, Executable, Meeting, Submodule, Symlink, Tree)
-    names = {one.__name__: one for one in values} | {"datetime": datetime, machine.__name__: machine}
-    exec(textwrap.dedent(steps), names)

@@ -19,7 +19,7 @@ from pytest_gittrix.testing.oracle import (
 )
 from pytest_gittrix.testing.repos.edits import Edits, Tree
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint, linked_work_tree
-from pytest_gittrix.testing.session_model import FINE, OK, Answers, Checkout, Model, Session
+from pytest_gittrix.testing.session_model import FINE, OK, Answers, Model, ModelCheckout, ModelSession
 from pytest_gittrix.testing.systems.under_test import HeldSession, System, access_to, directory_of
 from pytest_gittrix.testing.waivers import waiving
 
@@ -90,7 +90,7 @@ class TrialBase:
         self._known: Fingerprint | None = self._first
         self._checked: Fingerprint | None = None
         head = self._branch_in(self._first)
-        self.model = Model(head, {head: files}, None if bare else Checkout(files, files), native=self.access.native)
+        self.model = Model(head, {head: files}, None if bare else ModelCheckout(files, files), native=self.access.native)
         self._owed = {head}
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class TrialBase:
         """Make a request and check its answer; gives what ``answer_of`` gives."""
         return answer_of(to, act, allowed)
 
-    def work(self, held: HeldSession, to: str, act: Callable[[], T], *, then: Callable[[Session], Answers] | None = None) -> T | None:
+    def work(self, held: HeldSession, to: str, act: Callable[[], T], *, then: Callable[[ModelSession], Answers] | None = None) -> T | None:
         """Work on a session through its handle, which counts as use; gives the value.
 
         Args:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -19,9 +20,8 @@ from hypothesis.stateful import Bundle, initialize, invariant, precondition, rul
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.testing.machines.machine_base import LONG, WorldMachine, ask, at_most, require_equal
-from pytest_gittrix.testing.machines.scripted_turn import Running, at_once
-from pytest_gittrix.testing.machines.turn_model import TurnSession, require_turns_in_order
+from pytest_gittrix.testing.machines.machine_base import ENGINES, LONG, MachineSession, WorldMachine, ask, at_most, require_equal
+from pytest_gittrix.testing.machines.scripted_turn import RunningTurn, at_once
 from pytest_gittrix.testing.oracle import invariant_answer, require
 
 _MOST_ALIVE = 2
@@ -31,10 +31,79 @@ _some_ended = precondition(lambda self: any(session.running is None and session.
 _some_ready = precondition(lambda self: any(session.running is None and not session.ended for session in self.known))
 # What a busy session refuses, it refuses after a tenth of a second, which is too dear to do often.
 _MOST_REFUSALS = 1
-_ENGINES = st.integers(0, 1)
 _RUNS = st.sampled_from(["thread"] * 3 + ["task"] * 2 + ["process"])
 _CALLS = st.sampled_from(["c1", "c2", "c3"])
 _TOOLS = st.sampled_from(["shell", "grep"])
+
+ExpectedEvent = tuple[str, dict[str, Any] | None]
+"""What is expected of an event: its type, and its data; None for any data."""
+
+
+@dataclass(eq=False, repr=False)
+class TurnSession(MachineSession):
+    """One session and its expected state; its history is of ``ExpectedEvent``.
+
+    Attributes:
+        calls: the tool of each call without an answer, by the id of the call.
+        running: its turn; None while none runs.
+        lost: the name of a turn that died with its engine.
+        over: interrupted turns whose threads still run.
+        written: whether a file was ever written.
+        unsaved: whether a file was written since the last checkpoint.
+    """
+
+    calls: dict[str, str] = field(default_factory=dict)
+    running: RunningTurn | None = None
+    lost: str | None = None
+    over: list[RunningTurn] = field(default_factory=list)
+    written: bool = False
+    unsaved: bool = False
+
+    def happens(self, type_: str, data: dict[str, Any] | None) -> None:
+        """Enter an event; calls are opened and answered by it."""
+        if type_ == "tool_call" and data:
+            self.calls[data["call_id"]] = data["name"]
+        if type_ == "tool_result" and data:
+            self.calls.pop(data["call_id"], None)
+        if type_ == "session.write":
+            self.written = self.unsaved = True
+        self.events.append((type_, data))
+
+    def turn_starts(self, runs: str) -> str:
+        """Enter that a turn starts, after all that an earlier turn left open is closed; gives its name."""
+        self.lost_turn_ends()
+        self.orphans_are_answered("before_start_turn")
+        self.files_are_saved()
+        ref = f"t{len(self.events)}"
+        self.happens("turn.started", {"turn": ref, "runs": runs})
+        return ref
+
+    def lost_turn_ends(self) -> None:
+        """Enter the end of a turn that died with its engine, if there is such a turn."""
+        if self.lost is not None:
+            self.happens("turn.ended", {"turn": self.lost, "status": "lost"})
+            self.lost = None
+
+    def turn_ends(self, ref: str, status: str, error: str | None) -> None:
+        """Enter the end of a turn; if it was interrupted, its open calls are answered."""
+        self.files_are_saved()
+        reason = {"reason": error} if error is not None and status == "failed" else {}
+        self.happens("turn.ended", {"turn": ref, "status": status, **reason})
+        if status == "interrupted" and not self.ended:
+            self.orphans_are_answered("interrupt")
+
+    def files_are_saved(self) -> None:
+        """Enter a checkpoint, if files were written since the last one."""
+        if self.unsaved and not self.ended:
+            self.events.append(("workspace.kept", None))
+            self.unsaved = False
+
+    def orphans_are_answered(self, reason: str) -> None:
+        """Enter the documented answer to each open call, in the order of their ids."""
+        for call_id, tool in sorted(self.calls.items()):
+            details = {"call_id": call_id, "tool": tool, "reason": reason}
+            error = {"kind": "orphan_tool_call", "message": "The call was never answered.", "details": details}
+            self.happens("tool_result", {"call_id": call_id, "ok": False, "error": error})
 
 
 class TurnMachine(WorldMachine):
@@ -87,13 +156,13 @@ class TurnMachine(WorldMachine):
         self.known.append(session)
         return session
 
-    def _begins(self, session: TurnSession, running: Running) -> None:
+    def _begins(self, session: TurnSession, running: RunningTurn) -> None:
         session.running = running
         require_equal(f"A turn of {session} has the name that the log has.", session.turn_starts(running.turn.runs), running.turn.ref)
         require_equal(f"A turn of {session} runs.", "running", running.turn.status)
 
     def _ends(
-        self, session: TurnSession, status: str, act: Callable[[Running], object], *, value: Any = None, error: str | None = None
+        self, session: TurnSession, status: str, act: Callable[[RunningTurn], object], *, value: Any = None, error: str | None = None
     ) -> None:
         one = session.running
         assert one is not None
@@ -113,33 +182,33 @@ class TurnMachine(WorldMachine):
 
     # Turns begin -------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=ready, by=_ENGINES, runs=_RUNS, calls=st.lists(_CALLS, max_size=2))
+    @rule(session=ready, by=ENGINES, runs=_RUNS, calls=st.lists(_CALLS, max_size=2))
     @_some_ready
     def start_turn(self, session: TurnSession, by: int, runs: str, calls: list[str]) -> None:
         """A turn starts, after all that an earlier turn left open is closed; then it calls some tools."""
-        self._begins(session, Running.start(session.handles[by], by, runs))
+        self._begins(session, RunningTurn.start(session.handles[by], by, runs))
         for call_id in calls:
             self.call(session, by, True, call_id, "shell")
 
-    @rule(session=ended, by=_ENGINES, runs=_RUNS)
+    @rule(session=ended, by=ENGINES, runs=_RUNS)
     @_some_ended
     @at_most(1)
     def start_turn_in_vain(self, session: TurnSession, by: int, runs: str) -> None:
         """A session that has ended takes no turn."""
         handle = session.handles[by]  # perhaps of an engine that was closed since
-        ask(f"{session}.start_turn()", lambda: Running.start(handle, by, runs), {"SESSION_EXPIRED", "ADAPTER_UNAVAILABLE"})
+        ask(f"{session}.start_turn()", lambda: RunningTurn.start(handle, by, runs), {"SESSION_EXPIRED", "ADAPTER_UNAVAILABLE"})
 
-    @rule(session=busy, by=_ENGINES, runs=_RUNS)
+    @rule(session=busy, by=ENGINES, runs=_RUNS)
     @_some_busy
     @at_most(_MOST_REFUSALS)
     def start_another_turn(self, session: TurnSession, by: int, runs: str) -> None:
         """While a turn runs, either engine is refused a second one, and the other engine cannot interrupt the one that runs."""
-        ask(f"{session}.start_turn() during a turn", lambda: Running.start(session.handles[by], by, runs), {"TURN_BUSY"})
+        ask(f"{session}.start_turn() during a turn", lambda: RunningTurn.start(session.handles[by], by, runs), {"TURN_BUSY"})
         assert session.running is not None
         if by != session.running.engine:
             ask(f"{session}.interrupt() by another engine", session.handles[by].interrupt, {"TURN_BUSY"})
 
-    @rule(session=ready, engines=st.tuples(_ENGINES, _ENGINES))
+    @rule(session=ready, engines=st.tuples(ENGINES, ENGINES))
     @_some_ready
     @at_most(_MOST_REFUSALS)
     def start_two_turns(self, session: TurnSession, engines: tuple[int, int]) -> None:
@@ -168,18 +237,18 @@ class TurnMachine(WorldMachine):
 
     # Recording and writing ---------------------------------------------------------------------------------------------------------------
 
-    @rule(session=sessions, by=_ENGINES, within=st.booleans(), call_id=_CALLS, tool=_TOOLS)
+    @rule(session=sessions, by=ENGINES, within=st.booleans(), call_id=_CALLS, tool=_TOOLS)
     def call(self, session: TurnSession, by: int, within: bool, call_id: str, tool: str) -> None:
         """A tool is called, perhaps under an id that was used before."""
         self._say(session, by, within, "tool_call", {"call_id": call_id, "name": tool, "args": {}})
 
-    @rule(session=sessions, by=_ENGINES, within=st.booleans(), call_id=_CALLS)
+    @rule(session=sessions, by=ENGINES, within=st.booleans(), call_id=_CALLS)
     @at_most(5)
     def answer(self, session: TurnSession, by: int, within: bool, call_id: str) -> None:
         """A call is answered that is open, is not open yet, or was answered before."""
         self._say(session, by, within, "tool_result", {"call_id": call_id, "ok": True})
 
-    @rule(session=sessions, by=_ENGINES, data=st.sampled_from([b"2\n", b"3\n"]))
+    @rule(session=sessions, by=ENGINES, data=st.sampled_from([b"2\n", b"3\n"]))
     @at_most(3)
     def write(self, session: TurnSession, by: int, data: bytes) -> None:
         """A file is written, by the turn if one runs."""
@@ -215,7 +284,7 @@ class TurnMachine(WorldMachine):
         else:
             self._ends(session, "failed", lambda one: one.scripted.send("raise", "no model"), error="ValueError: no model")
 
-    @rule(session=idle, by=_ENGINES)
+    @rule(session=idle, by=ENGINES)
     @_some_idle
     @at_most(3)
     def interrupt_nothing(self, session: TurnSession, by: int) -> None:
@@ -235,7 +304,7 @@ class TurnMachine(WorldMachine):
                 allowed = {"TURN_OVER", "SESSION_EXPIRED"} if session.ended else {"TURN_OVER"}
                 invariant_answer(one.scripted.request(*request), allowed, to=f"A turn of {session} that was interrupted")
 
-    @rule(which=_ENGINES)
+    @rule(which=ENGINES)
     @_some_busy
     def engine_closes(self, which: int) -> None:
         """An engine is closed, which interrupts its turns; a new one takes its place."""
@@ -244,11 +313,8 @@ class TurnMachine(WorldMachine):
         self._follow(engine)
         for session in interrupted:
             self._ends(session, "interrupted", lambda _one: None)
-        for session in self.known:
-            if not session.ended:
-                session.handles[which] = engine.get_session(session.id)
 
-    @rule(session=sessions, by=_ENGINES)
+    @rule(session=sessions, by=ENGINES)
     @at_most(2)
     def discard(self, session: TurnSession, by: int) -> None:
         """The person discards a session, even during a turn, which ends with it if the same engine runs it."""
@@ -273,7 +339,6 @@ class TurnMachine(WorldMachine):
             ]
             found += [(event.type, dict(event.data)) for event in events[len(found) :]]
             require_equal(f"The history of {session} is what happened.", session.events, found)
-            require_turns_in_order(events)
             state = fold(events)
             require_equal(f"The open calls of {session} are those without an answer.", session.calls, state.calls)
             open_turn = session.running.turn.ref if session.running is not None else session.lost

@@ -5,13 +5,15 @@ The module ``strategies`` draws them, ``session_model`` calculates with them, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.testing.repos.history import Content, Contents
+
+if TYPE_CHECKING:
+    from pytest_gittrix.testing.repos.durable import DurableRepo
 
 DurableKind = Literal[
     "overlap",
@@ -113,31 +115,6 @@ class Edits(Plain, Mapping[str, Content | None]):
         return Edits({path: self.changes[path] for path in paths})
 
 
-class Repository(Protocol):
-    """What ``DurableEdit.make`` needs of a repository; ``DurableRepo`` and ``Rival`` have it."""
-
-    def commit(self, changes: Contents, message: str | None = None, /) -> str:
-        """Commit to the branch."""
-
-    def rewind(self, sha: str, /) -> None:
-        """Move the branch."""
-
-    def dirty(self, changes: Contents, /) -> None:
-        """Change files of the work tree."""
-
-    def stage(self, changes: Contents, /) -> None:
-        """Change files of the work tree and stage them."""
-
-    def git(self, *arguments: str) -> str:
-        """Run git there."""
-
-    def log(self, at: str, /) -> Sequence[Commit]:
-        """Commits, newest first."""
-
-    def head(self) -> str:
-        """The commit the branch is at."""
-
-
 @dataclass(frozen=True)
 class DurableEdit(Plain):
     """What a person does to durable at once. Drawn by ``strategies.durable_edits``.
@@ -166,7 +143,7 @@ class DurableEdit(Plain):
             tree = tree.apply(edits)
         return tree
 
-    def make(self, repository: Repository) -> list[str]:
+    def make(self, repository: DurableRepo) -> list[str]:
         """Apply the edit to a repository.
 
         Returns:
@@ -188,7 +165,7 @@ class DurableEdit(Plain):
         return made
 
 
-def _replanted(repository: Repository, before: str, tree: str) -> str:
+def _replanted(repository: DurableRepo, before: str, tree: str) -> str:
     """Commit the files of ``tree`` on the parents of ``before``; return the commit."""
     parents_of = [argument for parent in repository.log(before)[0].parents for argument in ("-p", parent)]
     return repository.git("commit-tree", f"{tree}^{{tree}}", *parents_of, "-m", "History, written anew")

@@ -27,7 +27,7 @@ from pytest_gittrix.backends.forge.http_client import Patience
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.testing.repos.durable import DurableRepo
-from pytest_gittrix.testing.repos.forge_state import ForgeState, Json, Refusal
+from pytest_gittrix.testing.repos.forge_state import ForgeRefusal, ForgeState, Json
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 FaultKind = Literal["rate_limit", "secondary_limit", "status", "redirect", "slow", "cut", "cut_after", "garbage", "truncated"]
@@ -39,7 +39,7 @@ _TEXT: Final = "text/html; charset=utf-8"
 
 
 @dataclass
-class Fault:
+class ForgeFault:
     """A failure of some of the next requests.
 
     Attributes:
@@ -107,7 +107,7 @@ class ForgeServer:
         self._repo = DurableRepo(remote.path, remote.repo.branch, when=self._when)
         self.state = ForgeState(self._repo, name, self._when)
         self._page = page
-        self._faults: list[Fault] = []
+        self._faults: list[ForgeFault] = []
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._clients = ExitStack()
@@ -159,9 +159,11 @@ class ForgeServer:
         given = patience if patience is not None else Patience(timeout=10.0, waiting=2.0)
         return self._clients.enter_context(GitHubForge(self.state.name, base_url=self.url, token=used, patience=given))
 
-    def fail(self, kind: FaultKind, *, times: int | None = 1, on: str = "", seconds: float = 0.0, status: int = 503, to: str = "") -> Fault:
-        """Let the next requests fail; see ``Fault``. Faults are used up in the order in which they were added."""
-        fault = Fault(kind, times, on, seconds, status, to)
+    def fail(
+        self, kind: FaultKind, *, times: int | None = 1, on: str = "", seconds: float = 0.0, status: int = 503, to: str = ""
+    ) -> ForgeFault:
+        """Let the next requests fail; see ``ForgeFault``. Faults are used up in the order in which they were added."""
+        fault = ForgeFault(kind, times, on, seconds, status, to)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -173,7 +175,7 @@ class ForgeServer:
 
     # Serving -------------------------------------------------------------------------------------------------------------------
 
-    def fault_for(self, line: str) -> Fault | None:
+    def fault_for(self, line: str) -> ForgeFault | None:
         """Record a request, and return the fault that it meets, or None."""
         with self._lock:
             self.requests.append(line)
@@ -188,7 +190,7 @@ class ForgeServer:
         """Wait for so many seconds; whether the forge was closed meanwhile."""
         return self._closing.wait(min(seconds, _LONGEST))
 
-    def limited(self, fault: Fault, path: str) -> HttpAnswer | None:
+    def limited(self, fault: ForgeFault, path: str) -> HttpAnswer | None:
         """Return the answer of a fault that is a status; None for other faults."""
         if fault.kind == "rate_limit":
             reset = int(self._when().timestamp() + fault.seconds)
@@ -221,7 +223,7 @@ class ForgeServer:
                     given = _parsed(body)
                     with self.state.lock:
                         return serve(self, match, query, given, path)
-        except Refusal as refusal:
+        except ForgeRefusal as refusal:
             return HttpAnswer.of(refusal.body, refusal.status)
         return HttpAnswer.of({"message": "Not Found"}, 404)
 
@@ -344,9 +346,9 @@ def _parsed(body: bytes) -> Json:
     try:
         given = json.loads(body) if body else {}
     except ValueError as error:
-        raise Refusal(400, "Problems parsing JSON") from error
+        raise ForgeRefusal(400, "Problems parsing JSON") from error
     if not isinstance(given, dict):
-        raise Refusal(422, "Body should be a JSON object")
+        raise ForgeRefusal(422, "Body should be a JSON object")
     return given
 
 

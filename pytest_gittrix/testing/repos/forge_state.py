@@ -24,7 +24,7 @@ _VERDICTS: Final = {"approved": "APPROVED", "changes_requested": "CHANGES_REQUES
 _RUNNING: Final = ("queued", "in_progress", "waiting", "requested", "pending")
 
 
-class Refusal(Exception):
+class ForgeRefusal(Exception):
     """A refused request, with its status and the reason in GitHub's form."""
 
     def __init__(self, status: int, message: str, *errors: str) -> None:
@@ -67,7 +67,7 @@ class Pull:
 
 
 @dataclass
-class Issue:
+class ForgeIssue:
     """An issue and its comments."""
 
     number: int
@@ -94,7 +94,7 @@ class ForgeState:
         self.repo = repo
         self.name = name
         self.pulls: dict[int, Pull] = {}
-        self.issues: dict[int, Issue] = {}
+        self.issues: dict[int, ForgeIssue] = {}
         self.lock = threading.RLock()
         self._when = when
         self._runs: dict[str, dict[str, str]] = {}
@@ -140,17 +140,17 @@ class ForgeState:
         with self.lock:
             pull = self.updated(self._pull(number))
             if pull.state != "open" or pull.draft:
-                raise Refusal(405, "Pull Request is not mergeable")
+                raise ForgeRefusal(405, "Pull Request is not mergeable")
             base = self.repo.head(pull.base)
             tree = self._merged_tree(base, pull.head_sha)
             if tree is None:
-                raise Refusal(405, "Pull Request is not mergeable")
+                raise ForgeRefusal(405, "Pull Request is not mergeable")
             message = f"Merge pull request #{number} from {self.owner}/{pull.head}\n\n{pull.title}"
             commit = self.repo.git("commit-tree", tree, "-p", base, "-p", pull.head_sha, input=message)
             try:
                 self.repo.git("update-ref", branch_ref(pull.base), commit, base)
             except GitFailed as error:
-                raise Refusal(409, "Base branch was modified. Review and try the merge again.") from error
+                raise ForgeRefusal(409, "Base branch was modified. Review and try the merge again.") from error
             pull.state, pull.merged_at, pull.merge_sha = "closed", self._when(), commit
             return commit
 
@@ -171,14 +171,14 @@ class ForgeState:
         title, base = body.get("title"), str(body.get("base") or "")
         owner, _, head = str(body.get("head") or "").rpartition(":")
         if not isinstance(title, str) or not title.strip():
-            raise Refusal(422, "Validation Failed", "title can't be blank")
+            raise ForgeRefusal(422, "Validation Failed", "title can't be blank")
         sha, target = (self._head(head) if owner in ("", self.owner) else None), self._head(base)
         if sha is None or target is None:
-            raise Refusal(422, "Validation Failed", f"The field {'head' if sha is None else 'base'} is invalid")
+            raise ForgeRefusal(422, "Validation Failed", f"The field {'head' if sha is None else 'base'} is invalid")
         if any(one.head == head and one.base == base and self.updated(one).state == "open" for one in self.pulls.values()):
-            raise Refusal(422, "Validation Failed", f"A pull request already exists for {self.owner}:{head}.")
+            raise ForgeRefusal(422, "Validation Failed", f"A pull request already exists for {self.owner}:{head}.")
         if self._is_ancestor(sha, target):
-            raise Refusal(422, "Validation Failed", f"No commits between {base} and {head}")
+            raise ForgeRefusal(422, "Validation Failed", f"No commits between {base} and {head}")
         pull = Pull(self._next(), title, str(body.get("body") or ""), head, base, bool(body.get("draft")), sha)
         self.pulls[pull.number] = pull
         return pull
@@ -187,9 +187,9 @@ class ForgeState:
         """Change a pull request. Raises Refusal: there is none, or the change is not possible."""
         pull = self.updated(self._pull(number))
         if "base" in body and self._head(str(body["base"])) is None:
-            raise Refusal(422, "Validation Failed", "The field base is invalid")
+            raise ForgeRefusal(422, "Validation Failed", "The field base is invalid")
         if body.get("state") == "open" and (pull.merged_at is not None or self._head(pull.head) is None):
-            raise Refusal(422, "Validation Failed", "state cannot be changed.")
+            raise ForgeRefusal(422, "Validation Failed", "state cannot be changed.")
         for name in ("title", "body", "base", "state"):
             if body.get(name) is not None:
                 setattr(pull, name, str(body[name]))
@@ -206,18 +206,18 @@ class ForgeState:
             if wanted in ("all", pull.state) and base in (None, pull.base) and head in (None, f"{self.owner}:{pull.head}")
         ]
 
-    def open_issue(self, body: Json) -> Issue:
+    def open_issue(self, body: Json) -> ForgeIssue:
         """Open an issue. Raises Refusal: it has no title."""
         if not isinstance(body.get("title"), str) or not body["title"].strip():
-            raise Refusal(422, "Validation Failed", "title can't be blank")
-        issue = Issue(self._next(), body["title"], str(body.get("body") or ""), [str(label) for label in body.get("labels") or ()])
+            raise ForgeRefusal(422, "Validation Failed", "title can't be blank")
+        issue = ForgeIssue(self._next(), body["title"], str(body.get("body") or ""), [str(label) for label in body.get("labels") or ()])
         self.issues[issue.number] = issue
         return issue
 
     def comment(self, number: int, body: Json) -> int:
         """Comment on an issue or a pull request; return its number of comments. Raises Refusal: there is neither."""
         if not isinstance(body.get("body"), str) or not body["body"].strip():
-            raise Refusal(422, "Validation Failed", "body can't be blank")
+            raise ForgeRefusal(422, "Validation Failed", "body can't be blank")
         comments = self._pull(number).comments if number in self.pulls else self._issue(number).comments
         comments.append(body["body"])
         return len(comments)
@@ -263,7 +263,7 @@ class ForgeState:
             }
         return shown
 
-    def issue_json(self, issue: Issue, web: str) -> Json:
+    def issue_json(self, issue: ForgeIssue, web: str) -> Json:
         """Return an issue as JSON."""
         return {
             "number": issue.number,
@@ -300,12 +300,12 @@ class ForgeState:
 
     def _pull(self, number: int) -> Pull:
         if number not in self.pulls:
-            raise Refusal(404, "Not Found")
+            raise ForgeRefusal(404, "Not Found")
         return self.pulls[number]
 
-    def _issue(self, number: int) -> Issue:
+    def _issue(self, number: int) -> ForgeIssue:
         if number not in self.issues:
-            raise Refusal(404, "Not Found")
+            raise ForgeRefusal(404, "Not Found")
         return self.issues[number]
 
     def _head(self, branch: str) -> str | None:
@@ -317,7 +317,7 @@ class ForgeState:
     def _commit(self, at: str) -> str:
         sha = self._head(at) or at
         if len(sha) != 40:
-            raise Refusal(422, f"No commit found for SHA: {at}")
+            raise ForgeRefusal(422, f"No commit found for SHA: {at}")
         return sha
 
     def _is_ancestor(self, commit: str, of: str) -> bool:

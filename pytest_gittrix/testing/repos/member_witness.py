@@ -48,7 +48,7 @@ class _Observed:
 
 
 @dataclass
-class Witness:
+class FinalizationWitness:
     """The state before a finalization. Created by ``Witness.of``.
 
     Attributes:
@@ -66,7 +66,7 @@ class Witness:
     unknown_repositories: bool = False
 
     @classmethod
-    def of(cls, member: Member) -> Witness:
+    def of(cls, member: Member) -> FinalizationWitness:
         """Read a workspace, in copies; the remotes must be in place, or moved aside."""
         witness = cls(member, everything_below(member.workspace.path), member.refs())
         for number, (plan, made) in enumerate(zip(member.plan, member.workspace.repositories, strict=True)):

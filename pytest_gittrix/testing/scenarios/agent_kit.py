@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -25,7 +23,6 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.testing.scenarios import agent_program
 from pytest_gittrix.testing.scenarios.agent_program import MARK
@@ -76,18 +73,15 @@ class AgentKit(ScriptKit):
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
-        self._temporary = directory is None
-        self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-agents-")).absolute()
+        super().__init__(directory, "gittrix-agents-")
         self.bin = self._directory / "bin"
-        self.bin.mkdir(parents=True)
+        self.bin.mkdir()
         self._lines_read: list[str] = []
         self._signals: list[str] = []
         self._mark = os.urandom(8).hex()
-        self._pid = os.getpid()
         self._numbers = count()
         self._processes: list[ScriptedProcess] = []
         self._agents: list[AgentProcess] = []
-        self._closed = False
         self._rendezvous = Rendezvous(
             self._directory,
             timeout=timeout,
@@ -148,20 +142,15 @@ class AgentKit(ScriptKit):
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
         """Wait until at least one script of a name (or of any) has begun and none of them runs; whether that happened in time."""
-        deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
-        while not (over := self._gone(name)) and real_seconds() < deadline:
-            pause(_NAP)
-        return over
+        return self._wait_until(lambda: self._gone(name), timeout)
 
     def _gone(self, name: str | None) -> bool:
         if name is None and any(agent.observe().state == "alive" for agent in self._agents):
             return False  # one that was just started is not heard of yet
         return bool(self.processes(name)) and not self.alive(name)
 
-    def close(self) -> None:
-        """Kill every process that follows a script, and all that it started. Does nothing in a fork of the test, or a second time."""
-        if self._closed or os.getpid() != self._pid:
-            return
+    def _end(self) -> None:
+        """Kill every process that follows a script, and all that it started."""
         self._rendezvous.dismiss()
         for agent in self._agents:
             agent.stop(grace=0)
@@ -172,14 +161,6 @@ class AgentKit(ScriptKit):
                     ProcessTree(one.owner).end()
             if not self.alive():
                 break
-        self._closed = True
-        self._rendezvous.close()
-        if self._temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _listen(self) -> None:
-        if not self._closed:
-            self._rendezvous.listen()
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         match message:

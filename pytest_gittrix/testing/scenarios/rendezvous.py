@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
-from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
 NEWS: Final = "news"
 STAY: Final = "stay"
@@ -160,9 +162,21 @@ class Rendezvous:
 
 
 class ScriptKit:
-    """What a test says to scripts that stop at points; a context manager that closes the kit."""
+    """Scripts that stop at points, and the test's side of them; a context manager that closes the kit.
+
+    Args:
+        directory: for its programs and pipes; by default a temporary one, which is removed with the kit.
+        prefix: of the name of a temporary one.
+    """
 
     _rendezvous: Rendezvous
+
+    def __init__(self, directory: str | os.PathLike[str] | None, prefix: str) -> None:
+        self._temporary = directory is None
+        self._directory = Path(directory or tempfile.mkdtemp(prefix=prefix)).absolute()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._pid = os.getpid()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -171,8 +185,28 @@ class ScriptKit:
         self.close()
 
     def close(self) -> None:
-        """End every script, and what it started."""
+        """End every script, and what it started. Does nothing in a fork of the test, or a second time."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._end()
+        self._closed = True
+        self._rendezvous.close()
+        if self._temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _end(self) -> None:
         raise NotImplementedError
+
+    def _listen(self) -> None:
+        if not self._closed:
+            self._rendezvous.listen()
+
+    def _wait_until(self, over: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition, for as long as for a script by default; whether it holds."""
+        deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
+        while not (holds := over()) and real_seconds() < deadline:
+            pause(_SLICE)
+        return holds
 
     def wait_for(self, point: str, timeout: float | None = None) -> None:
         """Return when a script stands at a point; a second call waits for one to come there a second time.

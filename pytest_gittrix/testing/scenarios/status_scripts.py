@@ -20,7 +20,7 @@ _PR_FIELDS: Final = ("number", "url", "title", "owner", "repo", "branch", "base_
 
 
 @dataclass(frozen=True)
-class Scene:
+class Observed:
     """The facts that can be observed of a session; None is not observed.
 
     Attributes:
@@ -47,7 +47,7 @@ class Scene:
         return PollResult(runtime, activity, self.pr)
 
 
-def look(log: LogKit, scene: Scene, at: datetime) -> Decision:
+def look(log: LogKit, scene: Observed, at: datetime) -> Decision:
     """Observe a session once.
 
     Args:
@@ -95,7 +95,7 @@ class StatusScript:
         rest: how long the agent has been at rest in a scene in which it is idle or blocked.
     """
 
-    scenes: tuple[tuple[timedelta, Scene], ...] = ()
+    scenes: tuple[tuple[timedelta, Observed], ...] = ()
     end: tuple[str, str] | None = None
     rest: timedelta = field(default=timedelta(0))
 
@@ -116,7 +116,7 @@ def play(script: StatusScript, log: LogKit, until: datetime) -> None:
         log.put("status.decided", {"session": state, "reason": reason}, actor="system", at=until)
 
 
-_AT_WORK: Final = (_MINUTE, Scene("alive", "active"))
+_AT_WORK: Final = (_MINUTE, Observed("alive", "active"))
 
 
 def _with_pr(**facts: Any) -> StatusScript:
@@ -125,16 +125,16 @@ def _with_pr(**facts: Any) -> StatusScript:
     made = ObservedPullRequest(
         state, number=7, url=url, title="Fix the bug", owner="acme", repo="app", branch="feat/fix", base_branch="main", **facts
     )
-    return StatusScript((_AT_WORK, (timedelta(0), Scene("alive", "ready", pr=made))))
+    return StatusScript((_AT_WORK, (timedelta(0), Observed("alive", "ready", pr=made))))
 
 
 def _ended(state: str, reason: str, *, runtime: str = "exited") -> StatusScript:
-    return StatusScript((_AT_WORK, (timedelta(0), Scene(runtime if state == "terminated" else "alive", "active"))), (state, reason))
+    return StatusScript((_AT_WORK, (timedelta(0), Observed(runtime if state == "terminated" else "alive", "active"))), (state, reason))
 
 
 STATUS_SCRIPTS: Final[Mapping[str, StatusScript]] = {
     "spawning": StatusScript(),
-    "working": StatusScript(((timedelta(0), Scene("alive", "active")),)),
+    "working": StatusScript(((timedelta(0), Observed("alive", "active")),)),
     "pr_open": _with_pr(ci="pending"),
     "ci_failed": _with_pr(ci="failing"),
     "review_pending": _with_pr(ci="passing", review="pending"),
@@ -143,8 +143,8 @@ STATUS_SCRIPTS: Final[Mapping[str, StatusScript]] = {
     "mergeable": _with_pr(ci="passing", review="approved", mergeable=True),
     "merged": _with_pr(state="merged", ci="passing", review="approved"),
     "cleanup": replace(_with_pr(state="merged", ci="passing", review="approved"), end=("terminated", "pr_merged")),
-    "needs_input": StatusScript((_AT_WORK, (timedelta(0), Scene("alive", "waiting_input")))),
-    "stuck": StatusScript(((10 * _MINUTE, Scene("alive", "active")), (timedelta(0), Scene("alive", "idle"))), rest=10 * _MINUTE),
+    "needs_input": StatusScript((_AT_WORK, (timedelta(0), Observed("alive", "waiting_input")))),
+    "stuck": StatusScript(((10 * _MINUTE, Observed("alive", "active")), (timedelta(0), Observed("alive", "idle"))), rest=10 * _MINUTE),
     "errored": _ended("terminated", "error_in_process"),
     "killed": _ended("terminated", "manually_killed"),
     "done": _ended("done", "research_complete"),

@@ -27,7 +27,7 @@ from pytest_gittrix.record.state.observations import (
     observations_of,
 )
 from pytest_gittrix.testing.scenarios.log_kit import LogKit, open_log
-from pytest_gittrix.testing.scenarios.status_scripts import Scene, look
+from pytest_gittrix.testing.scenarios.status_scripts import Observed, look
 from pytest_gittrix.views.orchestrator import notifications, state_in
 from pytest_gittrix.views.orchestrator_status import Dialect
 
@@ -40,7 +40,7 @@ _PR: Final = ("ci", "review", "mergeable", "draft")
 
 
 @dataclass(frozen=True)
-class Look:
+class TimelineLook:
     """The result of one observation of the session.
 
     Attributes:
@@ -73,7 +73,7 @@ class Played:
         notifications: the notifications (agent-orchestrator's OrchestratorEvents), oldest first.
     """
 
-    looks: tuple[Look, ...]
+    looks: tuple[TimelineLook, ...]
     events: tuple[Event, ...] = field(repr=False)
     notifications: tuple[dict[str, Any], ...] = ()
 
@@ -123,7 +123,7 @@ class Played:
                     f"It was {between.status} for {format_duration(after.after - between.after)} only, and {after.status} again:\n{self}"
                 )
 
-    def _changes(self, of: Callable[[Look], object]) -> list[Look]:
+    def _changes(self, of: Callable[[TimelineLook], object]) -> list[TimelineLook]:
         pairs = zip((None, *self.looks), self.looks, strict=False)
         return [look for before, look in pairs if before is None or of(before) != of(look)]
 
@@ -236,7 +236,7 @@ class Timeline:
             return self._played(log, clock)
 
     def _played(self, log: LogKit, clock: FrozenClock) -> Played:
-        start, scene, looks = clock.now(), Scene(), list[Look]()
+        start, scene, looks = clock.now(), Observed(), list[TimelineLook]()
         for number, point in enumerate(self._points):
             clock.advance_to(start + point.after)
             scene = _changed(scene, point.facts, start + point.after, start)
@@ -250,13 +250,13 @@ class Timeline:
         events = log.events()
         return Played(tuple(looks), tuple(events), tuple(notifications(events, dialect=self._dialect)))
 
-    def _look(self, log: LogKit, scene: Scene, clock: FrozenClock, start: datetime) -> Look:
+    def _look(self, log: LogKit, scene: Observed, clock: FrozenClock, start: datetime) -> TimelineLook:
         decision = look(log, scene, clock.now())
         status = state_in(log.events(), dialect=self._dialect)
-        return Look(clock.now() - start, status, decision.session, decision.reason, decision.why, decision.attempts)
+        return TimelineLook(clock.now() - start, status, decision.session, decision.reason, decision.why, decision.attempts)
 
 
-def _changed(scene: Scene, facts: dict[str, Any], now: datetime, start: datetime) -> Scene:
+def _changed(scene: Observed, facts: dict[str, Any], now: datetime, start: datetime) -> Observed:
     observed = scene.observed
     if "activity" in facts and facts["activity"] not in _AT_REST:
         observed = now
@@ -266,7 +266,7 @@ def _changed(scene: Scene, facts: dict[str, Any], now: datetime, start: datetime
     if "pr" in facts or details:
         known = scene.pr or ObservedPullRequest("open", number=1)
         pr = ObservedPullRequest() if facts.get("pr") == "none" else replace(known, state=facts.get("pr", known.state), **details)
-    return Scene(facts.get("runtime", scene.runtime), facts.get("activity", scene.activity), observed, pr, scene.source)
+    return Observed(facts.get("runtime", scene.runtime), facts.get("activity", scene.activity), observed, pr, scene.source)
 
 
 def _report(log: LogKit, name: str, at: datetime) -> None:

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lease import Owner
 from pytest_gittrix.os_level.lock_owner import owner_of
-from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import end_tree
 from pytest_gittrix.testing.scenarios.rendezvous import STAY, Rendezvous, ScriptKit
 
@@ -53,17 +49,13 @@ class TurnKit(ScriptKit):
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
-        self._temporary = directory is None
-        self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-turns-"))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._pid = os.getpid()
+        super().__init__(directory, "gittrix-turns-")
         self._over = threading.Event()
         self._children: list[tuple[str, Owner]] = []
         self._processes: dict[int, Owner] = {}
         self._begun = self._ended = 0
         self._last = "began"
         self._plays: list[_Play] = []
-        self._closed = False
         self._rendezvous = Rendezvous(
             self._directory,
             timeout=timeout,
@@ -88,16 +80,10 @@ class TurnKit(ScriptKit):
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
         """Wait until none of them runs; whether there were any, and all ended in time."""
-        deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
-        while self.alive(name) and real_seconds() < deadline:
-            self._over.wait(_SLICE)
-        return bool(self.children(name)) and not self.alive(name)
+        return self._wait_until(lambda: not self.alive(name), timeout) and bool(self.children(name))
 
-    def close(self) -> None:
-        """End every turn that still follows a script, and the processes it started. Closing again does nothing."""
-        if self._closed or os.getpid() != self._pid:
-            return
-        self._closed = True
+    def _end(self) -> None:
+        """End every turn that still follows a script, and the processes it started."""
         self._over.set()
         self._rendezvous.listen()
         for owner in self._processes.values():
@@ -111,9 +97,6 @@ class TurnKit(ScriptKit):
                     os.kill(owner.pid, signal.SIGKILL)
         for play in self._plays:
             play.reap()
-        self._rendezvous.close()
-        if self._temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         match message:
@@ -136,8 +119,7 @@ class TurnKit(ScriptKit):
             self._rendezvous.tell(**message)
 
     def _known_children(self, name: str | None) -> list[Owner]:
-        if not self._closed:
-            self._rendezvous.listen()
+        self._listen()
         return [owner for known, owner in self._children if name in (None, known)]
 
 

@@ -24,6 +24,7 @@ from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.faults.supervisor import StrPath, supported
 from pytest_gittrix.testing.schedules.process_schedule import ProcessInterleaving, TurnScheduler
 from pytest_gittrix.testing.schedules.process_stepper import Actor, Command, Ended, SteppedProcess
+from pytest_gittrix.testing.schedules.trace_table import checked
 
 __all__ = ["Command", "Ended", "Explored", "Intrusion", "ProcessInterleaving", "calls_of", "explore_processes", "interleave", "intrude"]
 
@@ -169,8 +170,7 @@ class Explored:
         """
         __tracebackhide__ = True
         if self.violation is not None:
-            headline = str(self.violation.finding).partition("\n")[0]
-            raise AssertionError(f"{headline} (in order {self.executions} of those tried)\n\n{self.violation}\n")
+            raise AssertionError(f"{self.violation.headline} (in order {self.executions} of those tried)\n\n{self.violation}\n")
         return self
 
 
@@ -208,7 +208,7 @@ def explore_processes(
     violation = None
     with closing(search.orders()) as orders:
         for world, order in orders:
-            found = _checked(order, partial(check, world))
+            found = checked(order, partial(check, world))
             if found.finding is not None:
                 violation = found
                 break
@@ -292,19 +292,6 @@ def _distance(order: ProcessInterleaving, step: int, changed_by: Mapping[str, se
     did = order.turns[step].did
     path = did.path if did is not None else None
     return 0 if path is not None and (len(changed_by[path]) > 1 or _STATE.search(path)) else 1
-
-
-def _checked(order: ProcessInterleaving, check: Callable[[ProcessInterleaving], object]) -> ProcessInterleaving:
-    if order.finding is not None:
-        return order
-    try:
-        check(order)
-    except AssertionError as error:
-        return order.with_finding(str(error).partition("\nassert ")[0] or "The check failed.")
-    except Exception as error:
-        error.add_note(f"The check failed to run, after:\n{order}")
-        raise
-    return order
 
 
 def _play(

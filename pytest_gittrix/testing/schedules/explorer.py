@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
@@ -20,7 +20,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.schedules.actors import Actors, Outcome
-from pytest_gittrix.testing.schedules.trace_table import TraceStep, columns, ending
+from pytest_gittrix.testing.schedules.trace_table import Choice, PlayedOrder, TraceStep, checked, columns, ending
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -40,7 +40,7 @@ _PATIENCE: Final = 0.1  # real seconds in which an actor may still get what it w
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(PlayedOrder):
     """One order that was played.
 
     Attributes:
@@ -71,28 +71,12 @@ class Run:
         """The number of turns, which are the lines of the trace."""
         return sum(1 for _ in groupby(self.steps, lambda step: step.actor))
 
-    @property
-    def headline(self) -> str:
-        """The finding on a line; how the actors ended, if there is none."""
-        return (self.finding or self.ending).partition("\n")[0]
-
     def trace(self, *, full: bool = False) -> str:
         """Draw a column for each actor, and the verdict below; ``full`` draws a line for each point instead of one for each turn."""
         return columns(self.actors, self.steps, self.outcomes, self.finding or self.ending, full=full)
 
     def __str__(self) -> str:
         return f"{self.trace()}\n    schedule = {list(self.schedule)!r}"
-
-    def verify(self) -> Self:
-        """Return this run if nothing is wrong with it.
-
-        Raises:
-            AssertionError: something is wrong; the message is the trace, and the schedule that plays it again.
-        """
-        __tracebackhide__ = True
-        if self.finding is not None:
-            raise AssertionError(f"{self.headline}\n\n{self}\n")
-        return self
 
 
 @dataclass(frozen=True)
@@ -144,9 +128,9 @@ class _Stage(Generic[W]):
             raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: actors={'A': lambda world: ...}.")
         self.make, self.actors, self.check, self.timeout = make, actors, check, timeout
 
-    def play(self, schedule: Schedule) -> tuple[Run, list[_Choice]]:
+    def play(self, schedule: Schedule) -> tuple[Run, list[Choice[str]]]:
         """Play one schedule in a fresh world; return the run, and the alternatives at each step."""
-        names = tuple(self.actors)
+        names, check = tuple(self.actors), self.check
         with self.make() as world:
             with Actors({name: partial(act, world) for name, act in self.actors.items()}, timeout=self.timeout) as actors:
                 scheduler = _TurnScheduler(actors, names, dict(schedule))
@@ -155,34 +139,7 @@ class _Stage(Generic[W]):
             durable = getattr(world, "durable", None)
             log, tree = (tuple(durable.log()), dict(durable.tree())) if isinstance(durable, DurableRepo) else ((), {})
             run = Run(names, tuple(scheduler.taken), tuple(scheduler.steps), actors.outcomes, log, tree, finding)
-            return self._checked(world, run), scheduler.choices
-
-    def _checked(self, world: W, run: Run) -> Run:
-        if self.check is None or run.finding is not None:
-            return run
-        try:
-            self.check(world, run)
-        except AssertionError as error:
-            return replace(run, finding=_message_of(error))
-        except Exception as error:
-            error.add_note(f"The check failed to run, after:\n{run}")
-            raise
-        return run
-
-
-def _message_of(error: AssertionError) -> str:
-    """Return the message of a failed check without what pytest adds below it, which names objects and differs from order to order."""
-    message, _, added = str(error).partition("\nassert ")
-    return message if added else str(error).partition("\n +")[0] or "The check failed."
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
-
-    step: int
-    others: tuple[str, ...]
-    preempts: bool
+            return run if check is None else checked(run, lambda run: check(world, run)), scheduler.choices
 
 
 class _TurnScheduler:
@@ -193,7 +150,7 @@ class _TurnScheduler:
 
     def __init__(self, actors: Actors, names: Sequence[str], wanted: Mapping[int, str]) -> None:
         self.steps: list[TraceStep] = []
-        self.choices: list[_Choice] = []
+        self.choices: list[Choice[str]] = []
         self.taken: list[tuple[int, str]] = []
         self._actors = actors
         self._wanted = wanted
@@ -212,14 +169,14 @@ class _TurnScheduler:
                 return problem
         return None
 
-    def _chosen(self, able: list[str]) -> tuple[str, _Choice]:
+    def _chosen(self, able: list[str]) -> tuple[str, Choice[str]]:
         usual = next((name for name in able if name not in self._waiting), able[0])
         wanted = self._wanted.get(len(self.steps), usual)
         under_way = bool(self.steps) and self.steps[-1].point is not None and not self.steps[-1].waits
-        choice = _Choice(len(self.steps), tuple(name for name in able if name != usual), preempts=under_way)
+        choice = Choice(len(self.steps), tuple(name for name in able if name != usual), preempts=under_way)
         return wanted if wanted in able else usual, choice
 
-    def _go(self, name: str, choice: _Choice) -> str | None:
+    def _go(self, name: str, choice: Choice[str]) -> str | None:
         problem = None
         try:
             step = TraceStep(name, self._actors.step(name))
@@ -252,7 +209,7 @@ class _TurnScheduler:
         while time.monotonic() < deadline:
             for name in tuple(self._alive):
                 before = len(self.steps)
-                problem = self._go(name, _Choice(before, (), False))
+                problem = self._go(name, Choice(before, (), False))
                 if problem is not None or len(self.steps) > before:
                     return problem
         where = {step.actor: step.point for step in self.steps}

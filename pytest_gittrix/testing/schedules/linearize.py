@@ -94,17 +94,12 @@ def linearise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) 
     Returns:
         The calls in such an order, those of unknown outcome only where they must have happened; None if there is no such order.
     """
-    return _Search(calls, answered_before, model).order(state)
-
-
-def serialise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
-    """As ``linearise``, but actors may see old states: only the order of each actor's own calls is respected."""
-    return _Search(calls, _same_actor_before, model).order(state)
+    return _Search(calls, model).order(state)
 
 
 def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> None:
     """Raise AssertionError unless some order explains a history. The message shows the longest beginning of one, and where it fails."""
-    search = _Search(calls, answered_before, model)
+    search = _Search(calls, model)
     if search.order(state) is not None:
         return
     left = [call for call in search.calls if call not in search.best]
@@ -121,18 +116,14 @@ def answered_before(one: Call[Op], other: Call[Op]) -> bool:
     return one.returned is not None and one.returned < other.called
 
 
-def _same_actor_before(one: Call[Op], other: Call[Op]) -> bool:
-    return one.returned is not None and one.actor == other.actor and one.called < other.called
-
-
 class _Search(Generic[State, Op]):
     """A depth-first search over pairs of the calls done so far (bits of a number) and the state they left. None is visited twice."""
 
-    def __init__(self, calls: Iterable[Call[Op]], precedes: Callable[[Call[Op], Call[Op]], bool], model: Model[State, Op]) -> None:
+    def __init__(self, calls: Iterable[Call[Op]], model: Model[State, Op]) -> None:
         self.calls = sorted(calls, key=lambda call: call.called)
         self.best: list[Call[Op]] = []
         self._model = model
-        self._before = [sum(1 << i for i, one in enumerate(self.calls) if precedes(one, call)) for call in self.calls]
+        self._before = [sum(1 << i for i, one in enumerate(self.calls) if answered_before(one, call)) for call in self.calls]
         self._answered = sum(1 << i for i, call in enumerate(self.calls) if call.returned is not None)
         # States are told apart by number, so that each is hashed once and not at every visit.
         self._states: list[State] = []

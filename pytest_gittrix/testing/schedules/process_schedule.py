@@ -9,13 +9,13 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.schedules.process_stepper import Ended, SteppedProcess
-from pytest_gittrix.testing.schedules.trace_table import TraceStep, columns
+from pytest_gittrix.testing.schedules.trace_table import Choice, PlayedOrder, TraceStep, columns
 
 _MOST_STEPS: Final = 20_000
 _GRACE: Final = 2.0  # seconds in which an actor may still get what it waits for from outside the actors
@@ -29,7 +29,7 @@ _RANDOM: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Turn:
+class ProcessTurn:
     """One step: an actor went on to its next call.
 
     Attributes:
@@ -46,16 +46,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class TurnChoice:
-    """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
-
-    step: int
-    others: tuple[int, ...]
-    preempts: bool
-
-
-@dataclass(frozen=True)
-class ProcessInterleaving:
+class ProcessInterleaving(PlayedOrder):
     """One order that was played.
 
     Attributes:
@@ -69,9 +60,9 @@ class ProcessInterleaving:
     """
 
     preemptions: tuple[tuple[int, int], ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[ProcessTurn, ...]
     ended: tuple[Ended, ...]
-    choices: tuple[TurnChoice, ...]
+    choices: tuple[Choice[int], ...]
     missed: tuple[tuple[int, int], ...]
     finding: str | None
     root: str
@@ -111,21 +102,6 @@ class ProcessInterleaving:
     def __str__(self) -> str:
         return f"{self.trace()}\n    preemptions = {list(self.preemptions)!r}"
 
-    def with_finding(self, finding: str) -> Self:
-        """Return this order with what is wrong with it."""
-        return replace(self, finding=finding)
-
-    def verify(self) -> Self:
-        """Return this order if nothing is wrong with it.
-
-        Raises:
-            AssertionError: something is wrong; the message is the trace, and the list that plays it again.
-        """
-        __tracebackhide__ = True
-        if self.finding is not None:
-            raise AssertionError(f"{self.finding.partition(chr(10))[0]}\n\n{self}\n")
-        return self
-
 
 class TurnScheduler:
     """Plays one order.
@@ -148,8 +124,8 @@ class TurnScheduler:
         timeout: float,
         enters: tuple[int, int] | None = None,
     ) -> None:
-        self.turns: list[Turn] = []
-        self.choices: list[TurnChoice] = []
+        self.turns: list[ProcessTurn] = []
+        self.choices: list[Choice[int]] = []
         self.taken: list[tuple[int, int]] = []
         self.met: set[int] = set()  # steps at which the wanted actor could go on
         self._trees = trees
@@ -185,17 +161,17 @@ class TurnScheduler:
             self._alive.append(actor)
             self._wanted[len(self.turns)] = actor
 
-    def _chosen(self, able: list[int]) -> tuple[int, TurnChoice]:
+    def _chosen(self, able: list[int]) -> tuple[int, Choice[int]]:
         usual = next((actor for actor in able if actor not in self._waiting), able[0])
         step = len(self.turns)
         wanted = self._wanted.get(step, usual)
         if wanted in able:
             self.met.add(step)
         under_way = bool(self.turns) and self.turns[-1].came_to is not None and self.turns[-1].waits is None
-        choice = TurnChoice(step, tuple(actor for actor in able if actor != usual), under_way)
+        choice = Choice(step, tuple(actor for actor in able if actor != usual), under_way)
         return wanted if wanted in able else usual, choice
 
-    def _go(self, actor: int, choice: TurnChoice | None = None) -> bool:
+    def _go(self, actor: int, choice: Choice[int] | None = None) -> bool:
         """Let an actor go on; whether it made progress instead of waiting on."""
         tree = self._trees[actor]
         did = tree.go()
@@ -216,7 +192,7 @@ class TurnScheduler:
     def _note(self, actor: int, did: FileCall | None) -> None:
         tree = self._trees[actor]
         waits = tree.waits
-        self.turns.append(Turn(actor, did, tree.held, waits))
+        self.turns.append(ProcessTurn(actor, did, tree.held, waits))
         self._retried = {actor} if waits is not None else set()
         (self._waiting.discard if waits is None else self._waiting.add)(actor)
         self._alive.remove(actor)
@@ -289,7 +265,7 @@ def _name(actor: int) -> str:
     return chr(ord("A") + actor) if actor < 26 else f"P{actor}"
 
 
-def _what(turn: Turn, names: _Names) -> str:
+def _what(turn: ProcessTurn, names: _Names) -> str:
     did = names.call(turn.did) if turn.did is not None else "goes on"
     came_to = names.call(turn.came_to) if turn.came_to is not None else "no call"
     return f"{did}, comes to {came_to}" + (f", waits for {names.path(turn.waits)}" if turn.waits else "")

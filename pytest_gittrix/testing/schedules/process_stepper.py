@@ -23,7 +23,7 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import thread_states
 from pytest_gittrix.testing.faults.faults import FileCall, SupervisedRun
-from pytest_gittrix.testing.faults.seccomp_notify import Effect, Gate, Stopped
+from pytest_gittrix.testing.faults.seccomp_notify import Effect, Gate, StoppedThread
 from pytest_gittrix.testing.faults.supervisor import StrPath, call_of, exec_of
 from pytest_gittrix.testing.faults.tracer import Tracer, TracerFailure
 
@@ -246,11 +246,11 @@ class _TurnControl:
     def opened(self) -> None:
         self._near.close()  # otherwise the tracer would not notice that its caller has died
 
-    def allow(self, call: FileCall, stopped: Stopped) -> bool:
+    def allow(self, call: FileCall, stopped: StoppedThread) -> bool:
         self._counted = stopped.id
         return self._report_and_wait("call", call, stopped.effect())
 
-    def answer_lock(self, gate: Gate, stopped: Stopped) -> bool:
+    def answer_lock(self, gate: Gate, stopped: StoppedThread) -> bool:
         try:
             path = stopped.paths()[-1]
             held_up = stopped.id == self._counted

@@ -1,17 +1,80 @@
-"""Draws what several actors did, one at a time, as a table: a column for each actor, ``|`` while it stands still."""
+"""An order in which several actors went on, one at a time: its choices, its verdict, and the table that shows it.
+
+The table has a column for each actor, with ``|`` while it stands still.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Generic, Self, TypeVar
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.testing.schedules.actors import WAITING, Outcome
 
 _STANDS: Final = "|"
 _SHORT: Final = 2
+
+
+A = TypeVar("A", int, str)
+Order = TypeVar("Order", bound="PlayedOrder")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[A]):
+    """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
+
+    step: int
+    others: tuple[A, ...]
+    preempts: bool
+
+
+class PlayedOrder:
+    """One order that was played, with what is wrong with it (``finding``; None if nothing is) and how the actors ended."""
+
+    finding: str | None
+
+    @property
+    def ending(self) -> str:
+        """How the actors ended, on a line."""
+        raise NotImplementedError
+
+    @property
+    def headline(self) -> str:
+        """The finding on a line; how the actors ended, if there is none."""
+        return (self.finding or self.ending).partition("\n")[0]
+
+    def with_finding(self, finding: str) -> Self:
+        """Return this order with what is wrong with it."""
+        return replace(self, finding=finding)  # type: ignore[type-var]
+
+    def verify(self) -> Self:
+        """Return this order if nothing is wrong with it.
+
+        Raises:
+            AssertionError: something is wrong; the message is the trace, and the list that plays it again.
+        """
+        __tracebackhide__ = True
+        if self.finding is not None:
+            raise AssertionError(f"{self.headline}\n\n{self}\n")
+        return self
+
+
+def checked(order: Order, check: Callable[[Order], object]) -> Order:
+    """Have a check look at an order in which nothing is wrong so far; gives the order with what the check found."""
+    if order.finding is not None:
+        return order
+    try:
+        check(order)
+    except AssertionError as error:
+        # What pytest adds below the message names objects, which differ from order to order.
+        message, _, added = str(error).partition("\nassert ")
+        return order.with_finding((message if added else message.partition("\n +")[0]) or "The check failed.")
+    except Exception as error:
+        error.add_note(f"The check failed to run, after:\n{order}")
+        raise
+    return order
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from support.git import try_git
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.forge_state import Refusal
+from pytest_gittrix.testing.repos.forge_state import ForgeRefusal
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
@@ -156,19 +156,19 @@ def test_a_merge_is_a_commit_in_the_repository(server: ForgeServer, remote: Bare
     assert (status, body["sha"]) == (200, remote.repo.head())
     assert remote.repo.log()[0].parents == (before, head)
     assert set(remote.repo.tree()) == {"app.py", "new.py"}
-    with pytest.raises(Refusal):
+    with pytest.raises(ForgeRefusal):
         server.state.merge(1)
 
 
 def test_a_draft_and_a_conflict_are_not_merged(server: ForgeServer, remote: BareRemote) -> None:
     server.state.open_pull({"title": "t", "head": "topic", "base": "main", "draft": True})
     before = remote.repo.head()
-    with pytest.raises(Refusal):
+    with pytest.raises(ForgeRefusal):
         server.state.merge(1)
 
     server.state.pulls[1].draft = False
     moved = remote.diverge({"new.py": "theirs\n"})
-    with pytest.raises(Refusal):
+    with pytest.raises(ForgeRefusal):
         server.state.merge(1)
 
     assert (remote.repo.head(), before) == (moved, remote.repo.log()[1].id)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.testing.schedules.linearize import Call, CallHistory, answered_before, linearise, require_linear, serialise
+from pytest_gittrix.testing.schedules.linearize import Call, CallHistory, answered_before, linearise, require_linear
 from pytest_gittrix.testing.schedules.sequential import LOST, SessionOp, Sessions, session_calls, sessions_model
 
 Number = tuple[str, int]
@@ -39,14 +39,12 @@ def test_a_value_that_was_seen_cannot_be_gone_again() -> None:
     history = [call("A", ("write", 1), 0, 10), call("B", READ, 1, 2, 1), call("B", READ, 3, 4, 0)]
 
     assert linearise(history, 0, register) is None
-    assert serialise(history, 0, register) is None
 
 
-def test_old_news_can_be_serialised_and_not_linearised() -> None:
+def test_old_news_is_no_answer() -> None:
     history = [call("A", ("write", 1), 0, 1), call("B", READ, 2, 3, 0)]
 
     assert linearise(history, 0, register) is None
-    assert serialise(history, 0, register) == [history[1], history[0]]
 
 
 def test_a_call_nobody_heard_of_again_may_have_happened_or_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gittrix.testing.repos.edits import Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
-from pytest_gittrix.testing.session_model import FINE, Checkout, Model, Session, colliding, fits, overlapping
+from pytest_gittrix.testing.session_model import FINE, Model, ModelCheckout, ModelSession, colliding, fits, overlapping
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -17,13 +17,13 @@ MICROSECOND = timedelta(microseconds=1)
 BASE = Tree({"a": b"1\n", "lib/b": b"2\n"})
 
 
-def a_session(**changed: Content | None) -> Session:
+def a_session(**changed: Content | None) -> ModelSession:
     """A session of an hour on ``BASE``; ``lib__b`` is the path ``lib/b``."""
     edits = {path.replace("__", "/"): content for path, content in changed.items()}
-    return Session(BASE, BASE.apply(edits), NOW, NOW, HOUR)
+    return ModelSession(BASE, BASE.apply(edits), NOW, NOW, HOUR)
 
 
-def a_model(tree: Tree = BASE, *, checkout: Checkout | None = None) -> Model:
+def a_model(tree: Tree = BASE, *, checkout: ModelCheckout | None = None) -> Model:
     return Model("one", {"one": tree}, checkout)
 
 
@@ -193,7 +193,7 @@ def test_a_new_name_that_another_file_system_takes_for_an_old_one_is_refused() -
     ],
 )
 def test_a_checkout_stands_in_the_way_where_the_human_has_work(staged: dict[str, Content], files: dict[str, Content], clean: bool) -> None:
-    checkout = Checkout(BASE.apply(staged), BASE.apply(files))
+    checkout = ModelCheckout(BASE.apply(staged), BASE.apply(files))
     session = a_session(a=b"agent\n", new=b"agent\n")
 
     answers, _ = a_model(checkout=checkout).promotion(session, session.touched)
@@ -202,7 +202,7 @@ def test_a_checkout_stands_in_the_way_where_the_human_has_work(staged: dict[str,
 
 
 def test_a_promotion_brings_the_checkout_forward_and_a_rival_does_not() -> None:
-    model = a_model(checkout=Checkout(BASE, BASE))
+    model = a_model(checkout=ModelCheckout(BASE, BASE))
     assert model.checkout is not None
 
     model.committed("two", Edits({"lib/b": None}), in_checkout=False)
@@ -213,7 +213,7 @@ def test_a_promotion_brings_the_checkout_forward_and_a_rival_does_not() -> None:
 
 
 def test_a_rewind_in_the_checkout_keeps_untracked_files() -> None:
-    model = a_model(checkout=Checkout(BASE, BASE.apply({"mine": b"", "a": b"unsaved\n"})))
+    model = a_model(checkout=ModelCheckout(BASE, BASE.apply({"mine": b"", "a": b"unsaved\n"})))
     assert model.checkout is not None
     model.committed("two", Edits({"c": b""}), in_checkout=True)
 

@@ -393,7 +393,7 @@ def _changed_elsewhere(root: str, lines: list[str]) -> str:
     return str(
         GittrixError(
             "\n  ".join([f"{root}, where this test run was started, changed:", *lines]),
-            why="Nothing in a world works there: a program of this test was led to that repository, and what it changed is there for good.",
+            why="Nothing in a world works there: a program of this test found that repository, and what it changed is there for good.",
             fix="Start programs in workspace_path (cwd=), or by session.run; git's reflog has what HEAD was at. If a person or another "
             "program did it meanwhile, run the test again.",
             opt_out="unchanged(elsewhere=False) watches the durable repository alone.",

@@ -74,7 +74,7 @@ class AgentKit(ScriptKit):
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
         super().__init__(directory, "gittrix-agents-")
-        self.bin = self._directory / "bin"
+        self.bin = self.directory / "bin"
         self.bin.mkdir()
         self._lines_read: list[str] = []
         self._signals: list[str] = []
@@ -83,7 +83,7 @@ class AgentKit(ScriptKit):
         self._processes: list[ScriptedProcess] = []
         self._agents: list[AgentProcess] = []
         self._rendezvous = Rendezvous(
-            self._directory,
+            self.directory,
             timeout=timeout,
             grace=_GRACE,
             receive=self._receive,
@@ -109,12 +109,12 @@ class AgentKit(ScriptKit):
             env: variables on top of a hermetic environment.
         """
         number = next(self._numbers)
-        directory = Path(workspace) if workspace is not None else self._directory / f"workspace-{number}"
+        directory = Path(workspace) if workspace is not None else self.directory / f"workspace-{number}"
         if workspace is None:
             directory.mkdir()
-        home = hermetic_env(self._directory / "home", base={"PATH": os.environ.get("PATH", os.defpath)})
+        home = hermetic_env(self.directory / "home", base={"PATH": os.environ.get("PATH", os.defpath)})
         agent = start_agent(
-            script.command, directory=self._directory / f"agent-{number}", workspace=directory, environment={**home, **(env or {})}
+            script.command, directory=self.directory / f"agent-{number}", workspace=directory, environment={**home, **(env or {})}
         )
         self._agents.append(agent)
         return agent
@@ -189,7 +189,7 @@ class AgentScript:
     @property
     def command(self) -> list[str]:
         """The command of a new program with the steps so far; more arguments can be added."""
-        return [str(self._write(self._kit._directory / f"program-{next(self._kit._numbers)}"))]
+        return [str(self._write(self._kit.directory / f"program-{next(self._kit._numbers)}"))]
 
     def at(self, point: str) -> Self:
         """Stop here until the test says ``agents.go(point)``; ``agents.wait_for(point)`` returns when the agent is here."""
@@ -275,8 +275,8 @@ class AgentScript:
         return self
 
     def _write_spec(self) -> Path:
-        file = self._kit._directory / f"script-{next(self._kit._numbers)}.json"
-        spec = {"name": self.name, "kit": str(self._kit._directory), "steps": self._steps, "code": self._code}
+        file = self._kit.directory / f"script-{next(self._kit._numbers)}.json"
+        spec = {"name": self.name, "kit": str(self._kit.directory), "steps": self._steps, "code": self._code}
         file.write_text(json.dumps(spec), encoding="utf-8")
         return file
 

@@ -167,15 +167,19 @@ class ScriptKit:
     Args:
         directory: for its programs and pipes; by default a temporary one, which is removed with the kit.
         prefix: of the name of a temporary one.
+
+    Attributes:
+        directory: as given, absolute.
+        test_pid: the id of the test's process.
     """
 
     _rendezvous: Rendezvous
 
     def __init__(self, directory: str | os.PathLike[str] | None, prefix: str) -> None:
         self._temporary = directory is None
-        self._directory = Path(directory or tempfile.mkdtemp(prefix=prefix)).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._pid = os.getpid()
+        self.directory = Path(directory or tempfile.mkdtemp(prefix=prefix)).absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.test_pid = os.getpid()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -186,13 +190,13 @@ class ScriptKit:
 
     def close(self) -> None:
         """End every script, and what it started. Does nothing in a fork of the test, or a second time."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self.test_pid:
             return
         self._end()
         self._closed = True
         self._rendezvous.close()
         if self._temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _end(self) -> None:
         raise NotImplementedError

@@ -57,7 +57,7 @@ class TurnKit(ScriptKit):
         self._last = "began"
         self._plays: list[_Play] = []
         self._rendezvous = Rendezvous(
-            self._directory,
+            self.directory,
             timeout=timeout,
             grace=_GRACE,
             receive=self._receive,
@@ -104,7 +104,7 @@ class TurnKit(ScriptKit):
                 self._last = f"stood at {point!r}"
             case {"begun": owner}:
                 self._begun += 1
-                if owner["pid"] != self._pid:
+                if owner["pid"] != self.test_pid:
                     self._processes[owner["pid"]] = Owner.from_json(owner)
             case {"ended": how, "pid": pid}:
                 self._ended += 1
@@ -234,7 +234,7 @@ class _Play:
     @property
     def forked(self) -> bool:
         """Whether this runs in another process than the test."""
-        return os.getpid() != self.kit._pid
+        return os.getpid() != self.kit.test_pid
 
     def run(self, steps: list[Step], value: Any) -> Any:
         """Do the steps, and report how they ended, unless the process died."""
@@ -279,7 +279,7 @@ class _Play:
 
     def spawn(self, name: str) -> None:
         """Start a child and a grandchild, and report them to the test once they ignore signals."""
-        pipe = str(self.kit._directory / STAY)
+        pipe = str(self.kit.directory / STAY)
         tree = subprocess.Popen(["/bin/sh", "-c", _TREE, pipe], stdout=subprocess.PIPE, text=True)
         self.trees.append(tree)
         assert tree.stdout is not None

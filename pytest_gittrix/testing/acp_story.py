@@ -57,16 +57,16 @@ class Counts:
         Args:
             root: the directory that the stories happen in.
         """
-        beside = [name for _, names, files in os.walk(root) for name in (*names, *files)]
+        found = [name for _, names, files in os.walk(root) for name in (*names, *files)]
         return cls(
             sum(1 for _ in descending(os.getpid())) - 1,
             len(open_connections()),
             len(os.listdir(root)),
-            sum(name.endswith(".lock") for name in beside),
+            sum(name.endswith(".lock") for name in found),
         )
 
     def beyond(self, before: Counts) -> Counts:
-        """What is there that was not there before."""
+        """The increase since an earlier count."""
         return Counts(*(max(getattr(self, one.name) - getattr(before, one.name), 0) for one in fields(self)))
 
     def __bool__(self) -> bool:
@@ -83,7 +83,7 @@ def run_stories(times: int = 1, *, confine: Level = "auto", tell: Tell = lambda 
     Args:
         times: how often. What stays in the process after a first program was confined is no leftover, so one runs before.
         confine: the level of the agent's confinement.
-        tell: is told what happens, a sentence each.
+        tell: called with each sentence.
 
     Returns:
         What is left of all of them.
@@ -105,7 +105,7 @@ def run_stories(times: int = 1, *, confine: Level = "auto", tell: Tell = lambda 
 
 
 def _left(root: Path, before: Counts) -> Counts:
-    """What is there beyond an earlier count, once what is ending has ended."""
+    """The count beyond an earlier one, once everything that is ending has ended."""
     deadline = real_seconds() + KILL_WAIT
     while (left := Counts.now(root).beyond(before)) and real_seconds() < deadline:
         pause(_NAP)

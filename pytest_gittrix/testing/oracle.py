@@ -311,7 +311,7 @@ def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable:
     """A workspace's repository is independent: no alternates, no remote, nothing of durable that the session may not see (rule 6).
 
     Args:
-        workspace: its root. One without ``.git`` stands alone already.
+        workspace: its root. One without ``.git`` is independent already.
         durable: reads durable.
         hidden: commits of durable that the session may not see.
     """

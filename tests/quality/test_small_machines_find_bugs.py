@@ -313,8 +313,8 @@ def files_handoffs_only() -> AbstractContextManager[object]:
 
 HISTORIES: list[tuple[Defect, str]] = [
     (announces_first, "is announced once it is stored"),
-    (stores_what_passes, "is what was told|hears what it asked for"),
-    (is_alone, "is what was told|can be read from the first|LOG_DAMAGED|have no gap|is cut off"),
+    (stores_what_passes, "is what was recorded|hears what it asked for"),
+    (is_alone, "is what was recorded|can be read from the first|LOG_DAMAGED|have no gap|is cut off"),
     (says_nothing_of_torn_ends, "is cut off, and said so"),
     (announces_what_is_refused, "hears what it asked for"),
     (loses_keys, "must answer INVALID_INPUT"),

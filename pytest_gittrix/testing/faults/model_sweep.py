@@ -62,7 +62,7 @@ class WorldModel(ModelServer):
         options: as for ``ModelServer``.
 
     Attributes:
-        keep_content: whether what is said is stored beside the log, too; not unless a test says so, since it may have secrets.
+        keep_content: whether the content of requests and answers is stored next to the log; off by default, since it may hold secrets.
     """
 
     keep_content = False
@@ -106,7 +106,7 @@ class WorldModel(ModelServer):
                 0, and an exception is 1.
             faults: the faults.
             exchanges: the exchanges that they happen to, from 1; all if nothing is said.
-            progress: told after each run.
+            progress: called after each run.
 
         Returns:
             What was tried, and which runs are wrong, each with a line that runs it again.
@@ -118,7 +118,7 @@ class WorldModel(ModelServer):
         if clean.code or clean.problems or not clean.replies:
             raise InvalidInput(
                 f"The run fails without any fault: {'; '.join(clean.problems) or f'its exit status is {clean.code}'}.",
-                why="What a fault does is told by comparing.",
+                why="The effect of a fault is found by comparing runs.",
                 fix="Let the run pass by itself first, with an agent that asks the model.",
             )
         cases = [(at, fault) for at in exchanges or range(1, len(clean.replies) + 1) for fault in faults if _spoils(fault, clean, at)]

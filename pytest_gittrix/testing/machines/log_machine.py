@@ -37,7 +37,7 @@ REFUSED: Final[Mapping[str, Message]] = {
     "what only the engine may record": ("session.write", {"path": "a", "op": "write"}),
     "what is only announced": ("text_delta", {"chunk": "a"}),
     "two keys of one name": ("user_message", {"text": {1: "a", "1": "b"}}),
-    "a call that nobody could match": ("tool_call", {"call_id": 1, "name": "shell", "args": {}}),
+    "a call with an id that is no text": ("tool_call", {"call_id": 1, "name": "shell", "args": {}}),
     "what is not JSON": ("assistant_message", {"text": {"a", "b"}}),
     "not a number": ("assistant_message", {"text": float("nan")}),
     "text that is not Unicode": ("user_message", {"text": "\ud800"}),
@@ -247,7 +247,7 @@ class LogMachine(WorldMachine):
         """An engine reads the events of some types."""
         wanted = [one for one in session.events if types is None or one[0] in types]
         found = [expected_of(event) for event in session.handles[by].history(types)]
-        require_equal(f"{session}.history({types}) has what there is of these.", wanted, found)
+        require_equal(f"{session}.history({types}) has every event of these types.", wanted, found)
 
     # What must hold ----------------------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class LogMachine(WorldMachine):
         """Each history is the expected one, for a new reader and for both engines."""
         for session in self.known:
             events = self.log_of(session.id, torn=bool(session.torn))
-            require_equal(f"The history of {session} is what was told.", session.events, [expected_of(event) for event in events])
+            require_equal(f"The history of {session} is what was recorded.", session.events, [expected_of(event) for event in events])
             require_equal(f"The numbers of {session} have no gap.", [*range(len(events))], [event.seq for event in events])
             for number, handle in enumerate(session.handles):
                 require_equal(f"{session}.history() of engine {number} is what is stored.", events, handle.history())

@@ -136,7 +136,7 @@ class WorldMachine(RuleBasedStateMachine):
 
 
 def at_most(times: int) -> Callable[[Callable[Concatenate[M, P], T]], Callable[Concatenate[M, P], T]]:
-    """Limit how often a rule is used in one run; the decorator stands below ``rule``."""
+    """Limit how often a rule is used in one run; the decorator goes below ``rule``."""
 
     def limit(used: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
         @wraps(used)

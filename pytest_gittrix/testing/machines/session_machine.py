@@ -91,9 +91,9 @@ class SandboxMachine(RuleBasedStateMachine):
     Attributes:
         sessions: the bundle of all sessions, ended ones too.
         access: how the system under test is reached; set by ``machine_for``.
-        system: the system under test; likewise.
+        system: the system under test; set by ``machine_for``.
         waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``.
-        trial: the system beside its model, once the first rule has opened it.
+        trial: the system and its model, once the first rule has opened it.
     """
 
     sessions: ClassVar[Bundle[HeldSession]] = Bundle("sessions")
@@ -297,7 +297,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
     @some_live
     def promote_by_name(self, session: HeldSession, work: Edits, files: list[str], with_touched: bool) -> None:
-        """Paths that are perhaps untouched are promoted, alone or beside a touched one."""
+        """Paths that are perhaps untouched are promoted, alone or with a touched one."""
         self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths[:1] if with_touched else ()
         self.trial.promote(session, [*dict.fromkeys([*touched, *files])])
@@ -401,7 +401,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.RESUME)
     @rule(closed=drawn_by(lambda machine: st.booleans() if machine.access.can(Capability.PROCESSES) else st.just(True)))
     def engine_restarts(self, closed: bool) -> None:
-        """A new engine takes over; the old one is closed, or stays open beside it."""
+        """A new engine takes over; the old one is closed, or stays open."""
         self.trial.restart(closed=closed)
 
     def teardown(self) -> None:
@@ -430,7 +430,7 @@ def machine_for(
             that opens a sandbox with the verbs of our engine, as ``World.open`` does.
         rules: more rules: functions decorated with Hypothesis' ``rule``.
         settings: of the test class; by default those that ``profiles.in_use`` gives.
-        waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``; beside those of the system.
+        waivers: the reasons why the system need not keep an invariant, by its name in ``waivers.INVARIANTS``; the system has its own too.
 
     Raises:
         InvalidInput: ``system`` is neither a session system nor a function, or a waiver, also one of the system's own, is of no invariant,

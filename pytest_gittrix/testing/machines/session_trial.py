@@ -316,7 +316,7 @@ class Trial(WorkTrial):
 
     @checked
     def restart(self, *, closed: bool) -> None:
-        """A new engine takes over. The one before is closed, or stays open beside it as another process would."""
+        """A new engine takes over. The one before is closed, or stays open as another process would."""
         if closed:
             self.engine.close()
         else:

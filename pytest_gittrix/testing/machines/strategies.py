@@ -110,17 +110,17 @@ def neighbours(near: Collection[str]) -> list[str]:
     found: dict[str, None] = dict.fromkeys(check_path(path) for path in near)
     for path in [*found]:
         above, _, name = path.rpartition("/")
-        beside = f"{above}/" if above else ""
+        prefix = f"{above}/" if above else ""
         variants = [
             *parents(path),
             f"{path}/a",
             f"{path}x",
             path[:-1],
-            f"{beside}{name.swapcase()}",
+            f"{prefix}{name.swapcase()}",
             path.swapcase(),
             unicodedata.normalize("NFC", path),
             unicodedata.normalize("NFD", path),
-            f"{beside}other",
+            f"{prefix}other",
             name,
         ]
         found.update(dict.fromkeys(variant for variant in variants if _may_be_written(variant)))
@@ -176,7 +176,7 @@ def _contents(kinds: tuple[str, ...]) -> SearchStrategy[Content]:
 
 
 def _with_unclashing(names: list[str]) -> list[str]:
-    """The names that can exist beside each other in a tree; of two that clash, the earlier one."""
+    """The names that can exist together in a tree; of two that clash, the earlier one."""
     chosen: dict[str, None] = {}
     directories: set[str] = set()
     for name in names:
@@ -279,7 +279,7 @@ def eviction_policies(
 
     Args:
         manual: draw only policies with this value of ``manual``; None draws both.
-        until_promote: likewise.
+        until_promote: the same, for policies that end with the promotion.
         absolute: draw only policies with an absolute limit, or without; None draws both.
     """
     from pytest_gittrix.record.state.records import EvictionPolicy

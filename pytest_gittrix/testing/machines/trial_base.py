@@ -1,4 +1,4 @@
-"""A system under test beside its model: how a trial makes requests, and what it checks after each step of ``session_trial``."""
+"""A system under test and its model: how a trial makes requests, and what it checks after each step of ``session_trial``."""
 
 from __future__ import annotations
 

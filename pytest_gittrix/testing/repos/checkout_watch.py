@@ -1,4 +1,4 @@
-"""The checkout that a test run was started in, watched for what a program changes there that was led out of its world.
+"""The checkout that a test run was started in, watched for changes by a program that left its world.
 
 What is watched belongs to this checkout alone: HEAD, the branch that HEAD names, and the entries of the index. A fetch, a commit in another
 work tree and a refreshed index change none of it. Nothing runs git, and where nothing has changed, nothing is read: four files are asked

@@ -67,7 +67,7 @@ class Tree(Plain, Mapping[str, Content]):
         files = {path: content for path, content in {**self.files, **edits}.items() if content is not None}
         for path in files:
             if not files.keys().isdisjoint(parents(path)):
-                raise ValueError(f"{path!r} stands below a file")
+                raise ValueError(f"{path!r} is below a file")
         return Tree(dict(sorted(files.items())))
 
     def made_by(self, edits: Contents) -> Tree:
@@ -168,4 +168,4 @@ class DurableEdit(Plain):
 def _replanted(repository: DurableRepo, before: str, tree: str) -> str:
     """Commit the files of ``tree`` on the parents of ``before``; return the commit."""
     parents_of = [argument for parent in repository.log(before)[0].parents for argument in ("-p", parent)]
-    return repository.git("commit-tree", f"{tree}^{{tree}}", *parents_of, "-m", "History, written anew")
+    return repository.git("commit-tree", f"{tree}^{{tree}}", *parents_of, "-m", "Rewritten history")

@@ -87,7 +87,7 @@ class FinalizationWitness:
         if (self.member.root / "trace").exists():
             found.append("a program of the agent's ran")
         if collected and self.unknown_repositories:
-            found.append("a repository that nobody knows would be lost")
+            found.append("an unknown repository would be lost")
         return found + self.wrongs_at_remotes(collected=collected)
 
     def wrongs_at_remotes(self, *, collected: bool) -> list[str]:

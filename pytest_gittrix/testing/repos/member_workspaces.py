@@ -46,7 +46,7 @@ End = Literal["clean", "dirty", "dirty-default", "dirty-detached", "detached", "
 on a detached HEAD; with files on a branch that has no commit."""
 
 Extra = Literal["credentials", "runtime", "ignored", "nested", "worktree", "packed", "hostile", "knowledge"]
-"""What else the workspace holds: credentials, runtime state, ignored files, a repository inside, a linked work tree beside, packed
+"""What else the workspace holds: credentials, runtime state, ignored files, a repository inside, a linked work tree next to it, packed
 references and objects, a configuration that would run programs; in the team's repository, specifications and knowledge."""
 
 SECRET: Final = b"SECRET-4711"
@@ -394,11 +394,11 @@ class _Agent:
                 git(self._root / "vendor" / "inner", "add", "x")
                 git(self._root / "vendor" / "inner", "commit", "-q", "-m", "inner", at=self._member.tick())
             case "worktree":
-                beside = self._root.parent / f"{self._root.name}-beside"
-                self._git("worktree", "add", "-q", "--detach", str(beside), str(self._made.commit))
-                (beside / "beside.txt").write_text("beside\n")
-                git(beside, "add", "beside.txt")
-                git(beside, "commit", "-q", "-m", "beside", at=self._member.tick())
+                linked = self._root.parent / f"{self._root.name}-linked"
+                self._git("worktree", "add", "-q", "--detach", str(linked), str(self._made.commit))
+                (linked / "linked.txt").write_text("linked\n")
+                git(linked, "add", "linked.txt")
+                git(linked, "commit", "-q", "-m", "linked", at=self._member.tick())
             case "packed":
                 self._git("pack-refs", "--all")
                 self._git("repack", "-q", "-d", "-l")

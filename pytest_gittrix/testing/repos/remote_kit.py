@@ -1,4 +1,4 @@
-"""Creates remotes beside a world: bare repositories to push to, and a forge over one. On the world's clock, removed with it."""
+"""Creates remotes next to a world: bare repositories to push to, and a forge over one. On the world's clock, removed with it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Remotes:
 
 @contextmanager
 def remotes(place: Place, durable: Callable[[], DurableRepo] | None = None) -> Iterator[Remotes]:
-    """Give a creator of remotes beside a world, in ``remotes`` of its directory. They are closed when the block ends.
+    """Give a creator of remotes next to a world, in ``remotes`` of its directory. They are closed when the block ends.
 
     Args:
         place: the world.

@@ -226,13 +226,13 @@ def _parent_problems(link: Link, known: Mapping[str, Link]) -> list[str]:
     if parent is None:
         return [f"{link.id} is an orphan: its parent {link.parent} is not in the line"]
     if parent.successor != link.id:
-        return [f"{link.id} is an orphan: its parent {parent.id} names {parent.successor or 'nobody'} as its successor"]
+        return [f"{link.id} is an orphan: its parent {parent.id} names {parent.successor or 'no session'} as its successor"]
     if parent.stopped_ns is None:
         return [f"{parent.id} has not ended, and its child {link.id} has started"]
     if parent.stopped_ns > link.started_ns:
         return [f"{parent.id} ended at {_time(parent.stopped_ns)}, after its child {link.id} started at {_time(link.started_ns)}"]
     if parent.outcome not in _GOES_ON:
-        return [f"{parent.id} ended as {parent.outcome or 'nobody said'}, and {link.id} goes on with it"]
+        return [f"{parent.id} ended as {parent.outcome or 'unknown'}, and {link.id} goes on with it"]
     return []
 
 
@@ -251,7 +251,7 @@ def _child_problems(links: Sequence[Link], known: Mapping[str, Link], others: Se
         elif successor is not None and known[successor].parent != id:
             problems.append(f"{id} names {successor} as its successor, which came from {known[successor].parent or 'none'}")
         if known[id].outcome == "handoff" and successor is None:
-            problems.append(f"{id} was handed on to nobody")
+            problems.append(f"{id} was handed on without a successor")
     return problems
 
 

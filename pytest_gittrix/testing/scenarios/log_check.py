@@ -138,7 +138,7 @@ class _History:
         call = data["call_id"]
         before = self.calls.get(call)
         if call not in self.calls:
-            self._wrong(event, f"answers {call!r}, which nobody called")
+            self._wrong(event, f"answers {call!r}, which is no call")
         elif before is not None and not is_synthetic(before):
             self._wrong(event, f"answers {call!r} a second time; event {before.seq} did")
         self.calls[call] = event
@@ -174,7 +174,9 @@ class _History:
         if self.ended is not None and not (self.ended.type == "promote.done" and data["state"] == "promoted"):
             self._wrong(event, f"the session had ended (event {self.ended.seq})")
         if (outcome == "handoff") != (child is not None):
-            self._wrong(event, "was handed on to nobody" if child is None else f"names the successor {child}, and was not handed on")
+            self._wrong(
+                event, "was handed on without a successor" if child is None else f"names the successor {child}, and was not handed on"
+            )
         elif child is not None and child != self.heir:
             self._wrong(event, f"was handed on to {child}, which no handoff.intent named")
         elif child is None and self.heir is not None:
@@ -198,7 +200,7 @@ class _History:
 
 
 def is_synthetic(answer: Event) -> bool:
-    """Whether a ``tool_result`` stands in for one that never came, so that a genuine one may still follow."""
+    """Whether a ``tool_result`` replaces one that never came, so that a genuine one may still follow."""
     error = answer.data.get("error")
     return isinstance(error, Mapping) and error.get("kind") == "orphan_tool_call"
 

@@ -83,7 +83,7 @@ class Rendezvous:
         return self._points[point][1]
 
     def wait_for(self, point: str, timeout: float | None = None) -> None:
-        """Return when a script stands at a point; a second call waits for one to come there a second time.
+        """Return when a script waits at a point; a second call waits for the next script to arrive there.
 
         Raises:
             InvalidInput: no script has such a point.
@@ -101,7 +101,7 @@ class Rendezvous:
                 raise self._deadlock(point, self._all_over if over else "The time is up")
 
     def go(self, point: str, times: int = 1) -> None:
-        """Let a script go on that stands at a point, or that comes there later; with ``times``, so many scripts.
+        """Release a script that waits at a point, or that arrives there later; with ``times``, so many scripts.
 
         Raises:
             InvalidInput: no script has such a point.
@@ -153,7 +153,7 @@ class Rendezvous:
 
     def _deadlock(self, point: str, what: str) -> Deadlock:
         others = ", ".join(name for name, count in self._waiting.items() if count)
-        standing = f"Others stand at: {others}." if others else "None stands at any point."
+        standing = f"Others wait at: {others}." if others else "None waits at a point."
         return Deadlock(f"{what}, and {point!r} was not reached.", why="The test would wait for ever.", fix=f"{standing} {self._report()}")
 
     def _pipe(self, file: str) -> int:
@@ -213,7 +213,7 @@ class ScriptKit:
         return holds
 
     def wait_for(self, point: str, timeout: float | None = None) -> None:
-        """Return when a script stands at a point; a second call waits for one to come there a second time.
+        """Return when a script waits at a point; a second call waits for the next script to arrive there.
 
         Raises:
             InvalidInput: no script has such a point.
@@ -222,7 +222,7 @@ class ScriptKit:
         self._rendezvous.wait_for(point, timeout)
 
     def go(self, point: str, times: int = 1) -> None:
-        """Let a script go on that stands at a point, or that comes there later; with ``times``, so many scripts.
+        """Release a script that waits at a point, or that arrives there later; with ``times``, so many scripts.
 
         Raises:
             InvalidInput: no script has such a point.

@@ -51,7 +51,7 @@ _WAYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class SessionIn:
-    """A session that was made in a state. Every property reads its log anew.
+    """A session that was made in a state. Every property reads its log again.
 
     Attributes:
         log: its log, to continue, to compare and to damage.

@@ -140,7 +140,7 @@ class Timeline:
     Args:
         session: makes the session to observe; by default one in a temporary store.
         clock: a clock to advance; by default the timeline has its own.
-        every: how often the session is observed, besides at each point; None for the points alone.
+        every: how often the session is observed, in addition to each point; None for the points alone.
         dialect: the dialect of the statuses, ``document`` or ``head``.
 
     Raises:

@@ -96,7 +96,7 @@ def calls_of(action: Actor, *, within: Within = (), timeout: float = 60.0) -> in
     [ended] = order.ended
     if ended.code is not None:
         raise InvalidInput(
-            f"The action ended with {ended.code} although nobody disturbed it.",
+            f"The action ended with {ended.code} although nothing disturbed it.",
             why="A race of a program that does not work would prove nothing.",
             fix=f"It says: {ended.text[-2000:]}",
         )

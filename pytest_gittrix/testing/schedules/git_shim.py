@@ -1,4 +1,4 @@
-"""A ``git`` that stands first on PATH and calls the test at chosen commands, for systems in other processes and languages.
+"""A ``git`` first on PATH, which calls the test at chosen commands, for systems in other processes and languages.
 
 The shim is a small shell script. At a watched command it writes one line to a pipe and waits for the answer, before or after it has run the
 real git with the same arguments, input and output. At any other command it becomes the real git at once.

@@ -125,7 +125,7 @@ class _Search(Generic[State, Op]):
         self._model = model
         self._before = [sum(1 << i for i, one in enumerate(self.calls) if answered_before(one, call)) for call in self.calls]
         self._answered = sum(1 << i for i, call in enumerate(self.calls) if call.returned is not None)
-        # States are told apart by number, so that each is hashed once and not at every visit.
+        # States are identified by number, so that each is hashed once and not at every visit.
         self._states: list[State] = []
         self._numbers: dict[State, int] = {}
         self._known: dict[tuple[int, int], int | None] = {}

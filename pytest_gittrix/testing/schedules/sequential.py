@@ -136,8 +136,8 @@ def _height(result: object, heights: Mapping[str, int]) -> object:
 def _left_alone(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> bool:
     if call.op.do != "sweep" or call.result is not False:
         return False
-    beside = (other for other in calls if other is not call and other.op.session == call.op.session)
-    return any(not answered_before(other, call) and not answered_before(call, other) for other in beside)
+    others = (other for other in calls if other is not call and other.op.session == call.op.session)
+    return any(not answered_before(other, call) and not answered_before(call, other) for other in others)
 
 
 def _in_time(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> Call[SessionOp]:

@@ -1,6 +1,6 @@
 """An order in which several actors went on, one at a time: its choices, its verdict, and the table that shows it.
 
-The table has a column for each actor, with ``|`` while it stands still.
+The table has a column for each actor, with ``|`` while it waits.
 """
 
 from __future__ import annotations

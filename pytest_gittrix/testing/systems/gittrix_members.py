@@ -157,7 +157,7 @@ def observations_of(facts: Mapping[str, Any]) -> Observations:
     """
     state = facts.get("pr_state", "none")
     if state not in ("none", "open", "merged", "closed"):
-        raise InvalidInput(f"{state!r} is nothing that a pull request can be.", fix="Use: none, open, merged, closed.")
+        raise InvalidInput(f"{state!r} is no state of a pull request.", fix="Use: none, open, merged, closed.")
     details = {name: facts[name] for name in _OF_PR if name in facts}
     pr = ObservedPullRequest(state, None if state == "none" else 1, **details)
     activity = facts.get("activity") or "unknown"

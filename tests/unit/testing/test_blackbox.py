@@ -213,7 +213,7 @@ def test_a_value_that_cannot_be_carried_says_so(disk: Path) -> None:
 def test_what_means_nothing_is_refused(disk: Path) -> None:
     with pytest.raises(InvalidInput, match="counted from 1"):
         intrude(list, list, at=0)
-    with pytest.raises(InvalidInput, match="ZeroDivisionError although nobody disturbed it"):
+    with pytest.raises(InvalidInput, match="ZeroDivisionError although nothing disturbed it"):
         calls_of(fail)
     with pytest.raises(InvalidInput, match="no actors"):
         interleave([])

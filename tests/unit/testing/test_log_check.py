@@ -102,7 +102,7 @@ def test_a_sound_log_has_no_problems(log: LogKit, events: list[Plant]) -> None:
 @pytest.mark.parametrize(
     ("events", "problem"),
     [
-        ([result()], "event 5, tool_result: answers 'c1', which nobody called"),
+        ([result()], "event 5, tool_result: answers 'c1', which is no call"),
         ([call(), result(), result()], "event 7, tool_result: answers 'c1' a second time; event 6 did"),
         ([call(), result(), synthetic()], "event 7, tool_result: answers 'c1' a second time; event 6 did"),
         ([call(), call()], "event 6, tool_call: calls 'c1' again, which has no answer yet"),
@@ -112,7 +112,7 @@ def test_a_sound_log_has_no_problems(log: LogKit, events: list[Plant]) -> None:
         ([started("t5"), over("t6")], "event 6, turn.ended: ends turn t6, and t5 is open"),
         ([ended(), ("user_message", {"text": "late"})], "event 6, user_message: comes after the session ended (event 5)"),
         ([ended(), ended()], "event 6, session.ended: the session had ended (event 5)"),
-        ([ended(outcome="handoff")], "event 5, session.ended: was handed on to nobody"),
+        ([ended(outcome="handoff")], "event 5, session.ended: was handed on without a successor"),
         ([ended(successor="sess_b")], "event 5, session.ended: names the successor sess_b, and was not handed on"),
         (
             [handing(), ended(outcome="handoff", successor="sess_b")],

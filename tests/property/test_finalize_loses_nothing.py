@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.finalize import SOAK, scratch
+from support.scene import SOAK, scratch
 
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.members import finalize as finalize_module

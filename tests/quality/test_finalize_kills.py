@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.finalize import SOAK, scratch
+from support.scene import SOAK, scratch
 
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Finalized

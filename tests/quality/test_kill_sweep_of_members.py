@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.finalize import SOAK, scratch
 from support.git import GitRepo
+from support.scene import SOAK, scratch
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix

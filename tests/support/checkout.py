@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,13 +58,4 @@ def bring(repo: GitRepo, plan: Plan, *, at: Path | None = None, resumed: bool = 
 def checkout_at(opened: Repository, path: Path) -> Checkout:
     """The checkout whose work tree is at a path."""
     (found,) = [checkout for checkout in opened.checkouts() if checkout.path == str(path)]
-    return found
-
-
-def everything(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Kind, mode and bytes of every file, the git directory's included."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for path in sorted(root.rglob("*")):
-        data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(root))] = (path.lstat().st_mode, data)
     return found

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from support.git import loose_ref
+from support.git import loose_ref, stream
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
@@ -31,6 +31,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.testing.repos.member_witness import everything_below
 
 KINDS = ("clone", "lazy", "copy", "worktree")
 FILE, EXECUTABLE, SYMLINK, SUBMODULE = "100644", "100755", "120000", "160000"
@@ -111,12 +112,8 @@ class DurableGit:
         ref = f"refs/heads/{branch}"
         exists = loose_ref(self.git_dir, ref) or branch in self.branches()
         parent = onto or (f"{ref}^0" if exists else None)
-        stream = [f"commit {ref}\ncommitter {author} 1893456000 +0000\ndata {len(message.encode())}\n{message}\n".encode()]
-        stream += [f"from {parent}\n".encode()] if parent else []
-        # Deletions first, so that a file can become a directory.
-        for path, content in sorted(changes.items(), key=lambda item: item[1] is not None):
-            stream.append(_change(path, content))
-        self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=b"".join(stream))
+        made = stream(ref, {path: _moded(content) for path, content in changes.items()}, parent=parent, message=message, author=author)
+        self.git("fast-import", "--quiet", "--force", "--date-format=raw", stdin=made)
         if not self.bare and (loose_ref(self.git_dir, "HEAD") or self.git("symbolic-ref", "-q", "HEAD")) == ref:
             self.git("reset", "-q", "--hard")
         return self.head(branch)
@@ -157,17 +154,7 @@ class DurableGit:
 
     def fingerprint(self) -> dict[str, tuple[int, bytes]]:
         """Mode and bytes of every file in it, its git directory and everything untracked included."""
-        return fingerprint(self.path)
-
-
-def fingerprint(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and bytes of every file below a directory; directories count with no bytes."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for path in sorted(root.rglob("*")):
-        status = path.lstat()
-        data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(root))] = (status.st_mode, data)
-    return found
+        return everything_below(self.path)
 
 
 @lru_cache(maxsize=32)
@@ -182,15 +169,11 @@ def _template(files: tuple[tuple[str, Content], ...], bare: bool, object_format:
     return made.path
 
 
-def _change(path: str, content: Content) -> bytes:
-    name = b'"' + b"".join(b"\\%03o" % byte for byte in os.fsencode(path)) + b'"'
+def _moded(content: Content) -> tuple[int, bytes] | None:
     if content is None:
-        return b"D " + name + b"\n"
+        return None
     mode, data = content if isinstance(content, tuple) else (FILE, content)
-    raw = data.encode() if isinstance(data, str) else data
-    if mode == SUBMODULE:
-        return b"M %s %s %s\n" % (mode.encode(), raw, name)
-    return b"M %s inline %s\ndata %d\n%s\n" % (mode.encode(), name, len(raw), raw)
+    return int(mode, 8), data.encode() if isinstance(data, str) else data
 
 
 @dataclass

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Finalized
 from pytest_gittrix.record.state.lifecycle import Pushed
 from pytest_gittrix.testing.repos.member_witness import Everything, everything_below
 from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
-
-SOAK: Final = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
-"""Whether to run everything, which takes minutes, instead of a sample."""
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory that is removed after the block; in memory where possible."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="gittrix-finalize-", dir=parent, ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 class AgentWorkspace:

@@ -86,9 +86,17 @@ def clear(path: Path) -> None:
         path.unlink()
 
 
-def stream(ref: str, files: Mapping[str, Content], *, parent: str | None = None, message: str = "a change", mark: int = 1) -> bytes:
+def stream(
+    ref: str,
+    files: Mapping[str, Content],
+    *,
+    parent: str | None = None,
+    message: str = "a change",
+    mark: int = 1,
+    author: str = "A Person <person@example.com>",
+) -> bytes:
     """A commit for ``git fast-import``, which accepts every name that git can store."""
-    lines = [f"commit {ref}\nmark :{mark}\ncommitter A Person <person@example.com> 1893456000 +0000\n".encode()]
+    lines = [f"commit {ref}\nmark :{mark}\ncommitter {author} 1893456000 +0000\n".encode()]
     lines.append(b"data %d\n%s\n" % (len(message.encode()), message.encode()))
     lines += [b"from " + parent.encode() + b"\n"] if parent else []
     for path, content in sorted(files.items(), key=lambda item: item[1] is not None):

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.engine import FILES, KINDS, LINES, SUBMODULE, DurableGit, Site, at_point, fingerprint, open_site, shell
+from support.engine import FILES, KINDS, LINES, SUBMODULE, DurableGit, Site, at_point, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import CLOCK_START
@@ -18,6 +18,7 @@ from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
 from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces.seeds.prepare import SPARE_SEEDS
 
 
@@ -36,8 +37,8 @@ class TestAStart:
     def test_gives_a_workspace_that_is_the_baseline(self, site: Site, kind: str) -> None:
         session = site.start(workspace=kind)
         assert session.workspace_path is not None
-        checkout = {name: what for name, what in fingerprint(site.durable.path).items() if not name.startswith(".git")}
-        assert {name: what for name, what in fingerprint(session.workspace_path).items() if not name.startswith(".git")} == checkout
+        checkout = {name: what for name, what in everything_below(site.durable.path).items() if not name.startswith(".git")}
+        assert {name: what for name, what in everything_below(session.workspace_path).items() if not name.startswith(".git")} == checkout
         assert session.touched_files() == []
         assert session.diff() == ""
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import KINDS, Site, fingerprint
+from support.engine import KINDS, Site
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
+from pytest_gittrix.testing.repos.member_witness import everything_below
 
 COPIED = [kind for kind in KINDS if kind != "worktree"]
 
@@ -42,7 +43,7 @@ def at_work(site: Site, kind: str) -> UserSession:
 @pytest.mark.parametrize("kind", COPIED)
 def test_what_is_done_in_a_copy_stays_in_the_copy(site: Site, kind: str) -> None:
     session = at_work(site, kind)
-    before = fingerprint(site.store)
+    before = everything_below(site.store)
     shutil.copytree(site.store, site.root / "backup", symlinks=True)
 
     with engine_on(site, site.root / "backup") as engine:
@@ -53,7 +54,7 @@ def test_what_is_done_in_a_copy_stays_in_the_copy(site: Site, kind: str) -> None
         copied.delete("new.txt")
         copied.discard()
 
-    assert fingerprint(site.store) == before
+    assert everything_below(site.store) == before
     assert session.read("app.py") == b"print('v2')\n"
 
 
@@ -61,14 +62,14 @@ def test_what_is_done_in_a_copy_stays_in_the_copy(site: Site, kind: str) -> None
 def test_a_sweep_of_a_copy_removes_nothing_of_the_original(site: Site, kind: str) -> None:
     session = at_work(site, kind)
     shutil.copytree(site.store, site.root / "backup", symlinks=True)
-    before, durable = fingerprint(site.store), site.durable.fingerprint()
+    before, durable = everything_below(site.store), site.durable.fingerprint()
     site.clock.advance(hours=5)
 
     with engine_on(site, site.root / "backup") as engine:
         assert engine.sweep() == [session.id]
         assert [event.type for event in engine.history(session.id)].count("archive.written") == 1
 
-    assert fingerprint(site.store) == before
+    assert everything_below(site.store) == before
     assert site.durable.fingerprint() == durable
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Site, fingerprint
+from support.engine import Site
 from support.gastown import START, TOAST, add, born, events_of, ns_at
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
@@ -21,6 +21,7 @@ from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.views import gastown
 
 FILES = {"app.py": "v1\n"}
@@ -243,14 +244,14 @@ def test_the_bound_of_the_archive_needs_a_time_zone(store: Store, town: Path) ->
 
 
 def test_the_same_store_gives_the_same_bytes(store: Store, town: Path, tmp_path: Path) -> None:
-    before = fingerprint(store.root)
+    before = everything_below(store.root)
     first = export(store, town, archive_before=minute(10)), contents(town)
     again = export(store, town, archive_before=minute(10)), contents(town)
     export(store, tmp_path / "elsewhere", archive_before=minute(10))
 
     assert again == first
     assert contents(tmp_path / "elsewhere") == first[1]
-    assert fingerprint(store.root) == before
+    assert everything_below(store.root) == before
 
 
 @pytest.mark.parametrize("gone", [".", ".sessions", ".events.jsonl", ".sessions/index.jsonl", ".sessions/amy.json"])
@@ -402,11 +403,11 @@ def test_a_log_to_which_a_town_has_written_is_not_replaced(store: Store, town: P
     marked(town)
     log = town / ".events.jsonl"
     log.write_text("garbage\n" + json.dumps(line) + "\n")
-    before = fingerprint(town)
+    before = everything_below(town)
 
     with pytest.raises(InvalidInput, match=f"'{line['type']}' that no export wrote"):
         export(store, town)
-    assert fingerprint(town) == before
+    assert everything_below(town) == before
 
 
 @pytest.mark.parametrize("name", [".events.jsonl", ".sessions/index.jsonl", ".sessions/gt-x.json", ".sessions/archive/gt-x.json"])
@@ -414,11 +415,11 @@ def test_what_no_export_made_is_not_replaced_whatever_is_in_it(store: Store, tow
     for text in ("", "garbage\n", json.dumps({"type": "session_start", "id": "gt-x"}) + "\n"):
         (town / name).parent.mkdir(parents=True, exist_ok=True)
         (town / name).write_text(text)
-        before = fingerprint(town)
+        before = everything_below(town)
 
         with pytest.raises(InvalidInput, match="no export made it"):
             export(store, town)
-        assert fingerprint(town) == before
+        assert everything_below(town) == before
 
 
 def test_other_files_in_the_directory_stay(store: Store, town: Path) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support.checkout import EDIT, FILES, bring, checkout_at, everything, planned
+from support.checkout import EDIT, FILES, bring, checkout_at, planned
 from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.worktree.checkout_update import lock_checkout
 from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.testing.repos.member_witness import everything_below
 
 FORWARD: dict[str, Mapping[str, Content]] = {
     "an edit": EDIT,
@@ -116,11 +117,11 @@ def stashed(repo: GitRepo) -> None:
 def test_unrelated_work_survives_byte_for_byte(repo: GitRepo, state: Callable[[GitRepo], None]) -> None:
     state(repo)
     status, staged = repo.status(), repo.text("ls-files", "--stage", "--", ":!app.py")
-    before = everything(repo.path)
+    before = everything_below(repo.path)
 
     bring(repo, planned(repo, EDIT))
 
-    after = everything(repo.path)
+    after = everything_below(repo.path)
     changed = {path for path in before | after if not path.startswith(".git/") and before.get(path) != after.get(path)}
     assert changed == {"app.py"}
     assert repo.status() == status
@@ -183,13 +184,13 @@ def test_while_it_is_held_git_cannot_write_the_index(repo: GitRepo) -> None:
 
 def test_a_block_that_fails_leaves_the_checkout_as_it_was(repo: GitRepo) -> None:
     commit, sides = planned(repo, EDIT)
-    before = everything(repo.path)
+    before = everything_below(repo.path)
 
     with pytest.raises(ZeroDivisionError), Repository.open(repo.path) as opened:
         with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, opened.blob, token=commit):
             raise ZeroDivisionError
 
-    assert everything(repo.path) == before
+    assert everything_below(repo.path) == before
 
 
 def test_what_was_half_done_is_finished(repo: GitRepo) -> None:
@@ -291,12 +292,12 @@ def test_a_file_whose_line_endings_are_the_humans_own_is_not_clean(repo: GitRepo
 def test_an_index_that_cannot_be_kept_byte_for_byte_is_refused_by_name(repo: GitRepo, make: tuple[str, ...], message: str) -> None:
     repo.git(*make)
     plan = planned(repo, EDIT)
-    before = everything(repo.path)
+    before = everything_below(repo.path)
 
     with pytest.raises(UnsupportedRepository, match=message):
         bring(repo, plan)
 
-    assert everything(repo.path) == before
+    assert everything_below(repo.path) == before
 
 
 def test_no_hook_or_filter_of_the_human_runs(repo: GitRepo, tmp_path: Path) -> None:

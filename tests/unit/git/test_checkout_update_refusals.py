@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 
 import pytest
-from support.checkout import EDIT, bring, everything, planned
+from support.checkout import EDIT, bring, planned
 from support.git import Content, GitRepo, link, put, try_git
 
 from pytest_gittrix.errors import WorktreeDirty
+from pytest_gittrix.testing.repos.member_witness import everything_below
 
 
 def dirty(repo: GitRepo) -> None:
@@ -107,14 +108,14 @@ def test_work_in_the_way_refuses_before_anything_moved(
 ) -> None:
     state(repo)
     plan = planned(repo, changes)
-    before = everything(repo.path)
+    before = everything_below(repo.path)
 
     with pytest.raises(WorktreeDirty) as caught:
         bring(repo, plan)
 
     assert message in caught.value.fact
     assert caught.value.stage == "staging"
-    assert everything(repo.path) == before
+    assert everything_below(repo.path) == before
 
 
 def merging(repo: GitRepo) -> None:
@@ -162,9 +163,9 @@ def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Calla
     repo.commit({"other.py": "ours again\n"})
     begin(repo)
     plan = planned(repo, EDIT)
-    before = everything(repo.path)
+    before = everything_below(repo.path)
 
     with pytest.raises(WorktreeDirty, match=f"{message} is in progress"):
         bring(repo, plan)
 
-    assert everything(repo.path) == before
+    assert everything_below(repo.path) == before

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import EXECUTABLE, SUBMODULE, SYMLINK, Content, Site, fingerprint, open_site
+from support.engine import EXECUTABLE, SUBMODULE, SYMLINK, Content, Site, open_site
 from support.git import git
 
 from pytest_gittrix import confine
@@ -26,6 +26,7 @@ from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces import layers as layers_module
 from pytest_gittrix.workspaces import overlay
 from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
@@ -221,10 +222,10 @@ def test_git_works_and_its_commits_are_where_those_of_a_clone_are(site: Site, se
 def test_a_program_sees_neither_the_lower_layer_nor_another_session(site: Site, session: UserSession) -> None:
     other = site.start(workspace="overlay")
     lower = Path(parts_of(session).workspace.seed.directory, "lower")
-    before = fingerprint(lower)
+    before = everything_below(lower)
     run(session, f"test ! -e {lower}; chmod +w a; echo mine >> a; rm -r d; ln ln hard; echo more >> .git/config; rm -f .git/objects/pack/*")
 
-    assert fingerprint(lower) == before
+    assert everything_below(lower) == before
     assert run(other, "cat a d/x; git status --short; git fsck") == "1\n1\n"
     assert other.touched_files() == []
 

@@ -34,7 +34,7 @@ from support.clock import hurry
 from support.daemon import http_answer, impostor, listener
 from support.engine import DurableGit, Site, at_point, edited, in_child, open_site
 from support.members import Crew
-from support.orchestrator import leading
+from support.orchestrator import open_fleet
 from support.remote import open_far
 
 from pytest_gittrix import GitTrix, LocalDurable, LocalEphemeral, errors
@@ -350,12 +350,12 @@ def _what_becomes_of_work(bench: Bench) -> None:
 
 @provokes("PERSON_REQUIRED", "spawn, kill, restore", "send to a session")
 def _what_becomes_of_orchestrated_sessions(bench: Bench) -> None:
-    with leading(bench.path) as led, _as_an_agent(led.site.store):
+    with open_fleet(bench.path) as fleet, _as_an_agent(fleet.site.store):
         deeds: list[Callable[[], object]] = [
-            led.spawn,
-            lambda: led.lead.kill("app-1"),
-            lambda: led.lead.restore("app-1"),
-            lambda: led.lead.send("app-1", "go on"),
+            fleet.spawn,
+            lambda: fleet.lead.kill("app-1"),
+            lambda: fleet.lead.restore("app-1"),
+            lambda: fleet.lead.send("app-1", "go on"),
         ]
         _every(deeds)
 
@@ -807,26 +807,26 @@ def _an_item_that_is_taken(bench: Bench) -> object:
 
 @provokes("SESSION_NOT_RESTORABLE", "the session has not ended", "cannot be restored")
 def _a_session_that_works_and_one_that_was_merged(bench: Bench) -> None:
-    with leading(bench.path) as led:
-        id_ = led.spawn().id
-        recorder = led.site.engine.services.recorder(id_)
+    with open_fleet(bench.path) as fleet:
+        id_ = fleet.spawn().id
+        recorder = fleet.site.engine.services.recorder(id_)
 
         def merged() -> None:
             with recorder.leased():
                 recorder.append("pr.observed", {"state": "merged", "number": 1})
-            led.lead.restore(id_)
+            fleet.lead.restore(id_)
 
-        _every([lambda: led.lead.restore(id_), merged])
+        _every([lambda: fleet.lead.restore(id_), merged])
 
 
 @provokes("WORKSPACE_MISSING", "the session's workspace is gone", "the operation needs it")
 def _a_session_whose_workspace_was_moved_away(bench: Bench) -> object:
-    with leading(bench.path) as led:
-        session = led.spawn()
-        led.lead.kill(session.id)
+    with open_fleet(bench.path) as fleet:
+        session = fleet.spawn()
+        fleet.lead.kill(session.id)
         Path(session.workspace_path or "").rename(bench.path / "away")
         with pytest.raises(WorkspaceMissing) as caught:
-            led.lead.restore(session.id)
+            fleet.lead.restore(session.id)
         assert caught.value.path == session.workspace_path
         raise caught.value
 

@@ -22,7 +22,7 @@ from support.fault_sweep import (
     sweep_operation,
     sweep_recovery,
 )
-from support.orchestrator import NOTHING, Led, leading, on_linux
+from support.orchestrator import NOTHING, Fleet, on_linux, open_fleet
 from support.scene import SOAK, Scene
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
@@ -124,8 +124,8 @@ SPAWNED: Final = ("start:head-read", "start:created", "start:seeded", "start:rea
 
 
 def test_these_are_the_points_before_a_session_works(tmp_path: Path) -> None:
-    with leading(tmp_path) as led:
-        steps = passed(lambda: led.spawn(prompt="x"))
+    with open_fleet(tmp_path) as fleet:
+        steps = passed(lambda: fleet.spawn(prompt="x"))
 
     assert set(SPAWNED) <= set(steps)
     assert steps.index("spawn:launched") < steps.index("spawn:ready")
@@ -133,80 +133,80 @@ def test_these_are_the_points_before_a_session_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", SPAWNED)
 def test_a_spawner_that_is_killed_leaves_no_agent_that_nobody_leads(tmp_path: Path, point: str) -> None:
-    with leading(tmp_path) as led:
-        kill_at(point, lambda: led.spawn(prompt="x"))
-        led.site.engine.recover()
-        undone = led.another()
+    with open_fleet(tmp_path) as fleet:
+        kill_at(point, lambda: fleet.spawn(prompt="x"))
+        fleet.site.engine.recover()
+        undone = fleet.another()
 
         assert undone.list() == []
-        assert led.kit.alive() == []
-        assert led.left()["reservations"] == NOTHING["reservations"]
+        assert fleet.kit.alive() == []
+        assert fleet.left()["reservations"] == NOTHING["reservations"]
         assert undone.recover() == []
-        started = sorted(led.site.engine.store.ids())
-        again = led.spawn()
+        started = sorted(fleet.site.engine.store.ids())
+        again = fleet.spawn()
         assert again.id not in started
-        assert [one.id for one in led.lead.list()] == [again.id]
-        assert len(led.kit.alive()) <= 1
+        assert [one.id for one in fleet.lead.list()] == [again.id]
+        assert len(fleet.kit.alive()) <= 1
 
 
 def test_a_spawner_that_is_killed_while_it_tells_leaves_a_session_that_works(tmp_path: Path) -> None:
-    with leading(tmp_path) as led:
-        kill_at("spawn:ready", lambda: led.spawn(prompt="x"))
-        (session,) = led.another().list()
+    with open_fleet(tmp_path) as fleet:
+        kill_at("spawn:ready", lambda: fleet.spawn(prompt="x"))
+        (session,) = fleet.another().list()
 
         assert (session.id, session.status) == ("app-1", "working")
-        assert led.process("app-1").observe().state == "alive"
-        led.lead.kill("app-1")
-        assert led.kit.alive() == []
+        assert fleet.process("app-1").observe().state == "alive"
+        fleet.lead.kill("app-1")
+        assert fleet.kit.alive() == []
 
 
 def test_a_poll_undoes_a_spawn_that_was_killed_too(tmp_path: Path) -> None:
-    with leading(tmp_path) as led:
-        kill_at("spawn:launched", lambda: led.spawn(prompt="x"))
-        assert led.process("app-1").observe().state == "alive"
+    with open_fleet(tmp_path) as fleet:
+        kill_at("spawn:launched", lambda: fleet.spawn(prompt="x"))
+        assert fleet.process("app-1").observe().state == "alive"
 
-        assert led.lead.poll() == []
-        assert led.process("app-1").observe().state == "exited"
-        assert led.lead.list() == []
+        assert fleet.lead.poll() == []
+        assert fleet.process("app-1").observe().state == "exited"
+        assert fleet.lead.list() == []
 
 
 @pytest.mark.parametrize("point", ["evict:ended", "evict:apart", "evict:workspace-gone"])
 @pytest.mark.parametrize("leads", [False, True])
 def test_a_recovery_that_is_killed_is_made_up_for(tmp_path: Path, point: str, leads: bool) -> None:
-    with leading(tmp_path) as led:
-        kill_at("spawn:started", lambda: led.lead.spawn_orchestrator("app") if leads else led.spawn())
-        kill_at(point, led.another)
-        led.site.engine.recover()
-        again = led.another()
+    with open_fleet(tmp_path) as fleet:
+        kill_at("spawn:started", lambda: fleet.lead.spawn_orchestrator("app") if leads else fleet.spawn())
+        kill_at(point, fleet.another)
+        fleet.site.engine.recover()
+        again = fleet.another()
 
         assert again.list() == []
         assert again.recover() == []
-        assert (again.spawn_orchestrator("app").id if leads else led.spawn(again).id) == ("app-orchestrator-2" if leads else "app-2")
+        assert (again.spawn_orchestrator("app").id if leads else fleet.spawn(again).id) == ("app-orchestrator-2" if leads else "app-2")
 
 
-def restored(led: Led, point: str) -> None:
+def restored(fleet: Fleet, point: str) -> None:
     """A session that was killed, and whose restoring was killed at a point."""
-    led.spawn()
-    led.lead.kill("app-1")
-    kill_at(point, lambda: led.lead.restore("app-1"))
+    fleet.spawn()
+    fleet.lead.kill("app-1")
+    kill_at(point, lambda: fleet.lead.restore("app-1"))
 
 
 @pytest.mark.parametrize(("point", "status"), [("restore:checked", "killed"), ("restore:launched", "working")])
 def test_a_restorer_that_is_killed_leaves_the_session_over_or_at_work(tmp_path: Path, point: str, status: str) -> None:
-    with leading(tmp_path) as led:
-        restored(led, point)
-        (session,) = led.another().list()
+    with open_fleet(tmp_path) as fleet:
+        restored(fleet, point)
+        (session,) = fleet.another().list()
 
         assert session.status == status
-        assert len(led.kit.alive()) <= (status == "working")
-        assert led.lead.kill("app-1").already_terminated == (status == "killed")
+        assert len(fleet.kit.alive()) <= (status == "working")
+        assert fleet.lead.kill("app-1").already_terminated == (status == "killed")
 
 
 @pytest.mark.parametrize("point", ["kill:asked", "kill:ended"])
 def test_a_killer_that_is_killed_is_made_up_for(tmp_path: Path, point: str) -> None:
-    with leading(tmp_path) as led:
-        led.spawn()
-        kill_at(point, lambda: led.lead.kill("app-1"))
-        assert not led.another().kill("app-1").already_terminated
-        assert led.now("app-1").status == "killed"
-        assert led.kit.alive() == []
+    with open_fleet(tmp_path) as fleet:
+        fleet.spawn()
+        kill_at(point, lambda: fleet.lead.kill("app-1"))
+        assert not fleet.another().kill("app-1").already_terminated
+        assert fleet.now("app-1").status == "killed"
+        assert fleet.kit.alive() == []

@@ -1,4 +1,4 @@
-"""An attacker swaps directories and files for links while they are used: a guarded directory is never led outside, a naive check is.
+"""An attacker swaps directories and files for links while they are used: a guarded directory never leaves its root, a naive check does.
 
 The attacker is a real process in a tight loop. ``PYTEST_GITTRIX_SOAK_SECONDS`` (at most 10) lengthens the siege.
 """

@@ -1,4 +1,4 @@
-"""Published coding agents as a table: how each is installed, and how it is led to a model of ours.
+"""Published coding agents as a table: how each is installed, and how it finds our model.
 
     python -m tests.real_agents.table [NAME ...]
 
@@ -86,7 +86,7 @@ class Agent:
 
     @property
     def row(self) -> str:
-        """How it is led to a model, as a row of the page but for its last cell, which has the seconds that a run took."""
+        """How it finds a model, as a row of the page but for its last cell, which has the seconds that a run took."""
         command = " ".join([self.program, *("TASK" if one == "$TASK" else one for one in self.arguments)])
         needs = ", ".join(f"`{one}`" for one in (*(f"{name}={value}" for name, value in self.variables.items()), *self.files))
         return f"| {self.name} {self.version} | {self.protocol} | `{command}` | {needs} |"

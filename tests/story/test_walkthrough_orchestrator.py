@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import shell
-from support.orchestrator import Led, leading, on_linux
+from support.orchestrator import Fleet, on_linux, open_fleet
 
 from pytest_gittrix.errors import GittrixError, SessionNotRestorable
 from pytest_gittrix.orchestrator.config import SpawnConfig
@@ -34,15 +34,15 @@ def forge_fixture(tmp_path: Path) -> Iterator[ForgeServer]:
 
 
 @pytest.fixture(name="forged")
-def forged_fixture(tmp_path: Path, forge: ForgeServer) -> Iterator[Led]:
+def forged_fixture(tmp_path: Path, forge: ForgeServer) -> Iterator[Fleet]:
     """An orchestrator whose project has its pull requests at ``forge``."""
-    with forge.forge() as client, leading(tmp_path, forge=client) as led:
-        yield led
+    with forge.forge() as client, open_fleet(tmp_path, forge=client) as fleet:
+        yield fleet
 
 
-def opened(led: Led, forge: ForgeServer) -> tuple[str, int]:
+def opened(fleet: Fleet, forge: ForgeServer) -> tuple[str, int]:
     """A session, and the pull request that its branch has at the forge: its id and its number."""
-    session = led.spawn(branch="feat/login")
+    session = fleet.spawn(branch="feat/login")
     if "refs/heads/feat/login" not in forge.remote.repo.git("for-each-ref", "--format=%(refname)"):
         forge.remote.repo.git("branch", "feat/login", "main")
         forge.remote.repo.git("update-ref", "refs/heads/feat/login", committed(forge))
@@ -57,47 +57,47 @@ def committed(forge: ForgeServer) -> str:
     return repo.git("commit-tree", "main^{tree}", "-p", "main", "-m", "Mend the login").strip()
 
 
-def status(led: Led, id: str) -> str:
+def status(fleet: Fleet, id: str) -> str:
     """The status of a session at its next look."""
-    led.lead.poll()
-    return led.now(id).status
+    fleet.lead.poll()
+    return fleet.now(id).status
 
 
 class TestProperties:
     """Properties"""
 
-    def test_id_is_the_project_s_prefix_and_a_number(self, led: Led) -> None:
-        assert [led.spawn().id, led.spawn().id] == ["app-1", "app-2"]
+    def test_id_is_the_project_s_prefix_and_a_number(self, fleet: Fleet) -> None:
+        assert [fleet.spawn().id, fleet.spawn().id] == ["app-1", "app-2"]
 
-    def test_project_id_is_that_of_the_configuration(self, led: Led) -> None:
-        assert led.spawn().project_id == "app"
+    def test_project_id_is_that_of_the_configuration(self, fleet: Fleet) -> None:
+        assert fleet.spawn().project_id == "app"
 
-    def test_activity_is_none_until_it_is_determined(self, led: Led) -> None:
-        session = led.spawn()
+    def test_activity_is_none_until_it_is_determined(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
         assert session.activity is None
-        led.does(session, "active")
-        led.lead.poll()
-        assert led.now(session.id).activity == "active"
+        fleet.does(session, "active")
+        fleet.lead.poll()
+        assert fleet.now(session.id).activity == "active"
 
-    def test_branch_is_told_or_made(self, led: Led) -> None:
-        assert [led.spawn(branch="mine").branch, led.spawn(issue_id="#42").branch, led.spawn().branch] == [
+    def test_branch_is_told_or_made(self, fleet: Fleet) -> None:
+        assert [fleet.spawn(branch="mine").branch, fleet.spawn(issue_id="#42").branch, fleet.spawn().branch] == [
             "mine",
             "feat/42",
             "session/app-3",
         ]
 
-    def test_branch_is_named_before_the_workspace_is_there(self, led: Led) -> None:
+    def test_branch_is_named_before_the_workspace_is_there(self, fleet: Fleet) -> None:
         seen: list[tuple[str, str | None, str | None]] = []
 
         def look(event: Event) -> None:
-            found = led.now(event.stream)
+            found = fleet.now(event.stream)
             seen.append((found.status, found.branch, found.workspace_path))
 
-        led.site.engine.on("session.created", look)
-        led.spawn(branch="mine")
+        fleet.site.engine.on("session.created", look)
+        fleet.spawn(branch="mine")
         assert seen == [("spawning", "mine", None)]
 
-    def test_branch_is_that_of_the_workspace_and_of_the_promotion(self, forged: Led) -> None:
+    def test_branch_is_that_of_the_workspace_and_of_the_promotion(self, forged: Fleet) -> None:
         session = forged.spawn(issue_id="#42")
         held = forged.site.engine.get_session(session.id)
         assert shell(held, "git symbolic-ref --short HEAD; git rev-parse feat/42") == f"feat/42\n{held.info().baseline_sha}\n"
@@ -105,10 +105,10 @@ class TestProperties:
         assert held.log()[0].message.strip() == "mend"
         assert held.promote(strategy="branch").branch == session.branch == "feat/42"
 
-    def test_issue_id_is_none_if_it_is_not_issue_based(self, led: Led) -> None:
-        assert [led.spawn(issue_id="INT-7").issue_id, led.spawn().issue_id] == ["INT-7", None]
+    def test_issue_id_is_none_if_it_is_not_issue_based(self, fleet: Fleet) -> None:
+        assert [fleet.spawn(issue_id="INT-7").issue_id, fleet.spawn().issue_id] == ["INT-7", None]
 
-    def test_pr_is_none_until_it_is_opened(self, forged: Led, forge: ForgeServer) -> None:
+    def test_pr_is_none_until_it_is_opened(self, forged: Fleet, forge: ForgeServer) -> None:
         session = forged.spawn()
         assert session.pr is None
         id, number = opened(forged, forge)
@@ -117,55 +117,55 @@ class TestProperties:
         assert pr is not None
         assert (pr.number, pr.title, pr.branch, pr.base_branch, pr.is_draft) == (number, "Mend the login", "feat/login", "main", False)
 
-    def test_workspace_path_is_absolute_and_on_the_disk(self, led: Led) -> None:
-        path = Path(led.spawn().workspace_path or "")
+    def test_workspace_path_is_absolute_and_on_the_disk(self, fleet: Fleet) -> None:
+        path = Path(fleet.spawn().workspace_path or "")
         assert path.is_absolute()
         assert path.is_dir()
 
-    def test_runtime_handle_is_the_process(self, led: Led) -> None:
-        session = led.spawn()
-        handle, owner = session.runtime_handle, led.process(session.id).owner
+    def test_runtime_handle_is_the_process(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        handle, owner = session.runtime_handle, fleet.process(session.id).owner
         assert handle is not None
         assert owner is not None
         assert (handle.runtime_name, handle.id) == ("process", str(owner.pid))
 
-    def test_agent_info_is_what_is_known_of_its_conversation(self, led: Led) -> None:
-        silent, prompted = led.spawn(), led.spawn(prompt="Fix the authentication bug")
+    def test_agent_info_is_what_is_known_of_its_conversation(self, fleet: Fleet) -> None:
+        silent, prompted = fleet.spawn(), fleet.spawn(prompt="Fix the authentication bug")
         assert silent.agent_info is None
         assert prompted.agent_info is not None
         assert (prompted.agent_info.summary, prompted.agent_info.summary_is_fallback) == ("Fix the authentication bug", True)
-        held = led.site.engine.get_session(silent.id)
+        held = fleet.site.engine.get_session(silent.id)
         held.identify(agent_session="6f1c")
         for _ in range(2):
             held.record("provider_usage", {"input_tokens": 10, "output_tokens": 20, "cost_usd": 0.5})
-        told = led.now(silent.id).agent_info
+        told = fleet.now(silent.id).agent_info
         assert told is not None
         assert (told.agent_session_id, told.cost) == ("6f1c", {"inputTokens": 20, "outputTokens": 40, "estimatedCostUsd": 1.0})
 
-    def test_created_at_is_the_clock_s(self, led: Led) -> None:
-        assert led.spawn().created_at == led.site.clock.now()
+    def test_created_at_is_the_clock_s(self, fleet: Fleet) -> None:
+        assert fleet.spawn().created_at == fleet.site.clock.now()
 
-    def test_last_activity_at_follows_the_agent(self, led: Led) -> None:
-        session = led.spawn()
-        led.site.clock.advance(minutes=3)
-        led.does(session, "active")
-        led.lead.poll()
-        assert led.now(session.id).last_activity_at == led.site.clock.now()
+    def test_last_activity_at_follows_the_agent(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.site.clock.advance(minutes=3)
+        fleet.does(session, "active")
+        fleet.lead.poll()
+        assert fleet.now(session.id).last_activity_at == fleet.site.clock.now()
 
-    def test_restored_at_is_undefined_unless_it_was_restored(self, led: Led) -> None:
-        session = led.spawn()
+    def test_restored_at_is_undefined_unless_it_was_restored(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
         assert "restoredAt" not in session.to_wire()
-        led.lead.kill(session.id)
-        led.site.clock.advance(minutes=1)
-        assert led.lead.restore(session.id).restored_at == led.site.clock.now()
+        fleet.lead.kill(session.id)
+        fleet.site.clock.advance(minutes=1)
+        assert fleet.lead.restore(session.id).restored_at == fleet.site.clock.now()
 
-    def test_metadata_is_texts(self, led: Led) -> None:
-        session = led.spawn()
-        led.lead.report(session.id, "working", "halfway")
-        assert led.now(session.id).metadata["agentReportedNote"] == "halfway"
+    def test_metadata_is_texts(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.lead.report(session.id, "working", "halfway")
+        assert fleet.now(session.id).metadata["agentReportedNote"] == "halfway"
 
-    def test_the_record_has_the_documented_fields_and_no_other(self, led: Led) -> None:
-        wire = led.spawn().to_wire()
+    def test_the_record_has_the_documented_fields_and_no_other(self, fleet: Fleet) -> None:
+        wire = fleet.spawn().to_wire()
         documented = "id projectId status activity branch issueId pr workspacePath runtimeHandle agentInfo createdAt"
         assert {*wire} == {*documented.split(), "lastActivityAt", "metadata"}
         assert datetime.fromisoformat(wire["createdAt"]).tzinfo is not None
@@ -181,54 +181,54 @@ class TestStatus:
         assert sorted(STATUSES) == sorted(documented.split())
         assert len(STATUSES) == 16
 
-    def test_spawning_is_being_created(self, led: Led) -> None:
+    def test_spawning_is_being_created(self, fleet: Fleet) -> None:
         seen: list[str] = []
-        led.site.engine.on("workspace.ready", lambda event: seen.append(led.now(event.stream).status))
-        led.spawn()
+        fleet.site.engine.on("workspace.ready", lambda event: seen.append(fleet.now(event.stream).status))
+        fleet.spawn()
         assert seen == ["spawning"]
 
-    def test_working_is_an_agent_at_work(self, led: Led) -> None:
-        assert led.spawn().status == "working"
+    def test_working_is_an_agent_at_work(self, fleet: Fleet) -> None:
+        assert fleet.spawn().status == "working"
 
-    def test_pr_open_is_a_pull_request_that_was_created(self, forged: Led, forge: ForgeServer) -> None:
+    def test_pr_open_is_a_pull_request_that_was_created(self, forged: Fleet, forge: ForgeServer) -> None:
         id, _ = opened(forged, forge)
         forge.state.checks("feat/login", {"build": "in_progress"})
         assert status(forged, id) == "pr_open"
 
-    def test_ci_failed_is_checks_that_failed(self, forged: Led, forge: ForgeServer) -> None:
+    def test_ci_failed_is_checks_that_failed(self, forged: Fleet, forge: ForgeServer) -> None:
         id, _ = opened(forged, forge)
         forge.state.checks("feat/login", {"build": "failure"})
         assert status(forged, id) == "ci_failed"
 
-    def test_review_pending_awaits_a_review(self, forged: Led, forge: ForgeServer) -> None:
+    def test_review_pending_awaits_a_review(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forge.state.request_review(number, "ada")
         assert status(forged, id) == "review_pending"
 
-    def test_changes_requested_is_a_reviewer_s_word(self, forged: Led, forge: ForgeServer) -> None:
+    def test_changes_requested_is_a_reviewer_s_word(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forge.state.review(number, "ada", "changes_requested")
         assert status(forged, id) == "changes_requested"
 
-    def test_approved_is_a_reviewer_s_word_too(self, forged: Led, forge: ForgeServer) -> None:
+    def test_approved_is_a_reviewer_s_word_too(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forge.state.review(number, "ada", "approved")
         forge.state.checks("feat/login", {"build": "in_progress"})
         assert status(forged, id) == "approved"
 
-    def test_mergeable_is_ready_to_merge(self, forged: Led, forge: ForgeServer) -> None:
+    def test_mergeable_is_ready_to_merge(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forge.state.review(number, "ada", "approved")
         forge.state.checks("feat/login", {"build": "success"})
         assert status(forged, id) == "mergeable"
 
-    def test_merged_is_a_merged_pull_request(self, forged: Led, forge: ForgeServer) -> None:
+    def test_merged_is_a_merged_pull_request(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forged.lead.poll()
         forge.state.merge(number)
         assert status(forged, id) == "merged"
 
-    def test_cleanup_is_resources_that_are_cleaned_up(self, forged: Led, forge: ForgeServer) -> None:
+    def test_cleanup_is_resources_that_are_cleaned_up(self, forged: Fleet, forge: ForgeServer) -> None:
         id, number = opened(forged, forge)
         forged.lead.poll()
         forge.state.merge(number)
@@ -242,76 +242,76 @@ class TestStatus:
         assert forged.kit.gone()
         assert not workspace.exists()
 
-    def test_needs_input_waits_for_a_person(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "waiting_input")
-        assert status(led, session.id) == "needs_input"
+    def test_needs_input_waits_for_a_person(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "waiting_input")
+        assert status(fleet, session.id) == "needs_input"
 
-    def test_stuck_is_an_agent_that_rests_for_too_long(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "idle")
-        assert status(led, session.id) == "working"
-        led.site.clock.advance(minutes=10)
-        assert status(led, session.id) == "stuck"
+    def test_stuck_is_an_agent_that_rests_for_too_long(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "idle")
+        assert status(fleet, session.id) == "working"
+        fleet.site.clock.advance(minutes=10)
+        assert status(fleet, session.id) == "stuck"
 
-    def test_errored_is_an_error_of_its_process(self, led: Led) -> None:
-        session = led.spawn()
-        led.lead.kill(session.id, reason="error_in_process")
-        assert led.now(session.id).status == "errored"
+    def test_errored_is_an_error_of_its_process(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.lead.kill(session.id, reason="error_in_process")
+        assert fleet.now(session.id).status == "errored"
 
-    def test_killed_is_killed_by_hand(self, led: Led) -> None:
-        session = led.spawn()
-        led.lead.kill(session.id)
-        assert led.now(session.id).status == "killed"
+    def test_killed_is_killed_by_hand(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.lead.kill(session.id)
+        assert fleet.now(session.id).status == "killed"
 
-    def test_done_is_completed_successfully(self, led: Led) -> None:
-        session = led.spawn()
-        held = led.site.engine.get_session(session.id)
+    def test_done_is_completed_successfully(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        held = fleet.site.engine.get_session(session.id)
         held.write("new.py", "x = 1\n")
         held.promote(strategy="commit")
-        assert led.now(session.id).status == "done"
+        assert fleet.now(session.id).status == "done"
 
     @pytest.mark.parametrize(("code", "ended"), [(0, "done"), (3, "errored")])
-    def test_an_agent_that_exits_by_itself_ends_by_its_status(self, led: Led, code: int, ended: str) -> None:
-        session = led.spawn(led.another(led.project(agents=(led.agent(led.kit.script().at("up").exits(code)),))))
-        led.kit.step("up")
-        assert led.kit.gone()
-        assert status(led, session.id) == ended
-        assert is_terminal_session(led.now(session.id))
-        assert led.now(session.id).activity == "exited"
+    def test_an_agent_that_exits_by_itself_ends_by_its_status(self, fleet: Fleet, code: int, ended: str) -> None:
+        session = fleet.spawn(fleet.another(fleet.project(agents=(fleet.agent(fleet.kit.script().at("up").exits(code)),))))
+        fleet.kit.step("up")
+        assert fleet.kit.gone()
+        assert status(fleet, session.id) == ended
+        assert is_terminal_session(fleet.now(session.id))
+        assert fleet.now(session.id).activity == "exited"
 
-    def test_a_question_stays_a_question_however_long_nobody_answers(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "waiting_input")
-        assert status(led, session.id) == "needs_input"
-        led.does(session, "idle")
-        led.site.clock.advance(hours=1)
-        assert status(led, session.id) == "needs_input"
-        led.does(session, "active")
-        assert status(led, session.id) == "working"
+    def test_a_question_stays_a_question_however_long_nobody_answers(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "waiting_input")
+        assert status(fleet, session.id) == "needs_input"
+        fleet.does(session, "idle")
+        fleet.site.clock.advance(hours=1)
+        assert status(fleet, session.id) == "needs_input"
+        fleet.does(session, "active")
+        assert status(fleet, session.id) == "working"
 
-    def test_blocked_is_shown_when_it_is_known(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "blocked")
-        assert status(led, session.id) == "stuck"
-        assert led.now(session.id).activity == "blocked"
-        led.does(session, "active")
-        assert status(led, session.id) == "working"
+    def test_blocked_is_shown_when_it_is_known(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "blocked")
+        assert status(fleet, session.id) == "stuck"
+        assert fleet.now(session.id).activity == "blocked"
+        fleet.does(session, "active")
+        assert status(fleet, session.id) == "working"
 
-    def test_terminated_is_an_end_of_no_other_name(self, led: Led) -> None:
-        session = led.spawn()
-        recorder = led.site.engine.services.recorder(session.id)
+    def test_terminated_is_an_end_of_no_other_name(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        recorder = fleet.site.engine.services.recorder(session.id)
         with recorder.leased():
             recorder.append("status.decided", {"session": "terminated", "reason": "agent_process_exited"})
-        assert led.now(session.id).status == "terminated"
-        assert is_terminal_session(led.now(session.id))
+        assert fleet.now(session.id).status == "terminated"
+        assert is_terminal_session(fleet.now(session.id))
 
-    def test_an_end_of_ours_has_a_name_that_says_more_than_terminated(self, led: Led) -> None:
+    def test_an_end_of_ours_has_a_name_that_says_more_than_terminated(self, fleet: Fleet) -> None:
         said = {}
         for reason in REASONS:
-            session = led.spawn()
-            led.lead.kill(session.id, reason=reason)
-            said[reason] = led.now(session.id).status
+            session = fleet.spawn()
+            fleet.lead.kill(session.id, reason=reason)
+            said[reason] = fleet.now(session.id).status
         assert said == {
             "manually_killed": "killed",
             "pr_merged": "cleanup",
@@ -328,78 +328,78 @@ class TestActivity:
         assert sorted(ACTIVITIES) == ["active", "blocked", "exited", "idle", "ready", "waiting_input"]
 
     @pytest.mark.parametrize("state", ["active", "ready", "idle", "waiting_input", "blocked"])
-    def test_it_is_what_the_agent_s_own_log_tells(self, led: Led, state: str) -> None:
-        session = led.spawn()
-        led.does(session, state)
-        led.lead.poll()
-        assert led.now(session.id).activity == state
+    def test_it_is_what_the_agent_s_own_log_tells(self, fleet: Fleet, state: str) -> None:
+        session = fleet.spawn()
+        fleet.does(session, state)
+        fleet.lead.poll()
+        assert fleet.now(session.id).activity == state
 
-    def test_idle_is_what_active_becomes_after_a_while(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "active")
-        led.lead.poll()
-        led.site.clock.advance(minutes=6)
-        assert led.now(session.id).activity == "idle"
+    def test_idle_is_what_active_becomes_after_a_while(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "active")
+        fleet.lead.poll()
+        fleet.site.clock.advance(minutes=6)
+        assert fleet.now(session.id).activity == "idle"
 
     def test_exited_is_a_process_that_is_gone(self, tmp_path: Path) -> None:
-        with leading(tmp_path) as led:
-            agent = led.agent(led.kit.script().at("up").exits(0))
-            session = led.spawn(led.another(led.project(agents=(agent,))))
-            led.kit.step("up")
-            assert led.kit.gone()
-            led.lead.poll()
-            assert led.now(session.id).activity == "exited"
+        with open_fleet(tmp_path) as fleet:
+            agent = fleet.agent(fleet.kit.script().at("up").exits(0))
+            session = fleet.spawn(fleet.another(fleet.project(agents=(agent,))))
+            fleet.kit.step("up")
+            assert fleet.kit.gone()
+            fleet.lead.poll()
+            assert fleet.now(session.id).activity == "exited"
 
 
 class TestUsage:
     """SessionSpawnConfig, and the usage examples"""
 
-    def test_spawn_takes_project_issue_branch_prompt_and_agent(self, led: Led) -> None:
-        other = led.agent(led.kit.script("other").polite().at("up").hang(), name="other")
-        lead = led.another(led.project(agents=(led.agent(), other)))
+    def test_spawn_takes_project_issue_branch_prompt_and_agent(self, fleet: Fleet) -> None:
+        other = fleet.agent(fleet.kit.script("other").polite().at("up").hang(), name="other")
+        lead = fleet.another(fleet.project(agents=(fleet.agent(), other)))
         config = SpawnConfig(project_id="app", issue_id="#42", branch="mine", prompt="Fix the authentication bug", agent="other")
         session = lead.spawn(config)
         assert (session.project_id, session.issue_id, session.branch, session.metadata["agent"]) == ("app", "#42", "mine", "other")
         assert session.agent_info is not None
         assert session.agent_info.summary == "Fix the authentication bug"
-        led.kit.wait_for("up")
-        assert [len(led.kit.processes(name)) for name in ("agent", "other")] == [0, 1], "the program of the other agent runs"
+        fleet.kit.wait_for("up")
+        assert [len(fleet.kit.processes(name)) for name in ("agent", "other")] == [0, 1], "the program of the other agent runs"
 
-    def test_a_created_session_says_its_id_and_branch(self, led: Led) -> None:
-        session = led.spawn(issue_id="#42", prompt="Fix the authentication bug")
+    def test_a_created_session_says_its_id_and_branch(self, fleet: Fleet) -> None:
+        session = fleet.spawn(issue_id="#42", prompt="Fix the authentication bug")
         assert f"Session {session.id} created on branch {session.branch}" == "Session app-1 created on branch feat/42"
 
-    def test_what_has_finished_is_restored_if_it_can_be(self, led: Led) -> None:
-        session = led.spawn()
-        led.lead.kill(session.id)
-        found = led.now(session.id)
+    def test_what_has_finished_is_restored_if_it_can_be(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.lead.kill(session.id)
+        found = fleet.now(session.id)
         assert is_terminal_session(found)
         assert is_restorable(found)
-        assert led.lead.restore(session.id).status == "working"
+        assert fleet.lead.restore(session.id).status == "working"
 
-    def test_what_is_restorable_is_restored(self, led: Led) -> None:
-        killed, purged = led.spawn(), led.spawn()
-        led.lead.kill(killed.id)
-        led.lead.kill(purged.id, purge=True)
+    def test_what_is_restorable_is_restored(self, fleet: Fleet) -> None:
+        killed, purged = fleet.spawn(), fleet.spawn()
+        fleet.lead.kill(killed.id)
+        fleet.lead.kill(purged.id, purge=True)
         for id in (killed.id, purged.id):
-            if is_restorable(led.now(id)):
-                assert led.lead.restore(id).status == "working"
+            if is_restorable(fleet.now(id)):
+                assert fleet.lead.restore(id).status == "working"
             else:
                 with pytest.raises(GittrixError):
-                    led.lead.restore(id)
-        assert [is_restorable(led.now(id)) for id in (killed.id, purged.id)] == [False, False]
-        assert [is_terminal_session(led.now(id)) for id in (killed.id, purged.id)] == [False, True]
+                    fleet.lead.restore(id)
+        assert [is_restorable(fleet.now(id)) for id in (killed.id, purged.id)] == [False, False]
+        assert [is_terminal_session(fleet.now(id)) for id in (killed.id, purged.id)] == [False, True]
 
-    def test_a_session_that_is_kept_is_restored_and_one_that_is_promoted_for_good_is_not(self, led: Led) -> None:
-        lead = Orchestrator(led.site.another(eviction=EvictionPolicy(until_promote=False)), [led.project()], confine="off")
+    def test_a_session_that_is_kept_is_restored_and_one_that_is_promoted_for_good_is_not(self, fleet: Fleet) -> None:
+        lead = Orchestrator(fleet.site.another(eviction=EvictionPolicy(until_promote=False)), [fleet.project()], confine="off")
         for strategy, restorable in (("branch", True), ("commit", False)):
             session = lead.spawn(SpawnConfig("app"))
             (Path(str(session.workspace_path)) / "app.py").write_text(f"{strategy}\n")
-            led.site.engine.get_session(session.id).promote(strategy=strategy, keep=restorable)
+            fleet.site.engine.get_session(session.id).promote(strategy=strategy, keep=restorable)
             lead.kill(session.id)
             found = lead.get(session.id)
             assert found is not None
-            assert led.site.state(session.id).workspace_present
+            assert fleet.site.state(session.id).workspace_present
             assert is_restorable(found) == restorable
             if restorable:
                 assert lead.restore(session.id).status == "working"
@@ -407,11 +407,11 @@ class TestUsage:
                 with pytest.raises(SessionNotRestorable):
                     lead.restore(session.id)
 
-    def test_whoever_waits_for_input_is_told_of(self, led: Led) -> None:
-        session = led.spawn()
-        led.does(session, "waiting_input")
-        led.lead.poll()
-        asked = [event for event in led.notifications if event["type"] == "session.needs_input"]
+    def test_whoever_waits_for_input_is_told_of(self, fleet: Fleet) -> None:
+        session = fleet.spawn()
+        fleet.does(session, "waiting_input")
+        fleet.lead.poll()
+        asked = [event for event in fleet.notifications if event["type"] == "session.needs_input"]
         assert [(event["sessionId"], event["priority"]) for event in asked] == [(session.id, "urgent")]
 
 
@@ -427,30 +427,30 @@ class TestNotes:
 
     @pytest.mark.parametrize("one", STATUSES)
     @pytest.mark.parametrize("activity", [None, "active", "exited"])
-    def test_a_session_is_terminal_and_restorable_as_documented(self, led: Led, one: str, activity: str | None) -> None:
-        base = led.spawn().to_wire()
+    def test_a_session_is_terminal_and_restorable_as_documented(self, fleet: Fleet, one: str, activity: str | None) -> None:
+        base = fleet.spawn().to_wire()
         session = shown(base, one, activity)
         terminal = one in TERMINAL_STATUSES or activity == "exited"
         assert is_terminal_session(session) == terminal
         assert is_restorable(session) == (terminal and one != "merged")
 
-    def test_activity_comes_from_the_agent_s_own_files_and_not_from_its_terminal(self, led: Led) -> None:
-        agent = led.agent(led.kit.script().say("waiting for input?").at("said").hang())
-        session = led.spawn(led.another(led.project(agents=(agent,))))
-        led.kit.wait_for("said")
-        led.lead.poll()
-        assert led.now(session.id).activity is None
+    def test_activity_comes_from_the_agent_s_own_files_and_not_from_its_terminal(self, fleet: Fleet) -> None:
+        agent = fleet.agent(fleet.kit.script().say("waiting for input?").at("said").hang())
+        session = fleet.spawn(fleet.another(fleet.project(agents=(agent,))))
+        fleet.kit.wait_for("said")
+        fleet.lead.poll()
+        assert fleet.now(session.id).activity is None
 
-    def test_state_is_persisted_to_flat_files(self, led: Led) -> None:
-        session = led.spawn(issue_id="#42", branch="mine")
-        values = read(led.files / session.id) or {}
+    def test_state_is_persisted_to_flat_files(self, fleet: Fleet) -> None:
+        session = fleet.spawn(issue_id="#42", branch="mine")
+        values = read(fleet.files / session.id) or {}
         assert (values["project"], values["branch"], values["issue"], values["status"]) == ("app", "mine", "#42", "working")
         assert values["worktree"] == session.workspace_path
 
-    def test_a_file_of_the_original_script_is_read(self, led: Led) -> None:
-        led.files.mkdir(parents=True, exist_ok=True)
-        (led.files / "app-7").write_text("# by hand\nstatus=starting\nissue=#7\nbranch=feat/7\npr=https://forge/acme/app/pull/12\n")
-        found = led.now("app-7")
+    def test_a_file_of_the_original_script_is_read(self, fleet: Fleet) -> None:
+        fleet.files.mkdir(parents=True, exist_ok=True)
+        (fleet.files / "app-7").write_text("# by hand\nstatus=starting\nissue=#7\nbranch=feat/7\npr=https://forge/acme/app/pull/12\n")
+        found = fleet.now("app-7")
         assert (found.status, found.issue_id, found.branch, found.pr.number if found.pr else None) == ("working", "#7", "feat/7", 12)
 
 

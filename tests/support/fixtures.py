@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from support.cli import Cli
     from support.engine import Site
     from support.members import Crew
-    from support.orchestrator import Led
+    from support.orchestrator import Fleet
 
     from pytest_gittrix.engine.user_session import UserSession
 
@@ -49,10 +49,10 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         yield crew
 
 
-@pytest.fixture(name="led")
-def led_fixture(tmp_path: Path) -> Iterator[Led]:
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """An orchestrator at work."""
-    from support.orchestrator import leading
+    from support.orchestrator import open_fleet
 
-    with leading(tmp_path) as led:
-        yield led
+    with open_fleet(tmp_path) as opened:
+        yield opened

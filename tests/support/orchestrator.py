@@ -119,8 +119,8 @@ class Tracked:
 
 
 @dataclass
-class Led:
-    """A site whose sessions an orchestrator leads, with agents that follow scripts.
+class Fleet:
+    """A site, an orchestrator of its sessions, and agents that follow scripts.
 
     Attributes:
         site: the durable repository, the clock and the engine.
@@ -209,7 +209,7 @@ NOTHING: dict[str, list[str]] = {"sessions": [], "reservations": [], "worktrees"
 
 
 @contextmanager
-def leading(root: Path, **options: Any) -> Iterator[Led]:
+def open_fleet(root: Path, **options: Any) -> Iterator[Fleet]:
     """An orchestrator on a new site below a directory; every agent is gone at the end.
 
     Args:
@@ -217,11 +217,11 @@ def leading(root: Path, **options: Any) -> Iterator[Led]:
         options: of the project ``app``.
     """
     with AgentKit(root / "kit", timeout=60.0) as kit, open_site(root) as site:
-        led = Led(site, kit, options=options)
+        fleet = Fleet(site, kit, options=options)
         try:
-            yield led
+            yield fleet
         finally:
-            led.lead.close()
+            fleet.lead.close()
             for record in site.store.glob("*/agent-*/agent.json"):
                 AgentProcess(record.parent).stop(grace=0)
 

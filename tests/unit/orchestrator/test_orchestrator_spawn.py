@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.engine import at_point, passed
-from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on_linux
+from support.orchestrator import ENVIRONMENT, NOTHING, Fleet, Tracked, on_linux, open_fleet
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
@@ -31,46 +31,46 @@ FORK = multiprocessing.get_context("fork")
 # What comes to be --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_spawned_session_works_and_has_every_documented_field(led: Led) -> None:
-    session = led.spawn(issue_id="#42", prompt="Mend the login")
+def test_a_spawned_session_works_and_has_every_documented_field(fleet: Fleet) -> None:
+    session = fleet.spawn(issue_id="#42", prompt="Mend the login")
 
     assert (session.id, session.project_id, session.status, session.activity) == ("app-1", "app", "working", None)
     assert (session.branch, session.issue_id, session.pr) == ("feat/42", "#42", None)
-    assert session.workspace_path == str(led.site.directory("app-1") / "workspace")
+    assert session.workspace_path == str(fleet.site.directory("app-1") / "workspace")
     assert session.runtime_handle is not None
-    assert session.runtime_handle.id == str(led.process("app-1").owner.pid)  # type: ignore[union-attr]
+    assert session.runtime_handle.id == str(fleet.process("app-1").owner.pid)  # type: ignore[union-attr]
     assert session.agent_info is not None
     assert session.agent_info.summary == "Mend the login"
-    assert session.created_at == session.last_activity_at == led.site.clock.now()
+    assert session.created_at == session.last_activity_at == fleet.site.clock.now()
     assert session.restored_at is None
     assert session.metadata == {"agent": "agent", "role": "worker"}
     assert not is_terminal_session(session)
     assert not is_restorable(session)
 
 
-def test_on_the_wire_it_is_the_documents_record(led: Led) -> None:
-    session = led.spawn(prompt="Mend the login")
+def test_on_the_wire_it_is_the_documents_record(fleet: Fleet) -> None:
+    session = fleet.spawn(prompt="Mend the login")
     wire = session.to_wire()
 
-    assert wire == view(led.site.events(session.id), "orchestrator")
+    assert wire == view(fleet.site.events(session.id), "orchestrator")
     assert json.loads(json.dumps(wire)) == wire
 
 
-def test_the_log_tells_the_steps_in_order(led: Led) -> None:
-    steps = passed(lambda: led.spawn(prompt="Mend the login"))
+def test_the_log_tells_the_steps_in_order(fleet: Fleet) -> None:
+    steps = passed(lambda: fleet.spawn(prompt="Mend the login"))
 
     assert [step for step in steps if step.startswith("spawn:")] == ["spawn:reserved", "spawn:started", "spawn:launched", "spawn:ready"]
-    assert led.site.types("app-1") == [
+    assert fleet.site.types("app-1") == [
         *("session.created", "workspace.ready", "runtime.observed", "status.decided", "user_message"),
     ]
-    assert led.decided("app-1") == [("working", "task_in_progress")]
-    assert led.types() == ["session.working"]
+    assert fleet.decided("app-1") == [("working", "task_in_progress")]
+    assert fleet.types() == ["session.working"]
 
 
-def test_its_agent_runs_in_the_workspace_and_knows_what_it_is_for(led: Led) -> None:
-    agent = led.agent(led.kit.script().facts("facts.json").at("up").hang(), variables={"MODEL": "x"})
-    session = led.spawn(led.another(led.project(agents=(agent,))), issue_id="#42", prompt="Mend the login")
-    led.kit.wait_for("up")
+def test_its_agent_runs_in_the_workspace_and_knows_what_it_is_for(fleet: Fleet) -> None:
+    agent = fleet.agent(fleet.kit.script().facts("facts.json").at("up").hang(), variables={"MODEL": "x"})
+    session = fleet.spawn(fleet.another(fleet.project(agents=(agent,))), issue_id="#42", prompt="Mend the login")
+    fleet.kit.wait_for("up")
     facts = json.loads((Path(session.workspace_path or "") / "facts.json").read_text())
 
     assert facts["directory"] == session.workspace_path
@@ -81,18 +81,18 @@ def test_its_agent_runs_in_the_workspace_and_knows_what_it_is_for(led: Led) -> N
 
 @pytest.mark.skipif(strongest().level == "off", reason=strongest().why)
 def test_where_workspaces_are_confined_its_agent_is_too(tmp_path: Path) -> None:
-    with leading(tmp_path) as led:
-        (led.site.durable.path / "secret.txt").write_text("hunter2")
-        engine = led.site.another(ephemeral=LocalEphemeral(confine="auto"))
-        script = f'cat "{led.site.durable.path}/secret.txt" > seen.txt; echo note > "$HOME/note"; read line; echo "$line" > heard.txt'
-        project = led.project(agents=(CommandAgent("sh", ("/bin/sh", "-c", script), prompt_as="input"),))
+    with open_fleet(tmp_path) as fleet:
+        (fleet.site.durable.path / "secret.txt").write_text("hunter2")
+        engine = fleet.site.another(ephemeral=LocalEphemeral(confine="auto"))
+        script = f'cat "{fleet.site.durable.path}/secret.txt" > seen.txt; echo note > "$HOME/note"; read line; echo "$line" > heard.txt'
+        project = fleet.project(agents=(CommandAgent("sh", ("/bin/sh", "-c", script), prompt_as="input"),))
         lead = Orchestrator(engine, [project], environment=ENVIRONMENT)
         session = lead.spawn(SpawnConfig("app", prompt="go"))
         workspace = Path(session.workspace_path or "")
 
-        assert led.process(session.id).wait(60).code == 0
+        assert fleet.process(session.id).wait(60).code == 0
         assert ((workspace / "seen.txt").read_bytes(), (workspace / "heard.txt").read_text()) == (b"", "go\n")
-        home = led.site.directory(session.id) / "private-home"
+        home = fleet.site.directory(session.id) / "private-home"
         assert (home / "note").exists()
         lead.kill(session.id, purge=True)
         assert not [path for path in home.parent.iterdir() if path.name.startswith("private-home")]
@@ -101,97 +101,97 @@ def test_where_workspaces_are_confined_its_agent_is_too(tmp_path: Path) -> None:
 def test_an_agent_in_an_overlay_finds_all_files_and_has_the_workspace_for_itself(tmp_path: Path) -> None:
     if why := missing_layers(str(tmp_path)):
         pytest.skip(why)
-    with leading(tmp_path) as led:
+    with open_fleet(tmp_path) as fleet:
         script = "cat app.py > copied.txt; rm README.md; git status --short > status.txt; read line"
         agent = CommandAgent("sh", ("/bin/sh", "-c", script), prompt_as="input")
-        lead = led.another(led.project(agents=(agent,), workspace="overlay"), confine="jail")
-        held = led.spawn(lead, prompt="go")
-        assert led.process(held.id).wait(60).code == 0
+        lead = fleet.another(fleet.project(agents=(agent,), workspace="overlay"), confine="jail")
+        held = fleet.spawn(lead, prompt="go")
+        assert fleet.process(held.id).wait(60).code == 0
 
-        session = led.site.engine.get_session(held.id)
+        session = fleet.site.engine.get_session(held.id)
         assert session.touched_files() == ["README.md", "copied.txt", "status.txt"]
         assert session.read("copied.txt") == session.read("app.py")
         assert session.read("status.txt") == b" D README.md\n?? copied.txt\n?? status.txt\n"
         with pytest.raises(CapabilityMissing, match="need a jail by namespaces"):
-            led.spawn(led.another(led.project(agents=(agent,), workspace="overlay"), confine="off"), prompt="go")
+            fleet.spawn(fleet.another(fleet.project(agents=(agent,), workspace="overlay"), confine="off"), prompt="go")
 
 
-def test_an_agent_that_reads_its_prompt_gets_it_once_it_runs(led: Led) -> None:
-    agent = led.agent(led.kit.script().read().at("read").hang(), prompt_as="input")
-    led.spawn(led.another(led.project(agents=(agent,))), prompt="Mend the login")
-    led.kit.wait_for("read")
+def test_an_agent_that_reads_its_prompt_gets_it_once_it_runs(fleet: Fleet) -> None:
+    agent = fleet.agent(fleet.kit.script().read().at("read").hang(), prompt_as="input")
+    fleet.spawn(fleet.another(fleet.project(agents=(agent,))), prompt="Mend the login")
+    fleet.kit.wait_for("read")
 
-    assert led.kit.heard == ["Mend the login"]
+    assert fleet.kit.heard == ["Mend the login"]
 
 
-def test_a_prompt_that_a_program_would_take_for_an_option_is_refused_and_nothing_is_left(led: Led) -> None:
-    before = led.site.engine.store.ids()
+def test_a_prompt_that_a_program_would_take_for_an_option_is_refused_and_nothing_is_left(fleet: Fleet) -> None:
+    before = fleet.site.engine.store.ids()
     with pytest.raises(InvalidInput, match="hyphen"):
-        led.spawn(prompt="--dangerously-skip-permissions")
+        fleet.spawn(prompt="--dangerously-skip-permissions")
 
-    assert led.site.engine.store.ids() == before
+    assert fleet.site.engine.store.ids() == before
     read = CommandAgent("reads", ("cat",), prompt_as="input")
     assert read.command("--fine", Path("/")) == ("cat",)
     knows = CommandAgent("knows", ("cat", "--"))
     assert knows.command("--fine", Path("/")) == ("cat", "--", "--fine")
 
 
-def test_nor_may_a_plugin_put_it_where_options_are(led: Led) -> None:
+def test_nor_may_a_plugin_put_it_where_options_are(fleet: Fleet) -> None:
     class Careless(CommandAgent):
         def command(self, prompt: str | None, workspace: Path) -> list[str]:
             return [*self.argv, "--prompt", prompt or "", "--", "more"]
 
-    lead = led.another(led.project(agents=(Careless("careless", ("cat",)),)))
+    lead = fleet.another(fleet.project(agents=(Careless("careless", ("cat",)),)))
     with pytest.raises(InvalidInput, match="hyphen"):
-        led.spawn(lead, prompt="--dangerously-skip-permissions")
+        fleet.spawn(lead, prompt="--dangerously-skip-permissions")
 
-    assert led.left() == NOTHING
+    assert fleet.left() == NOTHING
 
 
-def test_a_prompt_that_nobody_reads_leaves_the_session_as_it_is(led: Led) -> None:
-    agent = led.agent(led.kit.script().exits(0), prompt_as="input")
-    lead = led.another(led.project(agents=(agent,)))
-    with at_point("spawn:ready", led.kit.gone):
-        session = led.spawn(lead, prompt="Mend the login")
+def test_a_prompt_that_nobody_reads_leaves_the_session_as_it_is(fleet: Fleet) -> None:
+    agent = fleet.agent(fleet.kit.script().exits(0), prompt_as="input")
+    lead = fleet.another(fleet.project(agents=(agent,)))
+    with at_point("spawn:ready", fleet.kit.gone):
+        session = fleet.spawn(lead, prompt="Mend the login")
 
     assert session.status == "working"
-    assert "reads nothing any more" in led.errors[0]
+    assert "reads nothing any more" in fleet.errors[0]
 
 
-def test_its_work_can_be_reviewed_and_promoted_as_any_other(led: Led) -> None:
-    session = led.spawn()
-    held = led.site.engine.get_session(session.id)
+def test_its_work_can_be_reviewed_and_promoted_as_any_other(fleet: Fleet) -> None:
+    session = fleet.spawn()
+    held = fleet.site.engine.get_session(session.id)
     held.write("new.py", "x = 1\n")
     held.promote(strategy="commit")
 
-    assert led.site.durable.read("new.py") == b"x = 1\n"
-    assert led.now(session.id).status == "done"
-    assert [one.id for one in led.lead.poll()] == ["app-1"]
-    assert led.process("app-1").observe().state == "exited"
+    assert fleet.site.durable.read("new.py") == b"x = 1\n"
+    assert fleet.now(session.id).status == "done"
+    assert [one.id for one in fleet.lead.poll()] == ["app-1"]
+    assert fleet.process("app-1").observe().state == "exited"
 
 
-def test_the_file_says_what_the_log_says_and_keeps_what_others_say(led: Led) -> None:
-    session = led.spawn(issue_id="#42")
-    file = led.files / session.id
+def test_the_file_says_what_the_log_says_and_keeps_what_others_say(fleet: Fleet) -> None:
+    session = fleet.spawn(issue_id="#42")
+    file = fleet.files / session.id
     values = read(file)
 
     assert values is not None
     assert (values["project"], values["status"], values["branch"], values["issue"]) == ("app", "working", "feat/42", "#42")
     file.write_text(file.read_text() + "tag=mine\nprompt=theirs\n")
-    led.lead.kill(session.id)
+    fleet.lead.kill(session.id)
     assert read(file) == {**values, "status": "killed", "tag": "mine", "prompt": "theirs", "lastActivityAt": values["lastActivityAt"]}
-    assert led.now(session.id).metadata == {"agent": "agent", "role": "worker", "tag": "mine", "prompt": "theirs"}
+    assert fleet.now(session.id).metadata == {"agent": "agent", "role": "worker", "tag": "mine", "prompt": "theirs"}
 
 
-def test_a_session_of_which_there_is_only_a_file_is_listed(led: Led) -> None:
-    led.files.mkdir(parents=True, exist_ok=True)
-    (led.files / "app-7").write_text("status=starting\nissue=#7\nworktree=/elsewhere\nruntimeHandle={}\n")
-    session = led.spawn()
+def test_a_session_of_which_there_is_only_a_file_is_listed(fleet: Fleet) -> None:
+    fleet.files.mkdir(parents=True, exist_ok=True)
+    (fleet.files / "app-7").write_text("status=starting\nissue=#7\nworktree=/elsewhere\nruntimeHandle={}\n")
+    session = fleet.spawn()
 
     assert session.id == "app-8"
-    assert [(one.id, one.status, one.issue_id) for one in led.lead.list()] == [("app-8", "working", None), ("app-7", "working", "#7")]
-    assert led.now("app-7").workspace_path == "/elsewhere"
-    assert led.lead.list("app") == led.lead.list()
+    assert [(one.id, one.status, one.issue_id) for one in fleet.lead.list()] == [("app-8", "working", None), ("app-7", "working", "#7")]
+    assert fleet.now("app-7").workspace_path == "/elsewhere"
+    assert fleet.lead.list("app") == fleet.lead.list()
 
 
 # Names -------------------------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_a_session_of_which_there_is_only_a_file_is_listed(led: Led) -> None:
 def test_the_work_is_called_as_told_as_tracked_after_the_issue_or_after_the_session(
     tmp_path: Path, config: dict[str, Any], branch: str
 ) -> None:
-    with leading(tmp_path, tracker=Tracked({"LIN-7": "team/lin-7", "LIN-8": None})) as led:
-        assert led.spawn(**config).branch == branch
+    with open_fleet(tmp_path, tracker=Tracked({"LIN-7": "team/lin-7", "LIN-8": None})) as fleet:
+        assert fleet.spawn(**config).branch == branch
 
 
 @pytest.mark.parametrize("issue", ["a..b", "a.lock", "a.", "-a", ".a", "a b", "a/b"])
@@ -221,17 +221,17 @@ def test_what_git_would_not_take_is_made_fit_for_a_branch(issue: str) -> None:
     assert slug_of(issue) in ("a-b", "a-lock", "a")
 
 
-def test_numbers_go_on_after_branches_of_sessions_and_never_come_back(led: Led) -> None:
-    led.site.durable.git("update-ref", "refs/heads/session/app-7", "HEAD")
-    first = led.spawn()
-    led.lead.kill(first.id, purge=True)
+def test_numbers_go_on_after_branches_of_sessions_and_never_come_back(fleet: Fleet) -> None:
+    fleet.site.durable.git("update-ref", "refs/heads/session/app-7", "HEAD")
+    first = fleet.spawn()
+    fleet.lead.kill(first.id, purge=True)
 
-    assert (first.id, led.spawn().id) == ("app-8", "app-9")
+    assert (first.id, fleet.spawn().id) == ("app-8", "app-9")
 
 
-def test_prefixes_follow_from_the_name_and_can_be_told(led: Led) -> None:
-    named = led.project(id="my.web")
-    lead = led.another(named, led.project(id="other", prefix="web-2"))
+def test_prefixes_follow_from_the_name_and_can_be_told(fleet: Fleet) -> None:
+    named = fleet.project(id="my.web")
+    lead = fleet.another(named, fleet.project(id="other", prefix="web-2"))
 
     assert lead.spawn(SpawnConfig("my.web")).id == "mw-1"
     assert lead.spawn(SpawnConfig("other")).id == "web-2-1"
@@ -250,27 +250,27 @@ def test_prefixes_follow_from_the_name_and_can_be_told(led: Led) -> None:
         ({"issue_id": "\ud800"}, "lone surrogate"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(led: Led, config: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_made(fleet: Fleet, config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        led.lead.spawn(SpawnConfig(**{"project_id": "app", **config}))
-    assert led.left() == NOTHING
+        fleet.lead.spawn(SpawnConfig(**{"project_id": "app", **config}))
+    assert fleet.left() == NOTHING
 
 
-def test_projects_that_would_share_ids_are_refused(led: Led) -> None:
+def test_projects_that_would_share_ids_are_refused(fleet: Fleet) -> None:
     with pytest.raises(InvalidInput, match="share the id or the prefix 'app'"):
-        led.another(led.project(), led.project(id="a-p-p"))
+        fleet.another(fleet.project(), fleet.project(id="a-p-p"))
     with pytest.raises(InvalidInput, match="agents none"):
-        Project("app", led.site.durable.path)
+        Project("app", fleet.site.durable.path)
     with pytest.raises(InvalidInput, match="'lazy'"):
-        led.project(workspace="lazy")
+        fleet.project(workspace="lazy")
 
 
 @pytest.mark.parametrize("problem", [AuthFailed("no"), AdapterUnavailable("down")])
 def test_a_tracker_that_cannot_be_asked_ends_the_spawn(tmp_path: Path, problem: GittrixError) -> None:
-    with leading(tmp_path, tracker=Tracked(problem=problem)) as led:
+    with open_fleet(tmp_path, tracker=Tracked(problem=problem)) as fleet:
         with pytest.raises(type(problem)):
-            led.spawn(issue_id="1")
-        assert led.left() == NOTHING
+            fleet.spawn(issue_id="1")
+        assert fleet.left() == NOTHING
 
 
 # Failures --------------------------------------------------------------------------------------------------------------------------
@@ -290,13 +290,13 @@ def test_a_failure_before_the_agent_works_leaves_nothing(tmp_path: Path, point: 
         if name == point:
             raise ZeroDivisionError
 
-    with leading(tmp_path, workspace=kind) as led:
+    with open_fleet(tmp_path, workspace=kind) as fleet:
         with points.listening(fail), pytest.raises(ZeroDivisionError):
-            led.spawn(prompt="x")
-        assert led.left() == NOTHING
-        assert led.site.engine.problems() == []
-        assert led.lead.list() == []
-        assert led.spawn().id == "app-1"
+            fleet.spawn(prompt="x")
+        assert fleet.left() == NOTHING
+        assert fleet.site.engine.problems() == []
+        assert fleet.lead.list() == []
+        assert fleet.spawn().id == "app-1"
 
 
 @pytest.mark.parametrize(
@@ -308,65 +308,65 @@ def test_a_failure_before_the_agent_works_leaves_nothing(tmp_path: Path, point: 
         ({"branch": "nowhere"}, InvalidInput),
     ],
 )
-def test_what_cannot_be_started_leaves_nothing(led: Led, options: dict[str, Any], error: type[Exception]) -> None:
-    lead = led.another(led.project(**options))
+def test_what_cannot_be_started_leaves_nothing(fleet: Fleet, options: dict[str, Any], error: type[Exception]) -> None:
+    lead = fleet.another(fleet.project(**options))
     with pytest.raises(error):
-        led.spawn(lead)
+        fleet.spawn(lead)
 
-    assert led.left() == NOTHING
-    assert led.notifications == []
+    assert fleet.left() == NOTHING
+    assert fleet.notifications == []
 
 
-def test_a_repository_that_is_none_leaves_nothing(led: Led, tmp_path: Path) -> None:
+def test_a_repository_that_is_none_leaves_nothing(fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(AdapterUnavailable):
-        led.spawn(led.another(led.project(durable=tmp_path / "none")))
-    assert led.left() == NOTHING
+        fleet.spawn(fleet.another(fleet.project(durable=tmp_path / "none")))
+    assert fleet.left() == NOTHING
 
 
-def test_a_file_that_cannot_be_written_is_announced_and_written_at_the_next_look(led: Led) -> None:
+def test_a_file_that_cannot_be_written_is_announced_and_written_at_the_next_look(fleet: Fleet) -> None:
     def block() -> None:
-        (led.files / "app-1").unlink()
-        (led.files / "app-1").mkdir()
+        (fleet.files / "app-1").unlink()
+        (fleet.files / "app-1").mkdir()
 
     with at_point("spawn:launched", block):
-        session = led.spawn()
-    assert (session.status, len(led.errors)) == ("working", 1)
-    (led.files / "app-1").rmdir()
-    led.lead.poll()
-    assert (read(led.files / "app-1") or {})["status"] == "working"
+        session = fleet.spawn()
+    assert (session.status, len(fleet.errors)) == ("working", 1)
+    (fleet.files / "app-1").rmdir()
+    fleet.lead.poll()
+    assert (read(fleet.files / "app-1") or {})["status"] == "working"
 
 
-def test_a_session_that_a_person_named_like_ours_is_left_alone(led: Led) -> None:
-    led.site.start(id="app-1", project="app")
+def test_a_session_that_a_person_named_like_ours_is_left_alone(fleet: Fleet) -> None:
+    fleet.site.start(id="app-1", project="app")
 
-    assert led.another().recover() == []
-    assert led.site.state("app-1").state == "active"
-    assert led.lead.list() == []
-    assert led.spawn().id == "app-2"
+    assert fleet.another().recover() == []
+    assert fleet.site.state("app-1").state == "active"
+    assert fleet.lead.list() == []
+    assert fleet.spawn().id == "app-2"
 
 
 # Several at once ---------------------------------------------------------------------------------------------------------------
 
 
-def test_threads_that_spawn_at_once_get_ids_of_their_own(led: Led) -> None:
+def test_threads_that_spawn_at_once_get_ids_of_their_own(fleet: Fleet) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = [*pool.map(lambda _: led.spawn().id, range(8))]
+        found = [*pool.map(lambda _: fleet.spawn().id, range(8))]
 
     assert sorted(found) == [f"app-{number}" for number in range(1, 9)]
-    assert {one.status for one in led.lead.list()} == {"working"}
+    assert {one.status for one in fleet.lead.list()} == {"working"}
 
 
-def _spawn_two(led: Led, results: Any) -> None:
-    lead = led.another(led.project(agents=(CommandAgent("sleep", ("sleep", "60")),)))
-    results.put([led.spawn(lead).id for _ in range(2)])
+def _spawn_two(fleet: Fleet, results: Any) -> None:
+    lead = fleet.another(fleet.project(agents=(CommandAgent("sleep", ("sleep", "60")),)))
+    results.put([fleet.spawn(lead).id for _ in range(2)])
     results.close()
     results.join_thread()
     os._exit(0)
 
 
-def test_processes_that_spawn_at_once_get_ids_of_their_own(led: Led) -> None:
+def test_processes_that_spawn_at_once_get_ids_of_their_own(fleet: Fleet) -> None:
     results = FORK.Queue()
-    children = [FORK.Process(target=_spawn_two, args=(led, results)) for _ in range(4)]
+    children = [FORK.Process(target=_spawn_two, args=(fleet, results)) for _ in range(4)]
     for child in children:
         child.start()
     found = [id for _ in children for id in results.get(timeout=60)]
@@ -375,42 +375,42 @@ def test_processes_that_spawn_at_once_get_ids_of_their_own(led: Led) -> None:
 
     # A recovery beside a spawn may let go of a number before it is used; none is used twice.
     assert len(set(found)) == 8
-    assert sorted(one.id for one in led.lead.list()) == sorted(found)
+    assert sorted(one.id for one in fleet.lead.list()) == sorted(found)
 
 
 # The one that leads the others -------------------------------------------------------------------------------------------------
 
 
-def test_a_project_has_one_orchestrator_whoever_asks_at_once(led: Led) -> None:
+def test_a_project_has_one_orchestrator_whoever_asks_at_once(fleet: Fleet) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(lambda lead: lead.spawn_orchestrator("app", system_prompt="Lead"), [led.another() for _ in range(4)])]
+        found = [*pool.map(lambda lead: lead.spawn_orchestrator("app", system_prompt="Lead"), [fleet.another() for _ in range(4)])]
 
     assert {one.id for one in found} == {"app-orchestrator"}
     assert found[0].status == "working"
     assert found[0].metadata["role"] == "orchestrator"
-    assert len(list(led.site.store.glob("*/agent-*"))) == 1
-    assert led.spawn().id == "app-1"
+    assert len(list(fleet.site.store.glob("*/agent-*"))) == 1
+    assert fleet.spawn().id == "app-1"
 
 
-def test_an_orchestrator_that_was_killed_is_restored_and_one_that_is_purged_has_a_successor(led: Led) -> None:
-    first = led.lead.spawn_orchestrator("app")
-    led.lead.kill(first.id)
-    again = led.lead.spawn_orchestrator("app")
+def test_an_orchestrator_that_was_killed_is_restored_and_one_that_is_purged_has_a_successor(fleet: Fleet) -> None:
+    first = fleet.lead.spawn_orchestrator("app")
+    fleet.lead.kill(first.id)
+    again = fleet.lead.spawn_orchestrator("app")
     assert (again.id, again.status, again.restored_at is not None) == (first.id, "working", True)
-    led.lead.kill(first.id, purge=True)
+    fleet.lead.kill(first.id, purge=True)
 
-    assert led.lead.spawn_orchestrator("app").id == "app-orchestrator-2"
-    assert led.lead.spawn_orchestrator("app").id == "app-orchestrator-2"
+    assert fleet.lead.spawn_orchestrator("app").id == "app-orchestrator-2"
+    assert fleet.lead.spawn_orchestrator("app").id == "app-orchestrator-2"
 
 
-def test_an_orchestrator_that_is_done_is_not_begun_again(led: Led) -> None:
-    first = led.lead.spawn_orchestrator("app")
-    with led.site.engine.services.recorder(first.id).leased():
+def test_an_orchestrator_that_is_done_is_not_begun_again(fleet: Fleet) -> None:
+    first = fleet.lead.spawn_orchestrator("app")
+    with fleet.site.engine.services.recorder(first.id).leased():
         pass
-    recorder = led.site.engine.services.recorder(first.id)
+    recorder = fleet.site.engine.services.recorder(first.id)
     with recorder.leased():
         recorder.append("status.decided", {"session": "done", "reason": "research_complete"})
 
     with pytest.raises(SessionNotRestorable, match="is done"):
-        led.lead.spawn_orchestrator("app")
-    assert replace(led.lead.restore(first.id), metadata={}).status == "working"
+        fleet.lead.spawn_orchestrator("app")
+    assert replace(fleet.lead.restore(first.id), metadata={}).status == "working"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.orchestrator import ENVIRONMENT, Led, on_linux
+from support.orchestrator import ENVIRONMENT, Fleet, on_linux
 
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
 from pytest_gittrix.orchestrator.agents import Agents
@@ -53,29 +53,29 @@ class Teller:
     ],
     ids=str,
 )
-def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stored(led: Led, answer: Any) -> None:
-    lead = led.another(led.project(agents=(Teller(led.agent(), answer),)))
-    session = led.spawn(lead)
+def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stored(fleet: Fleet, answer: Any) -> None:
+    lead = fleet.another(fleet.project(agents=(Teller(fleet.agent(), answer),)))
+    session = fleet.spawn(lead)
 
     assert [one.id for one in lead.poll()] == [session.id]
-    assert led.decided(session.id)[-1] == ("detecting", "probe_failure")
-    assert "activity.observed" not in led.site.types(session.id)
+    assert fleet.decided(session.id)[-1] == ("detecting", "probe_failure")
+    assert "activity.observed" not in fleet.site.types(session.id)
     assert lead.get(session.id) is not None
-    assert led.errors == []
+    assert fleet.errors == []
 
 
-def test_what_a_plugin_tells_more_of_is_cut_to_what_a_log_can_hold(led: Led) -> None:
+def test_what_a_plugin_tells_more_of_is_cut_to_what_a_log_can_hold(fleet: Fleet) -> None:
     activity = Activity("blocked", "native", None, "half a character \ud800" + "x" * 10_000)
-    lead = led.another(led.project(agents=(Teller(led.agent(), activity),)))
-    session = led.spawn(lead)
+    lead = fleet.another(fleet.project(agents=(Teller(fleet.agent(), activity),)))
+    session = fleet.spawn(lead)
     lead.poll()
 
-    (seen,) = [event.data for event in led.site.events(session.id) if event.type == "activity.observed"]
+    (seen,) = [event.data for event in fleet.site.events(session.id) if event.type == "activity.observed"]
     assert seen["detail"] == ("half a character ?" + "x" * 10_000)[:500]
 
 
-def test_a_look_that_ends_in_a_strangers_error_stops_no_other(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = led.spawn(), led.spawn()
+def test_a_look_that_ends_in_a_strangers_error_stops_no_other(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fleet.spawn(), fleet.spawn()
     observe = Agents.observe
 
     def strange(self: Agents, seen: Any) -> Any:
@@ -84,8 +84,8 @@ def test_a_look_that_ends_in_a_strangers_error_stops_no_other(led: Led, monkeypa
         return observe(self, seen)
 
     monkeypatch.setattr(Agents, "observe", strange)
-    assert [one.id for one in led.lead.poll()] == [second.id]
-    assert led.errors == ["nobody thought of this"]
+    assert [one.id for one in fleet.lead.poll()] == [second.id]
+    assert fleet.errors == ["nobody thought of this"]
 
 
 @pytest.mark.parametrize(
@@ -97,33 +97,33 @@ def test_a_look_that_ends_in_a_strangers_error_stops_no_other(led: Led, monkeypa
         ("status.decided", {"session": "working", "reason": "why not"}),
     ],
 )
-def test_what_no_reader_could_fold_is_not_stored(led: Led, type: str, data: dict[str, Any]) -> None:
-    session = led.spawn()
-    before = led.site.types(session.id)
+def test_what_no_reader_could_fold_is_not_stored(fleet: Fleet, type: str, data: dict[str, Any]) -> None:
+    session = fleet.spawn()
+    before = fleet.site.types(session.id)
 
     with pytest.raises(LogDamaged):
-        led.lead._board.append(session.id, (type, data))
-    assert led.site.types(session.id) == before
-    assert led.now(session.id).status == "working"
+        fleet.lead._board.append(session.id, (type, data))
+    assert fleet.site.types(session.id) == before
+    assert fleet.now(session.id).status == "working"
 
 
 # People ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_that_is_named_like_a_spawned_session_is_its_owners_and_is_neither_led_nor_undone(led: Led) -> None:
-    session = led.spawn()
-    fork = led.site.engine.get_session(session.id).fork(id="app-99")
+def test_a_fork_that_is_named_like_a_spawned_session_is_its_owners_and_is_neither_led_nor_undone(fleet: Fleet) -> None:
+    session = fleet.spawn()
+    fork = fleet.site.engine.get_session(session.id).fork(id="app-99")
     fork.write("mine.txt", "my own work\n")
 
-    assert [one.id for one in led.lead.poll()] == [session.id]
-    led.another().recover()
-    assert led.lead.get("app-99") is None
+    assert [one.id for one in fleet.lead.poll()] == [session.id]
+    fleet.another().recover()
+    assert fleet.lead.get("app-99") is None
     assert (fork.info().state, fork.read("mine.txt")) == ("active", b"my own work\n")
 
 
-def test_a_restore_that_cannot_be_recorded_leaves_no_agent(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = led.spawn()
-    led.lead.kill(session.id)
+def test_a_restore_that_cannot_be_recorded_leaves_no_agent(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = fleet.spawn()
+    fleet.lead.kill(session.id)
     append = Board.append
 
     def full(self: Board, id: str, *arguments: Any) -> None:
@@ -133,45 +133,45 @@ def test_a_restore_that_cannot_be_recorded_leaves_no_agent(led: Led, monkeypatch
 
     monkeypatch.setattr(Board, "append", full)
     with pytest.raises(AdapterUnavailable, match="full"):
-        led.lead.restore(session.id)
+        fleet.lead.restore(session.id)
     monkeypatch.undo()
 
-    assert led.process(session.id).directory.name == "agent-2"
-    assert led.process(session.id).observe().state == "exited"
-    assert (led.now(session.id).status, led.site.events(session.id)[-1].data["state"]) == ("killed", "missing")
+    assert fleet.process(session.id).directory.name == "agent-2"
+    assert fleet.process(session.id).observe().state == "exited"
+    assert (fleet.now(session.id).status, fleet.site.events(session.id)[-1].data["state"]) == ("killed", "missing")
 
 
 # Agents ------------------------------------------------------------------------------------------------------------------------
 
 
-def told_by(led: Led, session: Session, name: str) -> str:
+def told_by(fleet: Fleet, session: Session, name: str) -> str:
     """What the agent of a session wrote into a file of its workspace, once it did."""
-    assert led.process(session.id).wait(60).state == "exited"
+    assert fleet.process(session.id).wait(60).state == "exited"
     return (Path(str(session.workspace_path)) / name).read_text()
 
 
-def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_supervisor(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_supervisor(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITTRIX_FORGE_TOKEN", "a-very-secret-token")
     monkeypatch.setenv("OF_THE_PERSON", "is not passed on")
     monkeypatch.setenv("LC_TIME", "C")
     monkeypatch.setenv("MODEL_KEY", "is named")
     line = 'tr "\\0" "\\n" </proc/self/environ >mine; tr "\\0" "\\n" </proc/$PPID/environ >supervisors'
-    agent = led.agent()
+    agent = fleet.agent()
     object.__setattr__(agent, "argv", ("/bin/sh", "-c", line))
-    lead = led.another(led.project(agents=(agent,)), environment=None, pass_env=["MODEL_KEY", "NOT_SET"])
-    session = led.spawn(lead)
+    lead = fleet.another(fleet.project(agents=(agent,)), environment=None, pass_env=["MODEL_KEY", "NOT_SET"])
+    session = fleet.spawn(lead)
 
-    mine, supervisors = told_by(led, session, "mine"), told_by(led, session, "supervisors")
+    mine, supervisors = told_by(fleet, session, "mine"), told_by(fleet, session, "supervisors")
     assert "OF_THE_PERSON" not in mine + supervisors
     assert {"LC_TIME=C", "MODEL_KEY=is named", f"PATH={os.environ['PATH']}"} <= {*mine.splitlines()}
     assert "secret" not in mine + supervisors
     assert "GITTRIX_AGENT_MARK=" in supervisors
 
 
-def test_who_says_what_agents_get_says_all_of_it(led: Led) -> None:
-    agent = led.agent()
+def test_who_says_what_agents_get_says_all_of_it(fleet: Fleet) -> None:
+    agent = fleet.agent()
     object.__setattr__(agent, "argv", ("/bin/sh", "-c", 'echo "$GITTRIX_FORGE_TOKEN" >mine'))
-    lead = led.another(led.project(agents=(agent,)), environment={**ENVIRONMENT, "GITTRIX_FORGE_TOKEN": "on purpose"})
+    lead = fleet.another(fleet.project(agents=(agent,)), environment={**ENVIRONMENT, "GITTRIX_FORGE_TOKEN": "on purpose"})
 
-    assert told_by(led, led.spawn(lead), "mine") == "on purpose\n"
+    assert told_by(fleet, fleet.spawn(lead), "mine") == "on purpose\n"
     assert os.environ.get("GITTRIX_FORGE_TOKEN") is None

@@ -418,7 +418,7 @@ def invariant_promoted_is_reviewed(judge: Judge, sha: str, onto: str, reviewed: 
 
 
 def invariant_runs_are_equal(runs: Iterable[Mapping[str, object]]) -> None:
-    """The same seed and start of the clock give the same facts in every run: ids, commits, events (rule 13).
+    """The same random seed and start of the clock give the same facts in every run: ids, commits, events (rule 13).
 
     Args:
         runs: the facts of each run, by name.

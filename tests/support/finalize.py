@@ -24,7 +24,7 @@ class AgentWorkspace:
 
     def __init__(self, place: Path, *plan: RepositoryPlan) -> None:
         self.member = Member(place, plan)
-        self.root = self.member.place(self.member.workspace.repositories[0])
+        self.root = self.member.work_tree(self.member.workspace.repositories[0])
         self.bare = self.member.remote(plan[0].name)
         self.base = str(self.member.workspace.repositories[0].commit)
 

@@ -142,7 +142,7 @@ def _prints(directory: Path, ids: Iterable[str]) -> dict[str, str | None]:
 
 
 def _observe(member: Member, plan: RepositoryPlan, made: CheckedOutRepository, copy: Path) -> _Observed:
-    shutil.copytree(member.place(made), copy, symlinks=True)
+    shutil.copytree(member.work_tree(made), copy, symlinks=True)
     (copy / ".git" / "config").write_text("[core]\n\tbare = false\n")
     shutil.rmtree(copy / ".git" / "hooks", ignore_errors=True)
     shutil.rmtree(copy / ".git" / "worktrees", ignore_errors=True)

@@ -1,8 +1,8 @@
 """Workspaces of several repositories, in every state that an agent can leave them in.
 
-A plan is data: the kind of each remote, and what the agent did in each repository. ``drawn`` gives one for each seed; ``Member`` builds it
-with real remotes and plain git at fixed times, so that the same plan gives the same commits everywhere. ``member_witness`` checks whether
-anything of it gets lost.
+A plan is data: the kind of each remote, and what the agent did in each repository. ``drawn`` gives one for a random seed. ``Member`` builds
+it with real remotes and plain git at fixed times, so that the same plan gives the same commits everywhere. ``member_witness`` checks
+whether anything of it gets lost.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class RepositoryPlan:
 Plan = tuple[RepositoryPlan, ...]
 
 
-def drawn(seed: int) -> Plan:
-    """Return the plan of a seed: one to three repositories, with nested names and the team's repository among them."""
-    chance = random.Random(seed)
+def drawn(random_seed: int) -> Plan:
+    """Return the plan of a random seed: one to three repositories, with nested names and the team's repository among them."""
+    chance = random.Random(random_seed)
     names = chance.sample(["app", "org/lib", "org/deep/tool", "web"], chance.randint(1, 3))
     plans = [_drawn(chance, name, team=False) for name in names]
     if chance.random() < 0.4:
@@ -150,7 +150,7 @@ class Member:
         """Return the path of a bare repository."""
         return self.root / "remotes" / f"{name.replace('/', '-')}.git"
 
-    def place(self, repository: CheckedOutRepository) -> Path:
+    def work_tree(self, repository: CheckedOutRepository) -> Path:
         """Return the work tree of a repository."""
         return Path(self.workspace.path, repository.directory)
 
@@ -226,7 +226,7 @@ class _Agent:
 
     def __init__(self, member: Member, plan: RepositoryPlan, made: CheckedOutRepository) -> None:
         self._member, self._plan, self._made = member, plan, made
-        self._root = member.place(made)
+        self._root = member.work_tree(made)
 
     def work(self) -> None:
         """Do everything in the plan."""

@@ -120,7 +120,7 @@ class Exploration:
         return self
 
 
-class _Stage(Generic[W]):
+class _Player(Generic[W]):
     """What stays the same from one schedule to the next."""
 
     def __init__(self, make: Make[W], actors: Mapping[str, Act[W]], check: Callable[[W, Run], object] | None, timeout: float):
@@ -245,7 +245,7 @@ def replay(
         raise InvalidInput(
             f"There is no actor {unknown[0]!r}.", why="A schedule says which actor goes on.", fix=f"Actors: {', '.join(actors)}."
         )
-    return _Stage(make, actors, check, timeout).play(schedule)[0]
+    return _Player(make, actors, check, timeout).play(schedule)[0]
 
 
 def explore(
@@ -274,7 +274,7 @@ def explore(
         InvalidInput: there are no actors.
     """
     began = time.monotonic()
-    stage = _Stage(make, actors, check, timeout)
+    stage = _Player(make, actors, check, timeout)
     runs: dict[tuple[TraceStep, ...], Run] = {}
     pending: deque[tuple[tuple[tuple[int, str], ...], int]] = deque([((), 0)])
     while pending and len(runs) < most:

@@ -255,7 +255,7 @@ def test_one_that_stands_at_a_point_ends_with_the_kit_too(session: UserSession, 
 
 def test_a_kit_can_be_closed_again_and_a_temporary_one_leaves_nothing() -> None:
     turns = TurnKit()
-    place = turns._directory
+    place = turns.directory
     turns.close()
     turns.close()
 

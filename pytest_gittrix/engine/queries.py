@@ -11,7 +11,7 @@ from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import Advice, InvalidInput, SessionNotFound
 from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.record.state.values import OUTCOMES
-from pytest_gittrix.record.store.index import Index, Query, Row
+from pytest_gittrix.record.store.index import Index, IndexRow, Query
 from pytest_gittrix.record.store.store import Problem
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Records:
             promoted.update(_baselines(row)[1:], [result["sha"]] if result else [])
         return promoted
 
-    def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
+    def _node(self, row: IndexRow, above: frozenset[str], depth: int) -> Node:
         known: Any = row.metadata
         lineage, successor = known.get("lineage") or {}, known.get("successor")
         parent = lineage.get("parent")
@@ -230,17 +230,17 @@ class Records:
         return replace(node, children=tuple(children))
 
 
-def _baselines(row: Row) -> list[str]:
+def _baselines(row: IndexRow) -> list[str]:
     """Every baseline that a session has had, oldest first: all but the first are commits of its promotions."""
     return [*row.metadata.get("earlierBaselines", ()), row.metadata["baselineSha"]]
 
 
-def _chain_of(row: Row) -> str:
+def _chain_of(row: IndexRow) -> str:
     lineage = row.metadata.get("lineage") or {}
     return str(lineage.get("chain", row.id))
 
 
-def _generations(rows: Iterable[Row]) -> dict[str, int]:
+def _generations(rows: Iterable[IndexRow]) -> dict[str, int]:
     """The number of ancestors of each session in its chain. Times do not order them: clocks are set back, and two starts can be equal."""
     parents = {row.id: (row.metadata.get("lineage") or {}).get("parent") for row in rows}
     generations: dict[str, int] = {}
@@ -253,11 +253,11 @@ def _generations(rows: Iterable[Row]) -> dict[str, int]:
     return generations
 
 
-def _read(rows: Iterable[Row]) -> list[SessionMetadata]:
+def _read(rows: Iterable[IndexRow]) -> list[SessionMetadata]:
     return list(_each(rows))
 
 
-def _each(rows: Iterable[Row]) -> Iterator[SessionMetadata]:
+def _each(rows: Iterable[IndexRow]) -> Iterator[SessionMetadata]:
     from pytest_gittrix.record.state.records import SessionMetadata
 
     return (SessionMetadata.model_validate(row.metadata) for row in rows)

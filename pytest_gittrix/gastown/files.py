@@ -21,7 +21,7 @@ from pytest_gittrix.os_level.atomic_text import typed_file, write_whole
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.store.store import Problem, Store
-from pytest_gittrix.views.gastown import INDEX_FIELDS, TOWN_SOURCES, TOWN_TYPES, Step, record_of, steps, time_text, town_event
+from pytest_gittrix.views.gastown import INDEX_FIELDS, TOWN_SOURCES, TOWN_TYPES, WorkflowStep, record_of, steps, time_text, town_event
 
 EVENTS: Final = ".events.jsonl"
 SESSIONS: Final = ".sessions"
@@ -137,7 +137,7 @@ def _read(store: Store, id: str) -> tuple[SessionState, Sequence[Event], list[tu
     return fold(events[done:], state), events, lines
 
 
-def _step_data(step: Step) -> dict[str, Any]:
+def _step_data(step: WorkflowStep) -> dict[str, Any]:
     data = {
         "step": step.step,
         "molecule_id": step.molecule_id,

@@ -30,7 +30,7 @@ from pytest_gittrix.members.record import MemberRecord, TeamSettings
 from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.lifecycle import Life
-from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
+from pytest_gittrix.record.state.retention import CleanupSelection, Selector, chosen, selected
 from pytest_gittrix.workspaces.finder.left_out import find_left_out
 from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.walk import files_below, walk
@@ -86,7 +86,7 @@ class MemberCleanup:
         """Remove the workspaces among these that ``selector`` selects; raises as ``retention.selected``."""
         now = self.team.engine.clock.now_ns()
 
-        def pick(with_work: Collection[str]) -> Selection:
+        def pick(with_work: Collection[str]) -> CleanupSelection:
             return selected(lives, selector, now, held=with_work)
 
         even_unsaved = selector.id is not None or selector.even_unsaved

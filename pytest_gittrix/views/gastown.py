@@ -46,7 +46,7 @@ _MINUTE: Final = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkflowStep:
     """One step of a workflow that an agent went through, or began to.
 
     Attributes:
@@ -114,17 +114,12 @@ def record_of(state: SessionState) -> dict[str, Any]:
     }
 
 
-def index_line(events: Sequence[Event]) -> dict[str, Any]:
-    """The line of ``index.jsonl``."""
-    return {name: value for name, value in record(events).items() if name in INDEX_FIELDS}
-
-
 def time_text(ns: int | None) -> str | None:
     """An instant in whole seconds, as the document's events have it; None for no time."""
     return None if ns is None else instant_text(ns - ns % 1_000_000_000).replace(".000", "")
 
 
-def steps(events: Sequence[Event]) -> list[Step]:
+def steps(events: Sequence[Event]) -> list[WorkflowStep]:
     """The steps of a session, in the order they were started (the document's phase 2).
 
     A step that is started anew is a new row, and its completion completes the newest row. The completion of a step that was not started
@@ -133,7 +128,7 @@ def steps(events: Sequence[Event]) -> list[Step]:
     Args:
         events: of one session, in order.
     """
-    rows: list[Step] = []
+    rows: list[WorkflowStep] = []
     running: dict[str, int] = {}
     molecule: str | None = None
     for event in events:
@@ -146,7 +141,7 @@ def steps(events: Sequence[Event]) -> list[Step]:
                 if name in running:
                     rows[running[name]] = replace(rows[running[name]], last_seq=event.seq - 1)
                 running[name] = len(rows)
-                rows.append(Step(name, molecule, None, event.ts, None, event.seq, event.seq))
+                rows.append(WorkflowStep(name, molecule, None, event.ts, None, event.seq, event.seq))
             case "step.completed" if event.data["step"] in running:
                 row = running.pop(event.data["step"])
                 rows[row] = replace(rows[row], outcome=event.data.get("outcome"), ended_ns=event.ts, last_seq=event.seq)
@@ -155,7 +150,7 @@ def steps(events: Sequence[Event]) -> list[Step]:
     return rows
 
 
-def step_events(events: Sequence[Event], step: Step) -> list[Event]:
+def step_events(events: Sequence[Event], step: WorkflowStep) -> list[Event]:
     """The events of a session while a step ran, including its start and end: those that a replay of the step goes through."""
     return [event for event in events if step.first_seq <= event.seq <= step.last_seq]
 

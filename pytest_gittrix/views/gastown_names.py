@@ -1,4 +1,4 @@
-"""The agents of a town by terminal name, by address, and by work directory (Gas Town, docs/explanation/you-know-gas-town.md).
+"""The agents of a town by terminal name and by address (Gas Town, docs/explanation/you-know-gas-town.md).
 
 A name such as ``gt-crew-max`` begins with the prefix under which its rig is registered, an address such as ``gastown/crew/max`` with the
 rig itself. Each can be computed from the other.
@@ -6,10 +6,8 @@ rig itself. Each can be computed from the other.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from pytest_gittrix.errors import InvalidInput
@@ -23,21 +21,6 @@ _SINGLE: Final = ("witness", "refinery")
 """The agents that each rig has one of."""
 # What one agent, or a rig's directory, is called: never a path, never hidden.
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The agent that works in a directory.
-
-    Attributes:
-        agent: the address.
-        rig: the rig; empty for an agent of the whole town.
-        role: ``mayor``, ``deacon``, ``dog``, ``witness``, ``refinery``, ``crew`` or ``polecat``.
-    """
-
-    agent: str
-    rig: str
-    role: str
 
 
 def address_of(name: str, prefixes: Mapping[str, str]) -> str:
@@ -97,31 +80,6 @@ def name_of(address: str, prefixes: Mapping[str, str]) -> str:
         f"{address!r} is not an address.",
         fix=f"Use {_listed(_OF_TOWN)}, deacon/dogs/<name>, <rig>/witness, <rig>/refinery, <rig>/crew/<name> or <rig>/polecats/<name>.",
     )
-
-
-def identity_at(directory: str | os.PathLike[str], town: str | os.PathLike[str]) -> Identity | None:
-    """The agent in whose work directory a directory is. Links are followed first, so any path to it gives the same answer.
-
-    Args:
-        directory: any directory, there or not.
-        town: the town's own.
-
-    Returns:
-        The agent, or None outside the town and where no single agent works: the town itself, a rig itself, ``<rig>/crew``.
-    """
-    below = os.path.relpath(os.path.realpath(directory), os.path.realpath(town))
-    match below.split(os.sep):
-        case ["mayor", *_]:
-            return Identity("mayor", "", "mayor")
-        case ["deacon", "dogs", name, *_] if _WORD.fullmatch(name):
-            return Identity(f"deacon/dogs/{name}", "", "dog")
-        case ["deacon", *_]:
-            return Identity("deacon", "", "deacon")
-        case [rig, role, *_] if role in _SINGLE and _WORD.fullmatch(rig):
-            return Identity(f"{rig}/{role}", rig, role)
-        case [rig, "crew" | "polecats" as kind, name, *_] if _WORD.fullmatch(rig) and _WORD.fullmatch(name):
-            return Identity(f"{rig}/{kind}/{name}", rig, kind.removesuffix("s"))
-    return None
 
 
 def _read(name: str, prefixes: Mapping[str, str]) -> str | None:

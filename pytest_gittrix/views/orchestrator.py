@@ -16,16 +16,12 @@ from pytest_gittrix.durations import instant_text
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_activity import AHEAD_NS, aged
 from pytest_gittrix.record.state.fold import RULES, SessionState, fold
-from pytest_gittrix.record.state.lifecycle import OUTCOMES
 from pytest_gittrix.record.state.observations import (
     UNKNOWN,
     Activity,
+    AgentReport,
     Observations,
     ObservedPullRequest,
-    Progress,
-    Report,
-    ended_as,
-    lived_as,
     observations_of,
 )
 from pytest_gittrix.views.orchestrator_status import LEGAL, Dialect, status
@@ -45,7 +41,6 @@ __all__ = [
     "reaction_of",
     "record",
     "state_in",
-    "state_of",
 ]
 
 POLL: Final = "poll"
@@ -61,18 +56,6 @@ _LONGEST_SUMMARY: Final = 120
 
 
 # The record --------------------------------------------------------------------------------------------------------------------
-
-
-def state_of(state: SessionState) -> str:
-    """The status as far as the state alone determines it; ``state_in`` uses the observations, too."""
-    ends = {outcome: life for life, outcome in OUTCOMES.items()}
-    lived = lived_as(ends.get(state.outcome or "", state.life.state if state.life is not None else ""))
-    if state.life is not None and lived is not None and (state.outcome in ends or not state.ended):
-        return status(Observations(Progress(*lived)))
-    if state.ended:
-        return status(Observations(Progress(*ended_as(state.state, state.outcome))))
-    started = state.workspace_present and "project" not in state.identity
-    return status(Observations(Progress("working" if started else "not_started")))
 
 
 def state_in(events: Sequence[Event], *, dialect: Dialect = "document") -> str:
@@ -208,7 +191,7 @@ def _is_poll(event: Event) -> bool:
     return event.type == "session.accessed" and event.data.get("op") == POLL
 
 
-def _metadata(facts: Mapping[str, str], report: Report | None) -> dict[str, str]:
+def _metadata(facts: Mapping[str, str], report: AgentReport | None) -> dict[str, str]:
     """Identity without a field of its own, and the agent's last report under the names that its tools use."""
     metadata = {name: value for name, value in facts.items() if name not in _FIELDS}
     if report is None:

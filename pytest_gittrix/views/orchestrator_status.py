@@ -214,7 +214,7 @@ class Decision:
     """The decided progress of a session.
 
     Attributes:
-        session, reason: its state and reason; see ``observations.Progress``.
+        session, reason: its state and reason; see ``observations.Phase``.
         why: what decided, in a few words without times.
         evidence, attempts: a fingerprint of contradicting observations, and how often in a row they contradicted; None if they agree.
         changed: whether the decision differs from the last one. Only then is it recorded.

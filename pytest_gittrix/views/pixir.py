@@ -74,8 +74,3 @@ def record(events: Sequence[Event]) -> dict[str, Any]:
         "fork_root_session_id": state.root,
         "turn_running?": state.turn is not None,
     }
-
-
-def open_calls(events: Sequence[Event]) -> dict[str, str]:
-    """The tool calls without an answer, by their id; each with its tool."""
-    return dict(fold(events).calls)

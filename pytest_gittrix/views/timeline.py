@@ -16,7 +16,7 @@ _NOISE: Final = frozenset({"session.accessed", "workspace.ready", "promote.inten
 """Events that tell nobody anything beside those around them."""
 
 
-class Moment(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One line of a timeline.
 
     Attributes:
@@ -32,7 +32,7 @@ class Moment(NamedTuple):
     seq: int | None = None
 
 
-def timeline(events: Iterable[Event], commits: Iterable[tuple[int, str, str]] = ()) -> list[Moment]:
+def timeline(events: Iterable[Event], commits: Iterable[tuple[int, str, str]] = ()) -> list[TimelineEntry]:
     """What happened in a session.
 
     Args:
@@ -42,15 +42,15 @@ def timeline(events: Iterable[Event], commits: Iterable[tuple[int, str, str]] = 
     told = [*events]
     known = {event.data["sha"] for event in told if event.type == "session.commit"}
     moments = [moment for event in told for moment in _told(event)]
-    moments += [Moment(at, "commit", _commit(sha, message)) for at, sha, message in commits if sha not in known]
+    moments += [TimelineEntry(at, "commit", _commit(sha, message)) for at, sha, message in commits if sha not in known]
     return sorted(moments, key=lambda one: one.at_ns)
 
 
-def _told(event: Event) -> Iterator[Moment]:
+def _told(event: Event) -> Iterator[TimelineEntry]:
     if event.type in _NOISE:
         return
     what, tell = _TELL.get(event.type, ("other", lambda _: event.type))
-    yield Moment(event.ts, what, _line(tell(event.data)), event.seq)
+    yield TimelineEntry(event.ts, what, _line(tell(event.data)), event.seq)
 
 
 def _line(text: str) -> str:

@@ -22,7 +22,7 @@ from pytest_gittrix.record.eventlog.events import Event, encode, path_fields
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.fold import Policy, SessionState, deadline_ns, fold, metadata_of
 from pytest_gittrix.record.store import index_tables
-from pytest_gittrix.record.store.index import LARGE, Index, Query, Row
+from pytest_gittrix.record.store.index import LARGE, Index, IndexRow, Query
 from pytest_gittrix.record.store.store import LOG, Store
 
 SOAK: Final = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
@@ -209,11 +209,11 @@ def facts_of(now: SessionState) -> dict[str, str | None]:
     return {**names, "chain": now.chain, "outcome": now.ending, "parent": now.lineage.parent if now.lineage else None}
 
 
-def expected(store: Store, now: SessionState) -> Row:
+def expected(store: Store, now: SessionState) -> IndexRow:
     """The row of a session, from its state."""
     size = (store.directory(now.id) / LOG).stat().st_size
     times = (deadline_ns(now), now.created_ns, now.updated_ns, now.last_access_ns)
-    return Row(now.id, now.state, *times, now.seq, now.workspace_present, now.legacy, size, json.loads(json.dumps(metadata_of(now))))
+    return IndexRow(now.id, now.state, *times, now.seq, now.workspace_present, now.legacy, size, json.loads(json.dumps(metadata_of(now))))
 
 
 def ids(index: Index, **wanted: Any) -> list[str]:

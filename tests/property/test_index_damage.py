@@ -12,7 +12,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from support.engine import open_site
 
-from pytest_gittrix.record.store.index import Index, Query, Row
+from pytest_gittrix.record.store.index import Index, IndexRow, Query
 from pytest_gittrix.record.store.store import Store
 
 PAGE = 4096
@@ -43,7 +43,7 @@ def answers(index: Index) -> tuple[Any, ...]:
     """What an index says to every question."""
     index.sync()
     rows = index.rows()
-    assert all(isinstance(row, Row) and isinstance(row.metadata, dict) for row in rows)
+    assert all(isinstance(row, IndexRow) and isinstance(row.metadata, dict) for row in rows)
     return (
         rows,
         [index.row(row.id) for row in rows],

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged
-from pytest_gittrix.record.eventlog.events import Event, path_fields
-from pytest_gittrix.record.eventlog.log import EventLog, Scan
+from pytest_gittrix.record.eventlog.events import Event, Scan, path_fields
+from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.fold import Policy, fold
 from pytest_gittrix.record.store.store import Store
 

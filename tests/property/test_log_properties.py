@@ -12,8 +12,8 @@ from hypothesis import given, note
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.record.eventlog.events import ACTORS, VOCABULARY, Event, decode, encode, path_fields, path_of
-from pytest_gittrix.record.eventlog.log import EventLog, scan
+from pytest_gittrix.record.eventlog.events import ACTORS, VOCABULARY, Event, decode, encode, path_fields, path_of, scan
+from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.fold import Policy, SessionState, deadline_ns, fold, metadata_of, state_from_metadata
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store

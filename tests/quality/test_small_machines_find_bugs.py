@@ -28,7 +28,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state import fold
-from pytest_gittrix.record.state.fold import Rule, SessionState
+from pytest_gittrix.record.state.fold import EventRule, SessionState
 from pytest_gittrix.record.store import index
 from pytest_gittrix.record.store.index import Index, Query
 from pytest_gittrix.testing.machines.lineage_machine import LineMachine
@@ -206,7 +206,7 @@ def _with_rule(type_: str, apply: Callable[[SessionState, Event], object]) -> Ab
     def change(now: SessionState, event: Event) -> None:
         apply(now, event)
 
-    changed = Rule(old.when, use=old.use, apply=change)
+    changed = EventRule(old.when, use=old.use, apply=change)
     return patch.object(fold, "RULES", {**fold.RULES, type_: changed})
 
 

@@ -17,6 +17,7 @@ from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.errors import EvictionRace, LeaseLost, LogDamaged, MetadataVersionUnsupported, SessionExpired, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, encode
+from pytest_gittrix.record.state.fold import fold
 from pytest_gittrix.views import pixir
 
 everywhere = pytest.mark.parametrize("runs", RUNS)
@@ -66,12 +67,12 @@ class TestRule01:
     def test_rule_01_an_answer_before_its_call_does_not_count(self, session: UserSession) -> None:
         session.record("tool_result", {"call_id": "c1", "ok": True})
         session.record("tool_call", CALL)
-        assert pixir.open_calls(session.history()) == {"c1": "grep"}
+        assert fold(session.history()).calls == {"c1": "grep"}
 
     def test_rule_01_an_id_that_is_used_again_is_open_again(self, session: UserSession) -> None:
         for _ in range(2):
             session.record("tool_call", CALL)
-            assert pixir.open_calls(session.history()) == {"c1": "grep"}
+            assert fold(session.history()).calls == {"c1": "grep"}
             session.record("tool_result", {"call_id": "c1", "ok": True})
 
     def test_rule_01_one_answer_is_enough_for_two_calls_of_one_id(self, session: UserSession) -> None:
@@ -103,7 +104,7 @@ class TestRule02And03:
             raise RuntimeError("down")
 
         session.start_turn(crash, runs="thread").wait(LONG)
-        assert pixir.open_calls(session.history()) == {"c1": "grep"}
+        assert fold(session.history()).calls == {"c1": "grep"}
         session.interrupt()
         assert results(session)[0]["error"]["details"]["reason"] == "interrupt_no_turn"
 
@@ -271,7 +272,7 @@ class TestRule08And09:
         at = session.history()[-1].seq
         session.record("tool_result", {"call_id": "c1", "ok": True})
         child = session.fork(at)
-        assert pixir.open_calls(child.history()) == {"c1": "grep"}
+        assert fold(child.history()).calls == {"c1": "grep"}
         child.start_turn(lambda _context: None, runs="thread").wait(LONG)
         assert results(child)[0]["error"]["kind"] == "orphan_tool_call"
         assert [answer["ok"] for answer in results(session)] == [True]
@@ -329,7 +330,7 @@ class TestRule10To12:
         interrupted(site, session, "thread")
         session.record("tool_result", {"call_id": "c1", "ok": True, "output": "late"})
         assert [answer["ok"] for answer in results(session)] == [False, True]
-        assert pixir.open_calls(session.history()) == {}
+        assert fold(session.history()).calls == {}
 
     def test_rule_12_the_turn_itself_cannot_give_it_any_more(self, site: Site, session: UserSession) -> None:
         """In Pixir it can be queued already. Here whoever was interrupted can do nothing to the session."""

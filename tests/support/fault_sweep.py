@@ -20,7 +20,7 @@ from support.scene import SOAK, Scene, Scenes
 from pytest_gittrix.engine.engine import GitTrix, RecoveryReport
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata_of
-from pytest_gittrix.record.store.index import Index, Row, unsettled
+from pytest_gittrix.record.store.index import Index, IndexRow, unsettled
 from pytest_gittrix.record.store.listing import is_temporary
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
@@ -298,13 +298,13 @@ def check_index(engine: GitTrix) -> None:
         index.close()
 
 
-def _expected(engine: GitTrix, id_: str) -> Row:
+def _expected(engine: GitTrix, id_: str) -> IndexRow:
     state = engine.store.load(id_)
     deadline = deadline_ns(state)
     log = engine.store.log(id_).path
     times = (state.created_ns, state.updated_ns, state.last_access_ns)
     size, metadata = log.stat().st_size, metadata_of(state)
-    return Row(id_, state.state, deadline, *times, state.seq, state.workspace_present, state.legacy, size, metadata)
+    return IndexRow(id_, state.state, deadline, *times, state.seq, state.workspace_present, state.legacy, size, metadata)
 
 
 def log_of(scene: Scene, id_: str) -> list[Event]:

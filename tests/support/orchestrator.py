@@ -15,6 +15,7 @@ import pytest
 from support.engine import Site, open_site
 from support.events import CREATED, NOW
 
+from pytest_gittrix.durations import instant_text
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.orchestrator.config import ACTIVITY_LOG, CommandAgent, Project, SpawnConfig
@@ -22,7 +23,6 @@ from pytest_gittrix.orchestrator.flat_audit import audit_path
 from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 from pytest_gittrix.orchestrator.session import Session
 from pytest_gittrix.record.eventlog.events import Event, check
-from pytest_gittrix.record.state.agent_activity import write_jsonl
 from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Runtime, observations_of
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, PollResult, decide, status
@@ -98,6 +98,13 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath)}
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes need Linux")
 
 
+def write_activity(path: Path, state: str, now_ns: int) -> None:
+    """Add a state to an agent's log of states, as an agent does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as log:
+        log.write(json.dumps({"ts": instant_text(now_ns), "state": state, "source": "native"}) + "\n")
+
+
 @dataclass
 class Tracked:
     """A tracker with issues: the branch of each, or None; and those that are completed. With ``problem``, it cannot be reached."""
@@ -165,7 +172,7 @@ class Fleet:
     def does(self, session: Session, state: str) -> None:
         """Have its agent write its present activity."""
         assert session.workspace_path is not None
-        write_jsonl(Path(session.workspace_path) / ACTIVITY_LOG, state, self.site.clock.now_ns())
+        write_activity(Path(session.workspace_path) / ACTIVITY_LOG, state, self.site.clock.now_ns())
 
     def process(self, id: str) -> AgentProcess:
         """The last agent of a session."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
 
-from pytest_gittrix.os_level.file_lock import RECORD_LOCKS, nobody_at_work, show_at_work
+from pytest_gittrix.os_level.file_lock import RECORD_LOCKS, nobody_at_work
 from pytest_gittrix.os_level.files import write_file
 
 FILE = ".changes"
@@ -46,21 +46,16 @@ class ChangedSessions(NamedTuple):
     end: Mark
 
 
-def announce_write(log: int, path: str, id: str) -> None:
-    """Announce that a session is about to be written to; until ``log`` is closed, it may be written to at any moment.
+def announce_write(path: str, id: str) -> None:
+    """Announce that a session is about to be written to, if there is a change feed. The caller holds the lock that shows it at work.
 
     Args:
-        log: the open descriptor of the session's log.
         path: of the change feed.
         id: of the session.
 
     Raises:
         OSError: the announcement could not be written (a full disk), so nothing else may be.
     """
-    if not show_at_work(log):
-        return  # without such locks no reader trusts the file
-    if not os.access(path, os.F_OK):
-        return  # as in every small store, and found out in half the time that a refusal to open it takes
     try:
         fd = os.open(path, _ANNOUNCE)
     except FileNotFoundError:

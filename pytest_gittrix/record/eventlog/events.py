@@ -1,4 +1,4 @@
-"""One event of a session, and its format as one line of a log. ``vocabulary`` lists the kinds of events."""
+"""The events of a session, and their format as the lines of a log. ``vocabulary`` lists the kinds of events."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from json.encoder import encode_basestring
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 from zlib import crc32
 
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
@@ -207,6 +207,77 @@ def _decode_slowly(line: bytes) -> Event:
     ):  # fmt: skip
         raise LogDamaged("A field of the line is not of its type.")
     return Event(seq, _time_ns(ts), stream, type, actor, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position between two events: the byte at which the next one starts, and its seq."""
+
+    offset: int = 0
+    seq: int = 0
+
+
+class Damage(NamedTuple):
+    """A damaged line: its number from 1, the byte at which it starts, and what is wrong with it."""
+
+    line: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The contents of a part of a log.
+
+    Attributes:
+        events: the whole events, in order.
+        end: the position after the last of them.
+        damaged: damaged lines that others follow.
+        torn: bytes after ``end`` that a killed writer left: a last line without its end, or one that fails its checksum.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    end: Cursor = Cursor()
+    damaged: tuple[Damage, ...] = ()
+    torn: int = 0
+
+
+def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:
+    """Sort the bytes from ``start`` to the end of a log into events, damaged lines and a torn end. Never raises for damage.
+
+    Args:
+        raw: the bytes.
+        stream: the session they must belong to.
+        start: where in the log they begin.
+
+    Raises:
+        MetadataVersionUnsupported: a whole line is of a version this engine does not know.
+    """
+    *lines, rest = raw.split(b"\n")
+    events: list[Event] = []
+    damaged: list[Damage] = []
+    offset, seq, torn = start.offset, start.seq, len(rest)
+    end: Cursor | None = None
+    if lines and not rest and not sealed(lines[-1]):
+        torn = len(lines.pop()) + 1
+    for number, line in enumerate(lines, start.seq + 1):
+        try:
+            event = decode(line)
+        except LogDamaged as problem:
+            reason = problem.fact
+        else:
+            # A damaged line may have been one event or several, so after one the count may jump.
+            if event.stream == stream and (event.seq == seq or (damaged and event.seq > seq)):
+                events.append(event)
+                seq = event.seq + 1
+                offset += len(line) + 1
+                continue
+            foreign = event.stream != stream
+            reason = f"It belongs to the session {event.stream!r}." if foreign else f"Its seq is {event.seq}, and {seq} comes next."
+        end = end or Cursor(offset, seq)
+        damaged.append(Damage(number, offset, reason))
+        offset += len(line) + 1
+    return Scan(events, end or Cursor(offset, seq), tuple(damaged), torn)
 
 
 _decoder = json.JSONDecoder()

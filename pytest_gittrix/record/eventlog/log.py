@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.os_level.file_lock import show_at_work
 from pytest_gittrix.os_level.files import OWNERS, sync_directory, write_all, write_file
 from pytest_gittrix.record.eventlog.change_feed import announce_write
-from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
+from pytest_gittrix.record.eventlog.events import Actor, Cursor, Damage, Event, Scan, check, decode, encode, scan
 
 Durability = Literal["full", "fast"]
 _Draft = tuple[str, Mapping[str, Any], int, str]
@@ -37,14 +38,6 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """A position between two events: the byte at which the next one starts, and its seq."""
-
-    offset: int = 0
-    seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Prefix:
     """The beginning of a log, up to a position.
 
@@ -53,71 +46,8 @@ class Prefix:
         digest: the SHA-256 of all bytes before it, in hex; of nothing by default.
     """
 
-    end: Cursor = Cursor()
+    end: Cursor = field(default_factory=Cursor)
     digest: str = ""
-
-
-class Damage(NamedTuple):
-    """A damaged line: its number from 1, the byte at which it starts, and what is wrong with it."""
-
-    line: int
-    offset: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The contents of a part of a log.
-
-    Attributes:
-        events: the whole events, in order.
-        end: the position after the last of them.
-        damaged: damaged lines that others follow.
-        torn: bytes after ``end`` that a killed writer left: a last line without its end, or one that fails its checksum.
-    """
-
-    events: list[Event] = field(default_factory=list)
-    end: Cursor = Cursor()
-    damaged: tuple[Damage, ...] = ()
-    torn: int = 0
-
-
-def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:
-    """Sort the bytes from ``start`` to the end of a log into events, damaged lines and a torn end. Never raises for damage.
-
-    Args:
-        raw: the bytes.
-        stream: the session they must belong to.
-        start: where in the log they begin.
-
-    Raises:
-        MetadataVersionUnsupported: a whole line is of a version this engine does not know.
-    """
-    *lines, rest = raw.split(b"\n")
-    events: list[Event] = []
-    damaged: list[Damage] = []
-    offset, seq, torn = start.offset, start.seq, len(rest)
-    end: Cursor | None = None
-    if lines and not rest and not sealed(lines[-1]):
-        torn = len(lines.pop()) + 1
-    for number, line in enumerate(lines, start.seq + 1):
-        try:
-            event = decode(line)
-        except LogDamaged as problem:
-            reason = problem.fact
-        else:
-            # A damaged line may have been one event or several, so after one the count may jump.
-            if event.stream == stream and (event.seq == seq or (damaged and event.seq > seq)):
-                events.append(event)
-                seq = event.seq + 1
-                offset += len(line) + 1
-                continue
-            foreign = event.stream != stream
-            reason = f"It belongs to the session {event.stream!r}." if foreign else f"Its seq is {event.seq}, and {seq} comes next."
-        end = end or Cursor(offset, seq)
-        damaged.append(Damage(number, offset, reason))
-        offset += len(line) + 1
-    return Scan(events, end or Cursor(offset, seq), tuple(damaged), torn)
 
 
 class _OtherBeginning(Exception):
@@ -154,11 +84,6 @@ class EventLog:
     def path(self) -> Path:
         """The file."""
         return Path(self._file)
-
-    @property
-    def poisoned(self) -> bool:
-        """Whether the disk refused to keep an event, so that only :meth:`repair` may write again."""
-        return self._poison is not None
 
     @property
     def torn(self) -> bool:
@@ -211,16 +136,10 @@ class EventLog:
         for type_, data, _ts, actor in drafts:
             check(type_, data, actor)
         self._refuse_poison()
-        try:
-            fd = os.open(self._file, _APPEND, OWNERS)
-            try:
-                self._announce(fd)
-                self._catch_up(fd, ts)
-                return self._store(fd, drafts, commit_point)
-            finally:
-                os.close(fd)
-        except OSError as problem:
-            raise _unavailable(self._file, problem) from problem
+        with self._opened(_APPEND) as fd:
+            self._announce(fd)
+            self._catch_up(fd, ts)
+            return self._store(fd, drafts, commit_point)
 
     def read(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
         """All events from the first. ``repair-tail`` takes a torn end for absent, ``strict`` for damage.
@@ -364,8 +283,9 @@ class EventLog:
         )
 
     def _announce(self, fd: int) -> None:
-        if self._changes is not None:
-            announce_write(fd, self._changes, self.stream)
+        # Without such locks no reader trusts the feed. No small store has one, which is found out in half the time that opening it takes.
+        if self._changes is not None and show_at_work(fd) and os.access(self._changes, os.F_OK):
+            announce_write(self._changes, self.stream)
 
     def _catch_up(self, fd: int, ts: int) -> Event | None:
         if os.fstat(fd).st_size == self._tail.offset:

@@ -18,9 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.durations import format_instant, instant_at, ns_of, parse_instant
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.os_level.files import write_all
+from pytest_gittrix.durations import instant_at, ns_of, parse_instant
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity
 
 _SECOND: Final = 1_000_000_000
@@ -30,8 +29,6 @@ IDLE_NS: Final = 300 * _SECOND
 """An agent that did nothing for longer than 5 minutes is idle. A question, or a block, counts for as long."""
 AHEAD_NS: Final = 5 * _SECOND
 """How far a source's clock may be ahead of ours."""
-SAME_NS: Final = 20 * _SECOND
-"""How long the same state is not written again."""
 TAIL: Final = 4096
 """Bytes at the end of a log that are read."""
 
@@ -93,43 +90,6 @@ def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
         _plain(detail) if isinstance(detail, str) else None,
         now_ns,
     )
-
-
-def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source: str = "native", trigger: str | None = None) -> bool:
-    """Add a state to a log of states, unless it is the last one there and not 20 seconds old.
-
-    Args:
-        path: the file; made if it is missing, with its directories.
-        state: one of ``ACTIVITIES``.
-        now_ns: when.
-        source: where it was observed: ``native``, ``terminal``, ``runtime`` or ``none``.
-        trigger: what caused it.
-
-    Returns:
-        Whether it was written.
-
-    Raises:
-        InvalidInput: there is no such state or source.
-        AdapterUnavailable: the file cannot be written.
-    """
-    for value, values, what in ((state, ACTIVITIES, "an activity"), (source, SOURCES, "a source of one")):
-        if value not in values:
-            raise InvalidInput(f"{value!r} is not {what}.", fix=f"Use one of: {', '.join(values)}.")
-    entry = {"ts": format_instant(instant_at(now_ns)), "state": state, "source": source}
-    line = json.dumps(entry if trigger is None else {**entry, "trigger": trigger}, separators=(",", ":")).encode() + b"\n"
-    file = Path(path)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if _has(file, state, now_ns):
-            return False
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        try:
-            write_all(fd, line if _ends_well(fd) else b"\n" + line)
-        finally:
-            os.close(fd)
-    except OSError as problem:
-        raise AdapterUnavailable(f"{file} cannot be written: {problem.strerror}.", fix="See that it is a file you may use.") from problem
-    return True
 
 
 def read_sqlite(path: str | os.PathLike[str], query: SqliteQuery, now_ns: int) -> Activity:
@@ -233,23 +193,9 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def _has(path: Path, state: str, now_ns: int) -> bool:
-    try:
-        last = next(_entries(path), None)
-    except FileNotFoundError:
-        return False
-    when = None if last is None else time_of(last.get("ts"))
-    return last is not None and last["state"] == state and when is not None and 0 <= now_ns - when < SAME_NS
-
-
 def _only_files(mode: int, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "It is not a file", os.fspath(path))
-
-
-def _ends_well(fd: int) -> bool:
-    size = os.fstat(fd).st_size
-    return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
 
 
 def time_of(value: object, unit: str = "ms") -> int | None:

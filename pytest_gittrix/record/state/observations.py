@@ -43,7 +43,7 @@ _PR_ADDRESS: Final = re.compile(r"https?://[^/\s]+/(?:.*/)?([^/\s]+)/([^/\s]+)/(
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Phase:
     """How far the session is; decisions change it. Times are nanoseconds since 1970 UTC.
 
     Attributes:
@@ -156,7 +156,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AgentReport:
     """What the agent last reported of itself, if that was accepted; ``at_ns`` is when."""
 
     name: str
@@ -177,11 +177,11 @@ class Memory:
 class Observations:
     """Everything that was observed of one session, as its events leave it."""
 
-    session: Progress = field(default_factory=Progress)
+    session: Phase = field(default_factory=Phase)
     pr: ObservedPullRequest = field(default_factory=ObservedPullRequest)
     runtime: Runtime = field(default_factory=Runtime)
     activity: Activity = field(default_factory=Activity)
-    report: Report | None = None
+    report: AgentReport | None = None
     memory: Memory | None = None
 
 
@@ -243,13 +243,13 @@ def pull_request_at(url: str) -> ObservedPullRequest:
 def _born(observations: Observations, event: Event) -> Observations:
     facts = event.data.get("identity", {})
     kind = "orchestrator" if facts.get("role") == "orchestrator" else "worker"
-    session = Progress(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
+    session = Phase(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
     fresh = replace(observations, session=session, runtime=Runtime(reason="spawn_incomplete"))
     return _moved(fresh, "working", "task_in_progress", event.ts) if kind == "orchestrator" else fresh
 
 
 def _opened(observations: Observations, event: Event) -> Observations:
-    return replace(observations, session=Progress(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
+    return replace(observations, session=Phase(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
 
 
 def _lived(observations: Observations, event: Event) -> Observations:
@@ -321,7 +321,7 @@ def _pr(observations: Observations, event: Event) -> Observations:
 def _report(observations: Observations, event: Event) -> Observations:
     if not event.data["accepted"]:
         return observations
-    return replace(observations, report=Report(event.data["report"], event.ts, event.data.get("note")))
+    return replace(observations, report=AgentReport(event.data["report"], event.ts, event.data.get("note")))
 
 
 def _decided(observations: Observations, event: Event) -> Observations:

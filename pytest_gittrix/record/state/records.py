@@ -20,23 +20,6 @@ from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, me
 WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories", "overlay"]
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
-# Left out of a record when unknown; every other key is always there, null or not.
-_OPTIONAL = frozenset(
-    {
-        "durablePath",
-        "durableBranch",
-        "ephemeralPath",
-        "workspaceKind",
-        "isGitBacked",
-        "prUrl",
-        "identity",
-        "lineage",
-        "outcome",
-        "life",
-        "successor",
-        "earlierBaselines",
-    }
-)
 LONGEST = timedelta(days=36_525)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -201,11 +184,9 @@ class SessionMetadata(_Record):
     def wire(self) -> dict[str, Any]:
         """The record as JSON: camelCase, optional keys only when known, keys from elsewhere as they were."""
         record = self.model_dump(mode="json", by_alias=True)
-        for holder in (record, record["promote"]["result"] or {}):
-            for key in _OPTIONAL & holder.keys():
-                if holder[key] is None:
-                    del holder[key]
-        return record
+        if record["promote"]["result"] is not None:
+            record["promote"]["result"] = _known(record["promote"]["result"], ResultRecord)
+        return _known(record, SessionMetadata)
 
 
 _TIMES: Final = ("createdAt", "updatedAt", "lastAccessAt")
@@ -252,6 +233,12 @@ def _unsupported(fact: str) -> MetadataVersionUnsupported:
     return MetadataVersionUnsupported(
         fact, why="Guessing at a record could evict or promote the wrong thing.", fix="Use the version that wrote it, or put it right."
     )
+
+
+def _known(record: dict[str, Any], shape: type[_Record]) -> dict[str, Any]:
+    """A record without the keys of its shape that are null."""
+    optional = {to_camel(name) for name in shape.model_fields}
+    return {key: value for key, value in record.items() if value is not None or key not in optional}
 
 
 def _describe(problem: ValidationError) -> str:

@@ -118,7 +118,7 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class CleanupSelection:
     """The sessions that a selector finds, by id, the longest retained first: ``chosen``, and ``spared`` because of unsaved work."""
 
     chosen: tuple[str, ...]
@@ -190,7 +190,7 @@ def chosen(
     return [Choice(life.id, "expired" if life.id in old else "budget") for life in retained if life.id in old | large]
 
 
-def selected(lives: Iterable[Life], selector: Selector, now_ns: int, *, held: Collection[str] = ()) -> Selection:
+def selected(lives: Iterable[Life], selector: Selector, now_ns: int, *, held: Collection[str] = ()) -> CleanupSelection:
     """The retained sessions whose workspaces a person wants cleaned up.
 
     An age counts from the creation of a session, and only older sessions are chosen, not those of exactly that age.
@@ -206,10 +206,10 @@ def selected(lives: Iterable[Life], selector: Selector, now_ns: int, *, held: Co
         InvalidInput: it is not retained.
     """
     if selector.id is not None:
-        return Selection((_named(lives, selector.id).id,))
+        return CleanupSelection((_named(lives, selector.id).id,))
     wanted = [life for life in _retained(lives) if _fits(life, selector, now_ns)]
     free = {life.id for life in _collectable(wanted, held, selector.even_unsaved)}
-    return Selection(tuple(life.id for life in wanted if life.id in free), tuple(life.id for life in wanted if life.id not in free))
+    return CleanupSelection(tuple(life.id for life in wanted if life.id in free), tuple(life.id for life in wanted if life.id not in free))
 
 
 def age_ns(text: str) -> int:

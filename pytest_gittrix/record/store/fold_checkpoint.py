@@ -15,7 +15,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.record.eventlog.log import Cursor, EventLog, Prefix
+from pytest_gittrix.record.eventlog.events import Cursor
+from pytest_gittrix.record.eventlog.log import EventLog, Prefix
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.values import Intent, Kept, Lineage, Policy, Result

@@ -53,7 +53,7 @@ _NEWEST_FIRST = "ORDER BY created_us DESC, id"
 _NARROW = {"parent": "session_parent", "chain": "session_chain", "work_unit": "session_unit", "agent": "session_agent"}
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """The entry of one session.
 
     Attributes:
@@ -152,7 +152,9 @@ class Index:
         """The sessions with an unfinished operation, in order of id, as of the last :meth:`sync`."""
         return self._ask(lambda database: [id for (id,) in database.execute(_UNSETTLED)])
 
-    def rows(self, *, state: StateName | None = None, durable_path: str | None = None, workspace_present: bool | None = None) -> list[Row]:
+    def rows(
+        self, *, state: StateName | None = None, durable_path: str | None = None, workspace_present: bool | None = None
+    ) -> list[IndexRow]:
         """The sessions in a state, of a durable repository, with or without their workspace; oldest first, then by id.
 
         As of the last :meth:`sync`. Sessions that cannot be read are in :meth:`problems` instead.
@@ -162,7 +164,7 @@ class Index:
         query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
 
-    def each(self, *, state: StateName | None = None, promoted: bool = False) -> Iterator[Row]:
+    def each(self, *, state: StateName | None = None, promoted: bool = False) -> Iterator[IndexRow]:
         """The same as :meth:`rows`, read a page at a time. A session that goes meanwhile may be missing.
 
         Args:
@@ -177,11 +179,11 @@ class Index:
             found = {row.id: row for row in self._rows_of(page)}
             yield from (found[id] for id in page if id in found)
 
-    def _rows_of(self, ids: Sequence[str]) -> list[Row]:
+    def _rows_of(self, ids: Sequence[str]) -> list[IndexRow]:
         query = f"{_ROWS} AND id IN ({', '.join('?' * len(ids))})"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, ids)])
 
-    def row(self, id: str) -> Row | None:
+    def row(self, id: str) -> IndexRow | None:
         """One session, if it is there and can be read; as of the last :meth:`sync`."""
         return self._ask(lambda database: next((_row(*fields) for fields in database.execute(f"{_ROWS} AND id = ?", (id,))), None))
 
@@ -190,7 +192,7 @@ class Index:
         query = "SELECT id FROM session WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
         return self._ask(lambda database: [id for (id,) in database.execute(query, (prefix, prefix + "\x7f", most))])
 
-    def query(self, query: Query) -> list[Row]:
+    def query(self, query: Query) -> list[IndexRow]:
         """The sessions that match a query, newest first, then by id; as of the last :meth:`sync`."""
         equal = {name: value for name in Query.EQUAL if (value := getattr(query, name)) is not None}
         terms = ["problem IS NULL", *(f"{name} = :{name}" for name in equal)]
@@ -401,7 +403,7 @@ def unsettled(state: SessionState) -> bool:
     return state.workspace_present and (state.state != "promoted" or state.policy.until_promote)
 
 
-def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, updated_us: int, last_access_us: int, *rest: Any) -> Row:
+def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, updated_us: int, last_access_us: int, *rest: Any) -> IndexRow:
     seq, present, legacy, log_size, metadata = rest
     record = json.loads(metadata)
     numbers = (created_us, updated_us, last_access_us, seq, log_size, 0 if deadline_us is None else deadline_us)
@@ -409,7 +411,7 @@ def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, up
         raise sqlite3.DatabaseError(f"the row of {id!r} was written by nobody")
     deadline = None if deadline_us is None else deadline_us * 1000
     times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
-    return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, record)
+    return IndexRow(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, record)
 
 
 def _microseconds(ns: int | None) -> int | None:

@@ -19,7 +19,7 @@ from pytest_gittrix.record.state.observations import (
     Activity,
     Observations,
     ObservedPullRequest,
-    Progress,
+    Phase,
     Runtime,
 )
 from pytest_gittrix.views.orchestrator_status import STATUSES
@@ -97,7 +97,7 @@ class Combination:
     def observations(self) -> Observations:
         """The observations as the rules take them."""
         activity = Activity() if self.activity == UNKNOWN else Activity(self.activity, "native", 0)
-        return Observations(Progress(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
+        return Observations(Phase(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
 
 
 def life_pairs(*, legal: bool | None = None) -> tuple[Pair, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.members import Members
-from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Progress, Runtime
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Phase, Runtime
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.testing.scenarios.timeline import Timeline
 from pytest_gittrix.testing.systems.gittrix_engine import ShellEngine
@@ -162,7 +162,7 @@ def observations_of(facts: Mapping[str, Any]) -> Observations:
     pr = ObservedPullRequest(state, None if state == "none" else 1, **details)
     activity = facts.get("activity") or "unknown"
     observed = Activity() if activity == "unknown" else Activity(activity, "native")
-    return Observations(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), observed)
+    return Observations(Phase(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), observed)
 
 
 def _ns(span: timedelta) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.orchestrator import NOW, SECOND, at
 
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.state.agent_activity import TAIL, SqliteQuery, read_jsonl, read_sqlite, state_at, write_jsonl
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.record.state.agent_activity import TAIL, SqliteQuery, read_jsonl, read_sqlite, state_at
 from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.views.orchestrator_status import signal
 
@@ -112,50 +112,6 @@ def test_a_log_that_cannot_be_read_is_a_failure_and_no_exception(tmp_path: Path)
     for name in ("directory", "pipe", "loop"):
         found = read_jsonl(tmp_path / name, NOW)
         assert (found.state, found.failed, signal(found, NOW)) == ("unknown", True, "probe_failure")
-
-
-# Writing -----------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_state_is_written_once_in_twenty_seconds(tmp_path: Path) -> None:
-    path = tmp_path / ".ao" / "activity.jsonl"
-    written = [
-        write_jsonl(path, "active", NOW),
-        write_jsonl(path, "active", NOW + 19 * SECOND),
-        write_jsonl(path, "active", NOW + 20 * SECOND),
-        write_jsonl(path, "blocked", NOW + 21 * SECOND, source="terminal", trigger="rate limit"),
-        write_jsonl(path, "active", NOW + 22 * SECOND),
-    ]
-
-    assert written == [True, False, True, True, True]
-    assert [json.loads(text)["state"] for text in path.read_text().splitlines()] == ["active", "active", "blocked", "active"]
-    assert json.loads(path.read_text().splitlines()[2]) == {
-        "ts": "2030-01-01T00:00:21.000Z",
-        "state": "blocked",
-        "source": "terminal",
-        "trigger": "rate limit",
-    }
-
-
-def test_what_is_written_after_a_torn_line_is_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(line("ready") + b'{"ts": "20')
-    write_jsonl(path, "active", NOW)
-
-    assert read_jsonl(path, NOW).state == "active"
-    assert len(path.read_bytes().splitlines()) == 3
-
-
-def test_what_is_no_state_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="'dancing' is not an activity"):
-        write_jsonl(tmp_path / "log", "dancing", NOW)
-    with pytest.raises(InvalidInput, match="'rumour' is not a source"):
-        write_jsonl(tmp_path / "log", "active", NOW, source="rumour")
-    (tmp_path / "elsewhere").write_text("")
-    (tmp_path / "link").symlink_to("elsewhere")
-    with pytest.raises(AdapterUnavailable, match="cannot be written"):
-        write_jsonl(tmp_path / "link", "active", NOW)
-    assert (tmp_path / "elsewhere").read_text() == ""
 
 
 # A database --------------------------------------------------------------------------------------------------------------------

@@ -15,18 +15,17 @@ from pytest_gittrix.record.state.observations import (
     SESSION_REASONS,
     SESSION_STATES,
     Activity,
+    AgentReport,
     Memory,
     Observations,
     ObservedPullRequest,
-    Progress,
-    Report,
+    Phase,
     Runtime,
     ended_as,
     observations_of,
     pull_request_at,
 )
 from pytest_gittrix.views import state_in
-from pytest_gittrix.views.orchestrator import state_of
 
 SECOND = 1_000_000_000
 
@@ -37,14 +36,14 @@ SECOND = 1_000_000_000
 def test_a_session_of_a_project_is_started_until_somebody_decides() -> None:
     session = Watched()
 
-    assert session.observations.session == Progress(of_project=True, changed_ns=NOW)
+    assert session.observations.session == Phase(of_project=True, changed_ns=NOW)
     assert session.observations.runtime == Runtime(reason="spawn_incomplete")
     session.decided(1, "working", "agent_acknowledged")
-    assert session.observations.session == Progress("working", "agent_acknowledged", of_project=True, changed_ns=at(1), started_ns=at(1))
+    assert session.observations.session == Phase("working", "agent_acknowledged", of_project=True, changed_ns=at(1), started_ns=at(1))
 
 
 def test_any_other_session_works_as_soon_as_its_workspace_is_there() -> None:
-    assert Watched(project=None).observations.session == Progress("working", "task_in_progress", changed_ns=NOW, started_ns=NOW)
+    assert Watched(project=None).observations.session == Phase("working", "task_in_progress", changed_ns=NOW, started_ns=NOW)
 
 
 def test_an_orchestrator_works_from_the_start() -> None:
@@ -280,7 +279,7 @@ def test_what_no_observation_is_made_of_is_damage() -> None:
 def test_the_life_of_a_member_is_followed(moves: tuple[str, ...], status: str) -> None:
     lived = Lived(*moves)
 
-    assert state_in(lived.events, "orchestrator") == state_of(lived.state) == status
+    assert state_in(lived.events, "orchestrator") == status
 
 
 @pytest.mark.parametrize(
@@ -328,14 +327,14 @@ def test_only_a_report_that_was_accepted_counts() -> None:
     session.tell(1, "report.submitted", report="working", accepted=True, note="half way")
     session.tell(2, "report.submitted", report="completed", accepted=False, reason="no")
 
-    assert session.observations.report == Report("working", at(1), "half way")
+    assert session.observations.report == AgentReport("working", at(1), "half way")
 
 
 def test_every_report_leads_to_a_state_that_there_is_and_to_no_end() -> None:
     for state, reason in REPORTS.values():
         assert state in SESSION_STATES
         assert reason in SESSION_REASONS
-        assert not Progress(state).over
+        assert not Phase(state).over
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -358,8 +357,8 @@ def test_a_report_is_refused_with_the_reason() -> None:
     assert "no report 'dancing'" in str(check_report(Observations(), "dancing"))
     assert "orchestrator" in refused(Observations(), "orchestrator")
     assert "orchestrator" in refused(Watched(role="orchestrator").observations, "worker")
-    assert refused(Observations(Progress("done"))) == "The session is done."
-    assert refused(Observations(Progress("terminated"))) == "The session is terminated."
+    assert refused(Observations(Phase("done"))) == "The session is done."
+    assert refused(Observations(Phase("terminated"))) == "The session is terminated."
     assert refused(Observations(pr=ObservedPullRequest("merged"))) == "Its pull request is merged."
     assert refused(Observations(pr=ObservedPullRequest("closed"))) == "Its pull request is closed."
     assert refused(Observations(runtime=Runtime("missing"))) == "Its runtime is missing."

@@ -21,7 +21,7 @@ from pytest_gittrix.record.state.observations import (
     Activity,
     Observations,
     ObservedPullRequest,
-    Progress,
+    Phase,
     Runtime,
 )
 from pytest_gittrix.views.orchestrator_status import (
@@ -52,14 +52,14 @@ DIALECTS: tuple[Dialect, ...] = ("document", "head")
 OPEN = {"ci_failed", "changes_requested", "review_pending", "approved", "mergeable", "pr_open"}
 
 
-def sessions() -> Iterator[Progress]:
+def sessions() -> Iterator[Phase]:
     """Every state with every reason; one that is detecting with everything it can have been before."""
     for state, reason in product(SESSION_STATES, SESSION_REASONS):
         if state != "detecting":
-            yield Progress(state, reason)
+            yield Phase(state, reason)
         else:
-            yield from (Progress(state, reason, before=(old, reason)) for old in ("not_started", "working", "idle", "needs_input", "stuck"))
-            yield Progress(state, reason)
+            yield from (Phase(state, reason, before=(old, reason)) for old in ("not_started", "working", "idle", "needs_input", "stuck"))
+            yield Phase(state, reason)
 
 
 def pull_requests() -> Iterator[ObservedPullRequest]:
@@ -93,7 +93,7 @@ def test_every_combination_of_the_axes_has_one_status(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -> None:
-    for session, pr in product(map(Progress, SESSION_STATES), map(ObservedPullRequest, PR_STATES)):
+    for session, pr in product(map(Phase, SESSION_STATES), map(ObservedPullRequest, PR_STATES)):
         seen = {
             status(Observations(session, pr, Runtime(runtime), Activity(activity)), dialect=dialect)
             for runtime, activity in product(RUNTIME_STATES, (*ACTIVITIES, "unknown"))
@@ -104,34 +104,34 @@ def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -
 @pytest.mark.parametrize(
     ("session", "pr", "document", "head"),
     [
-        (Progress(), ObservedPullRequest("open"), "spawning", "spawning"),
-        (Progress("working"), ObservedPullRequest(), "working", "working"),
-        (Progress("idle"), ObservedPullRequest(), "working", "idle"),
-        (Progress("idle"), ObservedPullRequest("closed"), "working", "idle"),
-        (Progress("needs_input"), ObservedPullRequest("merged"), "needs_input", "needs_input"),
-        (Progress("stuck"), ObservedPullRequest("open"), "stuck", "stuck"),
-        (Progress("done"), ObservedPullRequest("merged"), "done", "done"),
-        (Progress("detecting"), ObservedPullRequest(), "working", "detecting"),
-        (Progress("detecting", before=("idle", "pr_created")), ObservedPullRequest("open", ci="failing"), "ci_failed", "detecting"),
-        (Progress("detecting", before=("needs_input", "awaiting_user_input")), ObservedPullRequest(), "needs_input", "detecting"),
-        (Progress("detecting", before=("not_started", "spawn_requested")), ObservedPullRequest(), "spawning", "detecting"),
-        (Progress("terminated", "manually_killed"), ObservedPullRequest(), "killed", "killed"),
-        (Progress("terminated", "runtime_lost"), ObservedPullRequest("merged"), "errored", "killed"),
-        (Progress("terminated", "auto_cleanup"), ObservedPullRequest(), "cleanup", "cleanup"),
-        (Progress("terminated", "pr_merged"), ObservedPullRequest("merged"), "cleanup", "cleanup"),
-        (Progress("terminated", "error_in_process"), ObservedPullRequest(), "errored", "errored"),
-        (Progress("terminated", "probe_failure"), ObservedPullRequest(), "errored", "errored"),
-        (Progress("terminated", "agent_process_exited"), ObservedPullRequest(), "terminated", "terminated"),
-        (Progress("working"), ObservedPullRequest("merged"), "merged", "merged"),
-        (Progress("working"), ObservedPullRequest("open"), "pr_open", "pr_open"),
-        (Progress("working"), ObservedPullRequest("open", ci="failing", review="approved"), "ci_failed", "ci_failed"),
-        (Progress("idle"), ObservedPullRequest("open", review="changes_requested"), "changes_requested", "changes_requested"),
-        (Progress("idle"), ObservedPullRequest("open", review="pending"), "review_pending", "review_pending"),
-        (Progress("idle"), ObservedPullRequest("open", review="approved"), "approved", "approved"),
-        (Progress("idle"), ObservedPullRequest("open", review="approved", mergeable=True), "mergeable", "mergeable"),
+        (Phase(), ObservedPullRequest("open"), "spawning", "spawning"),
+        (Phase("working"), ObservedPullRequest(), "working", "working"),
+        (Phase("idle"), ObservedPullRequest(), "working", "idle"),
+        (Phase("idle"), ObservedPullRequest("closed"), "working", "idle"),
+        (Phase("needs_input"), ObservedPullRequest("merged"), "needs_input", "needs_input"),
+        (Phase("stuck"), ObservedPullRequest("open"), "stuck", "stuck"),
+        (Phase("done"), ObservedPullRequest("merged"), "done", "done"),
+        (Phase("detecting"), ObservedPullRequest(), "working", "detecting"),
+        (Phase("detecting", before=("idle", "pr_created")), ObservedPullRequest("open", ci="failing"), "ci_failed", "detecting"),
+        (Phase("detecting", before=("needs_input", "awaiting_user_input")), ObservedPullRequest(), "needs_input", "detecting"),
+        (Phase("detecting", before=("not_started", "spawn_requested")), ObservedPullRequest(), "spawning", "detecting"),
+        (Phase("terminated", "manually_killed"), ObservedPullRequest(), "killed", "killed"),
+        (Phase("terminated", "runtime_lost"), ObservedPullRequest("merged"), "errored", "killed"),
+        (Phase("terminated", "auto_cleanup"), ObservedPullRequest(), "cleanup", "cleanup"),
+        (Phase("terminated", "pr_merged"), ObservedPullRequest("merged"), "cleanup", "cleanup"),
+        (Phase("terminated", "error_in_process"), ObservedPullRequest(), "errored", "errored"),
+        (Phase("terminated", "probe_failure"), ObservedPullRequest(), "errored", "errored"),
+        (Phase("terminated", "agent_process_exited"), ObservedPullRequest(), "terminated", "terminated"),
+        (Phase("working"), ObservedPullRequest("merged"), "merged", "merged"),
+        (Phase("working"), ObservedPullRequest("open"), "pr_open", "pr_open"),
+        (Phase("working"), ObservedPullRequest("open", ci="failing", review="approved"), "ci_failed", "ci_failed"),
+        (Phase("idle"), ObservedPullRequest("open", review="changes_requested"), "changes_requested", "changes_requested"),
+        (Phase("idle"), ObservedPullRequest("open", review="pending"), "review_pending", "review_pending"),
+        (Phase("idle"), ObservedPullRequest("open", review="approved"), "approved", "approved"),
+        (Phase("idle"), ObservedPullRequest("open", review="approved", mergeable=True), "mergeable", "mergeable"),
     ],
 )
-def test_the_status_is_the_documented_one(session: Progress, pr: ObservedPullRequest, document: str, head: str) -> None:
+def test_the_status_is_the_documented_one(session: Phase, pr: ObservedPullRequest, document: str, head: str) -> None:
     assert (status(Observations(session, pr)), status(Observations(session, pr), dialect="head")) == (document, head)
 
 
@@ -154,7 +154,7 @@ def test_what_is_over_can_be_restored_unless_it_is_merged(dialect: Dialect) -> N
 
 def test_the_newest_code_asks_the_axes_and_not_the_activity() -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        observations = Observations(Progress(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
+        observations = Observations(Phase(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
         expected = state in ("done", "terminated") or pr == "merged" or runtime in ("missing", "exited")
         assert ended(observations, dialect="head") is expected
         assert can_restore(observations, dialect="head") is expected
@@ -165,7 +165,7 @@ def test_the_newest_code_asks_the_axes_and_not_the_activity() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_is_over_is_never_polled_but_once_for_its_end(dialect: Dialect) -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        observations = Observations(Progress(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
+        observations = Observations(Phase(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
         now = status(observations, dialect=dialect)
         over = ended(observations, dialect=dialect)
         assert to_poll(observations, None, dialect=dialect) is not over
@@ -237,7 +237,7 @@ def test_a_fingerprint_is_short_and_tells_apart() -> None:
 
 # Rule by rule ------------------------------------------------------------------------------------------------------------------
 
-WORKING = Observations(Progress("working", "task_in_progress"))
+WORKING = Observations(Phase("working", "task_in_progress"))
 
 
 def verdict(observations: Observations, now_ns: int = NOW, **seen: Any) -> tuple[str, str]:
@@ -247,7 +247,8 @@ def verdict(observations: Observations, now_ns: int = NOW, **seen: Any) -> tuple
 
 
 @pytest.mark.parametrize(
-    "observations", [Observations(Progress("done", "research_complete")), Observations(Progress("terminated", "manually_killed"))]
+    "observations",
+    [Observations(Phase("done", "research_complete")), Observations(Phase("terminated", "manually_killed"))],
 )
 def test_what_is_over_stays_so(observations: Observations) -> None:
     found = decide(observations, PollResult(Runtime("alive"), does("active", 0), ObservedPullRequest("merged")), NOW)
@@ -300,7 +301,10 @@ def test_what_ran_the_agent_is_lost_only_when_all_agree(runtime: str, activity: 
 
 @pytest.mark.parametrize("state", ["stuck", "needs_input"])
 def test_who_cannot_be_seen_stays_stuck_or_asking(state: str) -> None:
-    assert verdict(Observations(Progress(state, "awaiting_user_input")), activity=Activity(failed=True)) == (state, "awaiting_user_input")
+    assert verdict(Observations(Phase(state, "awaiting_user_input")), activity=Activity(failed=True)) == (
+        state,
+        "awaiting_user_input",
+    )
 
 
 @pytest.mark.parametrize("runtime", ["unknown", "missing", "probe_failed"])
@@ -358,12 +362,12 @@ def test_ten_minutes_of_rest_are_too_many(activity: Activity, comes_to: tuple[st
 
 
 def test_who_has_completed_may_rest() -> None:
-    assert verdict(Observations(Progress("idle", "research_complete")), activity=does("idle", -60)) == ("idle", "research_complete")
+    assert verdict(Observations(Phase("idle", "research_complete")), activity=does("idle", -60)) == ("idle", "research_complete")
 
 
 @pytest.mark.parametrize("state", ["not_started", "stuck", "needs_input"])
 def test_only_a_fresh_sign_of_life_brings_back_to_work(state: str) -> None:
-    before = Observations(Progress(state, "awaiting_user_input"))
+    before = Observations(Phase(state, "awaiting_user_input"))
 
     assert verdict(before, activity=does("active", -1)) == ("working", "task_in_progress")
     for weak in (does("active", -1.01), does("active"), does("idle", -1), Activity(), does("active", 0.1)):

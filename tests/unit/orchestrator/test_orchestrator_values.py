@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.orchestrator import Watched, at
+from support.orchestrator import Watched, at, write_activity
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.orchestrator.config import CommandAgent, Project, SpawnConfig, branch_for, prompt_as
 from pytest_gittrix.orchestrator.flat_files import session_of
 from pytest_gittrix.orchestrator.session import PRInfo, RuntimeHandle, Session, is_restorable, is_terminal_session, session_from
-from pytest_gittrix.record.state.agent_activity import SqliteQuery, write_jsonl
+from pytest_gittrix.record.state.agent_activity import SqliteQuery
 from pytest_gittrix.views.orchestrator import record
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
@@ -74,7 +74,7 @@ def test_an_agent_that_is_a_command_gets_its_prompt_last_or_by_its_input(tmp_pat
 
 
 def test_an_agent_that_is_a_command_tells_by_its_log(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / ".ao" / "activity.jsonl", "waiting_input", at(0))
+    write_activity(tmp_path / ".ao" / "activity.jsonl", "waiting_input", at(0))
     found = AGENT.activity(tmp_path, at(1))
 
     assert found is not None

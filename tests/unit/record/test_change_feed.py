@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.os_level.file_lock import RECORD_LOCKS
+from pytest_gittrix.os_level.file_lock import RECORD_LOCKS, show_at_work
 from pytest_gittrix.record.eventlog.change_feed import FILE, ChangeFeed, Mark, announce_write
 from pytest_gittrix.record.eventlog.log import ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState
@@ -117,7 +117,8 @@ def test_a_repaired_log_is_told_of(store: Store) -> None:
 def test_a_writer_that_has_told_and_not_yet_written_is_waited_for(store: Store) -> None:
     index, line = trusting(store), _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    announce_write(fd, str(store.root / FILE), "a")
+    show_at_work(fd)
+    announce_write(str(store.root / FILE), "a")
     index.sync()
     assert states(index)["a"] == "active"
     os.write(fd, line)
@@ -129,7 +130,8 @@ def test_a_writer_that_has_told_and_not_yet_written_is_waited_for(store: Store) 
 def test_a_writer_that_told_in_a_file_that_was_replaced_since_is_waited_for(store: Store) -> None:
     index, line = trusting(store), _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    announce_write(fd, str(store.root / FILE), "a")
+    show_at_work(fd)
+    announce_write(str(store.root / FILE), "a")
     ChangeFeed(store.root, "events.jsonl").begin()
     for _ in range(3):
         index.sync()
@@ -142,7 +144,8 @@ def test_a_writer_that_told_in_a_file_that_was_replaced_since_is_waited_for(stor
 def test_a_writer_that_began_before_there_was_a_file_is_waited_for(store: Store) -> None:
     line = _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    announce_write(fd, str(store.root / FILE), "a")  # there is nothing to tell it in
+    show_at_work(fd)
+    announce_write(str(store.root / FILE), "a")  # there is nothing to tell it in
     index = trusting(store)
     index.sync()
     os.write(fd, line)
@@ -154,10 +157,12 @@ def test_a_writer_that_began_before_there_was_a_file_is_waited_for(store: Store)
 WRITER = """
 import os, sys
 from pytest_gittrix.record.eventlog.change_feed import announce_write
+from pytest_gittrix.os_level.file_lock import show_at_work
 
 log, changes, line = sys.argv[1:]
 fd = os.open(log, os.O_RDWR | os.O_APPEND)
-announce_write(fd, changes, "a")
+show_at_work(fd)
+announce_write(changes, "a")
 print("told", flush=True)
 sys.stdin.read(1)
 os.write(fd, bytes.fromhex(line))

@@ -12,8 +12,8 @@ from support.log import NOW, STREAM, write
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog import log as log_module
-from pytest_gittrix.record.eventlog.events import Event, encode
-from pytest_gittrix.record.eventlog.log import EventLog, scan
+from pytest_gittrix.record.eventlog.events import Event, encode, scan
+from pytest_gittrix.record.eventlog.log import EventLog
 
 
 def lines_of(count: int) -> list[bytes]:

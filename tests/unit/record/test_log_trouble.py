@@ -104,7 +104,7 @@ def test_after_a_failed_sync_nothing_is_built_on_it(path: Path, failing_sync: Ca
     failing_sync()
     with pytest.raises(LogDamaged, match="did not keep the last event"):
         write(log)
-    assert log.poisoned
+    assert log.torn
 
 
 def test_repair_after_a_failed_sync_writes_the_log_anew(path: Path, failing_sync: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ def test_repair_after_a_failed_sync_writes_the_log_anew(path: Path, failing_sync
     old = path.stat().st_ino
     assert log.repair(ts=NOW) is None
     assert path.stat().st_ino != old
-    assert not log.poisoned
+    assert not log.torn
     assert write(log).seq == 1
     assert [event.seq for event in log.read("strict")] == [0, 1]
     assert os.listdir(path.parent) == [path.name]
@@ -133,7 +133,7 @@ def test_repair_on_a_disk_that_still_refuses_says_so(path: Path, failing_sync: N
     before = path.read_bytes()
     with pytest.raises(LogDamaged, match="did not keep"):
         log.repair(ts=NOW)
-    assert log.poisoned
+    assert log.torn
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 

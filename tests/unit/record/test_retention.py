@@ -12,8 +12,8 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.record.state.lifecycle import STATES, Life
 from pytest_gittrix.record.state.retention import (
     Choice,
+    CleanupSelection,
     RetentionPolicy,
-    Selection,
     Selector,
     age_ns,
     chosen,
@@ -191,22 +191,22 @@ LIVES = [kept("a", 1), kept("b", 2, unsaved=True), kept("c", 3, member="bob"), L
 @pytest.mark.parametrize(
     ("selector", "found"),
     [
-        (Selector(all=True), Selection(("a", "c"), ("b",))),
-        (Selector(all=True, even_unsaved=True), Selection(("a", "b", "c"))),
-        (Selector(member="alice"), Selection(("a",), ("b",))),
-        (Selector(member="alice", even_unsaved=True), Selection(("a", "b"))),
-        (Selector(member="carol"), Selection(())),
-        (Selector(id="a"), Selection(("a",))),
-        (Selector(id="b"), Selection(("b",))),
+        (Selector(all=True), CleanupSelection(("a", "c"), ("b",))),
+        (Selector(all=True, even_unsaved=True), CleanupSelection(("a", "b", "c"))),
+        (Selector(member="alice"), CleanupSelection(("a",), ("b",))),
+        (Selector(member="alice", even_unsaved=True), CleanupSelection(("a", "b"))),
+        (Selector(member="carol"), CleanupSelection(())),
+        (Selector(id="a"), CleanupSelection(("a",))),
+        (Selector(id="b"), CleanupSelection(("b",))),
     ],
 )
-def test_a_person_says_which_by_id_by_member_or_all(selector: Selector, found: Selection) -> None:
+def test_a_person_says_which_by_id_by_member_or_all(selector: Selector, found: CleanupSelection) -> None:
     assert selected(LIVES, selector, at(9)) == found
 
 
 def test_what_was_seen_to_hold_work_is_spared_like_what_says_so() -> None:
-    assert selected(LIVES, Selector(all=True), at(9), held={"c"}) == Selection(("a",), ("b", "c"))
-    assert selected(LIVES, Selector(id="c"), at(9), held={"c"}) == Selection(("c",))
+    assert selected(LIVES, Selector(all=True), at(9), held={"c"}) == CleanupSelection(("a",), ("b", "c"))
+    assert selected(LIVES, Selector(id="c"), at(9), held={"c"}) == CleanupSelection(("c",))
 
 
 @pytest.mark.parametrize(("late", "found"), [(-1000, ()), (0, ()), (1000, ("s",))])
@@ -215,7 +215,7 @@ def test_an_age_counts_from_the_creation_and_is_exceeded_by_more_than_it(late: i
 
 
 def test_an_age_spares_work_that_is_nowhere_else() -> None:
-    assert selected(LIVES, Selector(older_than_ns=0), at(9)) == Selection(("a", "c"), ("b",))
+    assert selected(LIVES, Selector(older_than_ns=0), at(9)) == CleanupSelection(("a", "c"), ("b",))
 
 
 def test_an_id_that_is_not_that_of_a_retained_session_is_refused() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.views.gastown_names import Identity, address_of, identity_at, name_of
+from pytest_gittrix.views.gastown_names import address_of, name_of
 
 PREFIXES = {"gt": "gastown", "gt-x": "extra", "bd": "beads"}
 
@@ -135,76 +132,6 @@ def test_whatever_can_be_written_is_read_again_as_it_was(town: tuple[dict[str, s
     assert address_of(name, prefixes) == address
 
 
-# Directories ----------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("below", "expected"),
-    [
-        ("mayor", Identity("mayor", "", "mayor")),
-        ("mayor/rig/src", Identity("mayor", "", "mayor")),
-        ("deacon", Identity("deacon", "", "deacon")),
-        ("deacon/dogs", Identity("deacon", "", "deacon")),
-        ("deacon/dogs/rex", Identity("deacon/dogs/rex", "", "dog")),
-        ("deacon/dogs/rex/gastown", Identity("deacon/dogs/rex", "", "dog")),
-        ("gastown/witness", Identity("gastown/witness", "gastown", "witness")),
-        ("gastown/witness/rig", Identity("gastown/witness", "gastown", "witness")),
-        ("gastown/refinery/rig", Identity("gastown/refinery", "gastown", "refinery")),
-        ("gastown/crew/max", Identity("gastown/crew/max", "gastown", "crew")),
-        ("gastown/crew/max/src/deep", Identity("gastown/crew/max", "gastown", "crew")),
-        ("gastown/polecats/Toast", Identity("gastown/polecats/Toast", "gastown", "polecat")),
-        ("gastown/polecats/Toast/crew/max", Identity("gastown/polecats/Toast", "gastown", "polecat")),
-        ("gastown/crew/max/../../polecats/Toast", Identity("gastown/polecats/Toast", "gastown", "polecat")),
-        ("", None),
-        (".", None),
-        ("..", None),
-        ("../gastown/crew/max", None),
-        ("gastown", None),
-        ("gastown/crew", None),
-        ("gastown/polecats", None),
-        ("gastown/polecats/.hidden", None),
-        ("gastown/docs/witness", None),
-        (".sessions/crew/max", None),
-        ("gastown/crew/..", None),
-    ],
-)
-def test_a_directory_says_whose_it_is(tmp_path: Path, below: str, expected: Identity | None) -> None:
-    town = tmp_path / "gt"
-    for made in ("gastown/crew/max", "gastown/polecats"):
-        (town / made).mkdir(parents=True)
-
-    assert identity_at(os.path.join(town, below), town) == expected
-
-
-def test_a_neighbour_with_a_longer_name_is_outside(tmp_path: Path) -> None:
-    assert identity_at(tmp_path / "gt2" / "mayor", tmp_path / "gt") is None
-    assert identity_at(tmp_path / "gt" / "mayors", tmp_path / "gt") is None
-
-
-def test_it_does_not_matter_by_which_name_a_directory_is_reached(tmp_path: Path) -> None:
-    town = tmp_path / "real"
-    (town / "gastown" / "crew" / "max").mkdir(parents=True)
-    (tmp_path / "town").symlink_to(town)
-    (tmp_path / "desk").symlink_to(town / "gastown" / "crew" / "max")
-    max_ = Identity("gastown/crew/max", "gastown", "crew")
-
-    assert identity_at(tmp_path / "town" / "gastown" / "crew" / "max", town) == max_
-    assert identity_at(town / "gastown" / "crew" / "max", tmp_path / "town") == max_
-    assert identity_at(tmp_path / "desk" / "src", town) == max_
-
-
-def test_a_link_that_leads_out_of_the_town_is_outside(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "gt" / "gastown" / "crew").mkdir(parents=True)
-    (tmp_path / "gt" / "gastown" / "crew" / "max").symlink_to(tmp_path / "elsewhere")
-
-    assert identity_at(tmp_path / "gt" / "gastown" / "crew" / "max", tmp_path / "gt") is None
-
-
 @pytest.mark.parametrize("address", ["gastown/crew/max", "gastown/polecats/Toast", "gastown/witness", "deacon/dogs/rex", "mayor", "deacon"])
-def test_an_agents_directory_is_named_as_its_address(tmp_path: Path, address: str) -> None:
-    found = identity_at(tmp_path / address, tmp_path)
-
-    assert found is not None
-    assert found.agent == address
+def test_the_name_of_an_address_leads_back_to_it(address: str) -> None:
     assert address_of(name_of(address, PREFIXES), PREFIXES) == address

@@ -6,8 +6,7 @@ import pytest
 from support.engine import Site
 from support.orchestrator import Watched, at, does
 
-from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Progress
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Phase
 from pytest_gittrix.views import orchestrator, state_in, view
 from pytest_gittrix.views.orchestrator import (
     EVENTS,
@@ -170,14 +169,14 @@ def test_every_end_in_the_engine_is_an_end_here(site: Site, end: str | None, sta
         session.discard(end)
     events = site.events(session.id)
 
-    assert state_in(events, "orchestrator") == orchestrator.state_of(fold(events)) == status
+    assert state_in(events, "orchestrator") == status
     assert view(events, "orchestrator")["workspacePath"] is None
     assert status in LEGAL["working"]
 
 
-def test_a_state_alone_tells_whether_a_session_was_started(site: Site) -> None:
-    assert orchestrator.state_of(fold(site.start().history())) == "working"
-    assert orchestrator.state_of(fold(site.start(project="app").history())) == "spawning"
+def test_a_session_of_a_project_is_not_started_by_its_workspace(site: Site) -> None:
+    assert state_in(site.start().history(), "orchestrator") == "working"
+    assert state_in(site.start(project="app").history(), "orchestrator") == "spawning"
 
 
 # What is told of a change ------------------------------------------------------------------------------------------------------
@@ -195,12 +194,12 @@ def axes_for(status: str) -> Observations:
         "mergeable": {"mergeable": True},
     }
     if status in ends:
-        return Observations(Progress("terminated", ends[status]))
+        return Observations(Phase("terminated", ends[status]))
     if status in of_pr:
-        return Observations(Progress("working"), ObservedPullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
+        return Observations(Phase("working"), ObservedPullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
     if status == "merged":
-        return Observations(Progress("idle"), ObservedPullRequest("merged"))
-    return Observations(Progress("not_started" if status == "spawning" else status))
+        return Observations(Phase("idle"), ObservedPullRequest("merged"))
+    return Observations(Phase("not_started" if status == "spawning" else status))
 
 
 @pytest.mark.parametrize(
@@ -235,13 +234,13 @@ def test_every_status_is_accounted_for() -> None:
 
 
 def test_a_pull_request_that_was_closed_is_told_in_either_dialect() -> None:
-    before = Observations(Progress("idle"), ObservedPullRequest("open"))
-    after = Observations(Progress("idle"), ObservedPullRequest("closed"))
+    before = Observations(Phase("idle"), ObservedPullRequest("open"))
+    after = Observations(Phase("idle"), ObservedPullRequest("closed"))
 
     for dialect in ("document", "head"):
         assert event_of(before, after, dialect=dialect) == Notice("pr.closed", "info")
         assert event_of(after, after, dialect=dialect) is None
-    assert event_of(before, Observations(Progress("stuck"), ObservedPullRequest("closed"))) == Notice("session.stuck", "urgent")
+    assert event_of(before, Observations(Phase("stuck"), ObservedPullRequest("closed"))) == Notice("session.stuck", "urgent")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.vocabulary import VOCABULARY
-from pytest_gittrix.views.timeline import _NOISE, _TELL, Moment, timeline
+from pytest_gittrix.views.timeline import _NOISE, _TELL, TimelineEntry, timeline
 
 
 def event(seq: int, type_: str, **data: Any) -> Event:
@@ -25,11 +25,11 @@ def test_it_is_told_in_the_order_of_time_with_commits_between() -> None:
     told = timeline(events, [(4_000, "c" * 40, "By the agent"), (5_000, "b" * 40, "By the engine")])
 
     assert told == [
-        Moment(1_000, "session", f"began at {'a' * 12} of main: Improve it", 1),
-        Moment(3_000, "file", "wrote app.py", 3),
-        Moment(4_000, "commit", f"{'c' * 12} By the agent", None),
-        Moment(5_000, "commit", f"{'b' * 12} By the engine ...", 5),
-        Moment(9_000, "session", "ended: promoted, done", 9),
+        TimelineEntry(1_000, "session", f"began at {'a' * 12} of main: Improve it", 1),
+        TimelineEntry(3_000, "file", "wrote app.py", 3),
+        TimelineEntry(4_000, "commit", f"{'c' * 12} By the agent", None),
+        TimelineEntry(5_000, "commit", f"{'b' * 12} By the engine ...", 5),
+        TimelineEntry(9_000, "session", "ended: promoted, done", 9),
     ]
 
 

@@ -8,19 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.clock.jumper import Jumper, really_sleep
 from pytest_gittrix.clock.jumping_asyncio import jumping_loops
 from pytest_gittrix.clock.jumping_trio import jumping_runs
-from pytest_gittrix.clock.replacing import replaced
-
-WAITERS: Final = frozenset(
-    {"_pytest", "asyncio", "concurrent", "execnet", "filelock", "hypothesis", "multiprocessing", "pytest", "pytest_gittrix"}
-    | {"selectors", "subprocess", "threading", "xdist"}
-)
-"""Packages that sleep while they wait for a lock, a program or a thread: for real."""
+from pytest_gittrix.clock.replacing import WAITERS, RealTime, replaced
 
 
 @contextmanager
@@ -33,22 +27,21 @@ def autojump(clock: FrozenClock, spared: tuple[str, ...], patience: float | None
         patience: real seconds without any event after which time jumps although another thread or a program is at work; None for as long
             as that takes.
     """
-    jumper = Jumper(clock, patience)
+    jumper, real = Jumper(clock, patience), RealTime(WAITERS | {"pytest_gittrix"}, spared)
     with ExitStack() as stack:
         stack.callback(jumper.close)
         stack.enter_context(jumping_loops(jumper))
         stack.enter_context(jumping_runs(jumper))
-        sleep = _sleep(jumper, spared)
-        for module, names in _holders(spared):
+        sleep = _sleep(jumper, real)
+        for module, names in _holders(real):
             stack.enter_context(replaced(module, dict.fromkeys(names, sleep)))
         yield
 
 
-def _sleep(jumper: Jumper, spared: tuple[str, ...]) -> Callable[[float], None]:
+def _sleep(jumper: Jumper, real: RealTime) -> Callable[[float], None]:
     def sleep(seconds: float, /) -> None:
-        sleeper = str(sys._getframe(1).f_globals.get("__name__"))
         is_number = isinstance(seconds, int | float) and seconds > 0
-        if is_number and jumper.is_here and not _sleeps_for_real(sleeper, spared):
+        if is_number and jumper.is_here and not real.has(sys._getframe(1).f_globals.get("__name__")):
             jumper.sleep(seconds)
         else:
             really_sleep(seconds)
@@ -56,14 +49,10 @@ def _sleep(jumper: Jumper, spared: tuple[str, ...]) -> Callable[[float], None]:
     return sleep
 
 
-def _sleeps_for_real(module: str, spared: tuple[str, ...]) -> bool:
-    return module.partition(".")[0] in WAITERS or module.startswith(spared)
-
-
-def _holders(spared: tuple[str, ...]) -> Iterator[tuple[Any, list[str]]]:
+def _holders(real: RealTime) -> Iterator[tuple[Any, list[str]]]:
     """The modules that have the function, ``time`` among them, and its names there."""
     for name, module in list(sys.modules.items()):
-        if not _sleeps_for_real(name, spared):
+        if not real.has(name):
             names = [key for key, value in list(getattr(module, "__dict__", {}).items()) if value is really_sleep]
             if names:
                 yield module, names

@@ -10,14 +10,21 @@ import os
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
+from pytest_gittrix.clock.propagation import (
+    CLOCK_VARIABLE,
+    append_move,
+    faketime_environment,
+    git_dates,
+    instant_of,
+    write_instant,
+    write_moves,
+)
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -106,8 +113,8 @@ class FrozenClock:
         self._moving = False
         self._file: Path | None = None
         self._offered: Path | None = None
-        # File stamps after _boundaries[i], up to the next boundary, belong to the instant _instants[i].
-        self._boundaries, self._instants = [-1], [self._now]
+        self._moves = [(-1, self._now)]
+        """Kernel stamps, each with the instant that file stamps after it belong to, up to the next."""
 
     def __repr__(self) -> str:
         return f"<FrozenClock at {format_instant(self.now())}>"
@@ -213,7 +220,7 @@ class FrozenClock:
         never to an earlier one. A file older than the clock maps to its start. With ``separate_files`` off, a change within a tick before a
         move may map to after it. Pass a stamp that programs cannot set (``st_ctime_ns``).
         """
-        return self._instants[max(bisect_left(self._boundaries, kernel_ns) - 1, 0)]
+        return instant_of(self._moves, kernel_ns)
 
     def attach_file(self, path: str | os.PathLike[str]) -> Path:
         """Keep a clock file up to date: the instant as one line of ISO 8601, replaced atomically at each move.
@@ -222,7 +229,7 @@ class FrozenClock:
         """
         with self._turn:
             target = Path(os.path.abspath(path))
-            write_moves(target, zip(self._boundaries, self._instants, strict=True))
+            write_moves(target, self._moves)
             write_instant(target, self._now)
             self._file = target
             return target
@@ -338,11 +345,10 @@ class FrozenClock:
     def _stand_at(self, ns: int) -> None:
         if ns == self._now:
             return
-        self._boundaries.append(max(_earliest_stamp() - 1, self._boundaries[-1]))
-        self._instants.append(ns)
+        self._moves.append((max(_earliest_stamp() - 1, self._moves[-1][0]), ns))
         self._now = ns
         if self._file:
-            append_move(self._file, self._boundaries[-1], ns)
+            append_move(self._file, *self._moves[-1])
             write_instant(self._file, ns)
 
     def _let_stamps_pass(self) -> None:

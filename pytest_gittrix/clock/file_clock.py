@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pytest_gittrix.clock.clock import Clock, SystemClock
-from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, read_instant, read_moves
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, instant_of, read_instant, read_moves
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import instant_at, ns_of
 
@@ -68,9 +67,7 @@ class FileClock:
         in use can look idle.
         """
         moves = read_moves(self._path)
-        if not moves:
-            return self.now_ns()
-        return moves[max(bisect_left(moves, (kernel_ns,)) - 1, 0)][1]
+        return instant_of(moves, kernel_ns) if moves else self.now_ns()
 
     def close(self) -> None:
         """Cancel every timer."""

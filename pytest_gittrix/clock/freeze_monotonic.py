@@ -17,14 +17,8 @@ from typing import Any, Final
 from freezegun import api, freeze_time
 
 from pytest_gittrix.clock.clock import FrozenClock
-from pytest_gittrix.clock.replacing import replaced
+from pytest_gittrix.clock.replacing import WAITERS, RealTime, replaced
 from pytest_gittrix.errors import GittrixError
-
-# These packages still read real monotonic time: they wait by it, or measure with it how long a test took.
-WAITERS: Final = frozenset(
-    {"_pytest", "anyio", "asyncio", "concurrent", "execnet", "filelock", "hypothesis", "multiprocessing", "pytest", "queue"}
-    | {"selectors", "subprocess", "threading", "trio", "xdist"}
-)
 
 _MONOTONIC: Final = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 _WALL: Final = ("time", "time_ns", "localtime", "gmtime", "strftime")
@@ -39,9 +33,10 @@ def monotonic_freeze(clock: FrozenClock, spared: tuple[str, ...]) -> Iterator[No
         spared: prefixes of modules that keep real time.
     """
     _look_at_modules(spared)
+    real = RealTime(WAITERS | {"anyio", "queue", "trio"}, spared)
     freezer: Any = freeze_time(clock.now())
     freezer.ignore = spared  # its own list has "gi", meant for PyGObject, which spares git and gittrix
-    with replaced(api, _substitutes(clock, spared)):
+    with replaced(api, _substitutes(clock, real)):
         freezer.start()
         try:
             yield
@@ -49,7 +44,7 @@ def monotonic_freeze(clock: FrozenClock, spared: tuple[str, ...]) -> Iterator[No
             freezer.stop()
 
 
-def _substitutes(clock: FrozenClock, spared: tuple[str, ...]) -> dict[str, Any]:
+def _substitutes(clock: FrozenClock, real: RealTime) -> dict[str, Any]:
     """What freezegun is to put in place of what. Replacing something by itself is how it is left alone."""
     itself = {f"fake_{name}": f"real_{name}" for name in _WALL} | {"FakeDatetime": "real_datetime", "FakeDate": "real_date"}
     missing = sorted({name for pair in itself.items() for name in pair if not hasattr(api, name)})
@@ -60,30 +55,29 @@ def _substitutes(clock: FrozenClock, spared: tuple[str, ...]) -> dict[str, Any]:
             fix="Install freezegun 1.5.1 or a later 1.x.",
             opt_out="Freeze the wall clock alone, with freeze=wall.",
         )
-    still = {f"fake_{name}": _standing_still(getattr(api, f"real_{name}"), clock, spared) for name in _MONOTONIC}
+    still = {f"fake_{name}": _standing_still(getattr(api, f"real_{name}"), clock, real) for name in _MONOTONIC}
     pickled = dict.fromkeys(("pickle_fake_datetime", "pickle_fake_date"), lambda value: value.__reduce_ex__(4))
-    return {fake: getattr(api, real) for fake, real in itself.items()} | still | pickled
+    return {fake: getattr(api, name) for fake, name in itself.items()} | still | pickled
 
 
-def _standing_still(real: Callable[[], Any], clock: FrozenClock, spared: tuple[str, ...]) -> Callable[[], Any]:
+def _standing_still(read: Callable[[], Any], clock: FrozenClock, real: RealTime) -> Callable[[], Any]:
     """A monotonic function that goes on from where it is, by as much as the clock advances.
 
     One that counts in floats starts at the next 2**-20 seconds, so that adding whole seconds rounds nothing: after a day, the difference
     of two readings is 86,400 and not a little less.
     """
-    start, origin = real(), clock.elapsed_ns
+    start, origin = read(), clock.elapsed_ns
     unit = 1 if isinstance(start, int) else 1e9
     if unit != 1:
         start = math.ceil(start * 2**20) / 2**20
 
     def frozen() -> Any:
-        reader = str(sys._getframe(1).f_globals.get("__name__"))
-        if reader.partition(".")[0] in WAITERS or reader.startswith(spared):
-            return real()
+        if real.has(sys._getframe(1).f_globals.get("__name__")):
+            return read()
         elapsed = clock.elapsed_ns - origin
         return start + (elapsed if unit == 1 else elapsed / unit)
 
-    frozen.__name__ = f"fake_{real.__name__}"
+    frozen.__name__ = f"fake_{read.__name__}"
     return frozen
 
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from docs.drawing import INSIDE, STATES, layers, on_page_content, on_page_markdown, states
-from pytest_gittrix.views.diagrams import Legal, block, groups
+from docs.drawing import INSIDE, STATES, Legal, block, groups, layers, on_page_content, on_page_markdown, states
 from tests.quality.house import STOREYS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

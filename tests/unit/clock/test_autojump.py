@@ -27,6 +27,114 @@ def jumping(script: str, tmp_path: Path, autojump: str = "autojump=True") -> Any
     return run(f"{PRELUDE}\nwith process_freeze(clock, {autojump}):\n{body}\n", tmp_path)
 
 
+CASES = {
+    "a loop that waits by the clock ends": (
+        """
+        deadline, turns = time.time() + 30, 0
+        while time.time() < deadline:
+            time.sleep(1e-9 if turns == 0 else 1 / 3)
+            turns += 1
+        out["turns"] = turns
+        """,
+        {"turns": 91},
+    ),
+    "a sleep refuses what it refuses without a clock": (
+        """
+        for wrong in (-1, "x", None):
+            try:
+                time.sleep(wrong)
+            except Exception as problem:
+                order.append(type(problem).__name__)
+        time.sleep(0)
+        out["order"], out["now"] = order, now()
+        """,
+        {"order": ["ValueError", "TypeError", "TypeError"], "now": "00:00:00"},
+    ),
+    "locks and programs are waited for as before": (
+        """
+        import filelock
+        with filelock.FileLock("lock"):
+            try:
+                filelock.FileLock("lock", is_singleton=False).acquire(timeout=0.05, poll_interval=0.01)
+            except filelock.Timeout:
+                order.append("filelock")
+        if not threading.Event().wait(0.01):
+            order.append("event")
+        try:
+            subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(600)"], timeout=0.05)
+        except subprocess.TimeoutExpired:
+            order.append("subprocess")
+        out["order"], out["now"] = order, now()
+        """,
+        {"order": ["filelock", "event", "subprocess"], "now": "00:00:00"},
+    ),
+    "a sleep in another thread is real and moves nothing": (
+        """
+        thread = threading.Thread(target=lambda: (time.sleep(0.01), order.append(now())))
+        thread.start()
+        thread.join()
+        out["order"], out["now"] = order, now()
+        """,
+        {"order": ["00:00:00"], "now": "00:00:00"},
+    ),
+    "a sleep in a timer does not move the clock from inside a move": (
+        """
+        clock.every("1h", lambda: (time.sleep(0.001), order.append(now())))
+        time.sleep(7200)
+        out["order"], out["now"] = order, now()
+        """,
+        {"order": ["01:00:00", "02:00:00"], "now": "02:00:00"},
+    ),
+    "a task that a timer wakes goes on at the timers instant": (
+        """
+        async def main():
+            swept = asyncio.Event()
+            clock.at(clock.now() + datetime.timedelta(minutes=5), swept.set)
+            sleeping = asyncio.create_task(asyncio.sleep(out_of_time))
+            await swept.wait()
+            order.append(now())
+            await sleeping
+            order.append(now())
+        asyncio.run(main())
+        out["order"] = order
+        """,
+        {"order": ["00:05:00", "01:00:00"]},
+    ),
+    "a timeout of what only sleeps is over at its instant": (
+        """
+        async def main():
+            for wait in (lambda: asyncio.wait_for(asyncio.sleep(out_of_time), 5), lambda: asyncio.wait_for(asyncio.Lock().acquire(), 5)):
+                try:
+                    await wait()
+                    order.append("in time")
+                except TimeoutError:
+                    order.append(now())
+            queue = asyncio.Queue()
+            asyncio.get_running_loop().call_later(3, queue.put_nowait, "late")
+            order.append([await asyncio.wait_for(queue.get(), 5), now()])
+        asyncio.run(main())
+        out["order"] = order
+        """,
+        {"order": ["00:00:05", "in time", ["late", "00:00:08"]]},
+    ),
+    "a loop of another thread keeps real time": (
+        """
+        thread = threading.Thread(target=lambda: asyncio.run(asyncio.wait_for(asyncio.sleep(0.01), 60)))
+        thread.start()
+        thread.join()
+        out["now"] = now()
+        """,
+        {"now": "00:00:00"},
+    ),
+}
+"""What each test shows: a script whose sleeps jump, and what it puts into ``out``."""
+
+
+@pytest.mark.parametrize(("script", "expected"), CASES.values(), ids=CASES)
+def test_sleeps_jump(script: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    assert jumping(script, tmp_path) == expected
+
+
 # --- time.sleep -------------------------------------------------------------------------------------------------------
 
 
@@ -63,83 +171,6 @@ def test_a_module_that_was_loaded_meanwhile_sleeps_for_real_afterwards(tmp_path:
         tmp_path,
     )
     assert out == {"hour": [1, 0]}
-
-
-def test_a_loop_that_waits_by_the_clock_ends(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        deadline, turns = time.time() + 30, 0
-        while time.time() < deadline:
-            time.sleep(1e-9 if turns == 0 else 1 / 3)
-            turns += 1
-        out["turns"] = turns
-        """,
-        tmp_path,
-    )
-    assert out == {"turns": 91}
-
-
-def test_a_sleep_refuses_what_it_refuses_without_a_clock(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        for wrong in (-1, "x", None):
-            try:
-                time.sleep(wrong)
-            except Exception as problem:
-                order.append(type(problem).__name__)
-        time.sleep(0)
-        out["order"], out["now"] = order, now()
-        """,
-        tmp_path,
-    )
-    assert out == {"order": ["ValueError", "TypeError", "TypeError"], "now": "00:00:00"}
-
-
-def test_locks_and_programs_are_waited_for_as_before(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        import filelock
-        with filelock.FileLock("lock"):
-            try:
-                filelock.FileLock("lock", is_singleton=False).acquire(timeout=0.05, poll_interval=0.01)
-            except filelock.Timeout:
-                order.append("filelock")
-        if not threading.Event().wait(0.01):
-            order.append("event")
-        try:
-            subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(600)"], timeout=0.05)
-        except subprocess.TimeoutExpired:
-            order.append("subprocess")
-        out["order"], out["now"] = order, now()
-        """,
-        tmp_path,
-    )
-    assert out == {"order": ["filelock", "event", "subprocess"], "now": "00:00:00"}
-
-
-def test_a_sleep_in_another_thread_is_real_and_moves_nothing(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        thread = threading.Thread(target=lambda: (time.sleep(0.01), order.append(now())))
-        thread.start()
-        thread.join()
-        out["order"], out["now"] = order, now()
-        """,
-        tmp_path,
-    )
-    assert out == {"order": ["00:00:00"], "now": "00:00:00"}
-
-
-def test_a_sleep_in_a_timer_does_not_move_the_clock_from_inside_a_move(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        clock.every("1h", lambda: (time.sleep(0.001), order.append(now())))
-        time.sleep(7200)
-        out["order"], out["now"] = order, now()
-        """,
-        tmp_path,
-    )
-    assert out == {"order": ["01:00:00", "02:00:00"], "now": "02:00:00"}
 
 
 @pytest.mark.parametrize(
@@ -214,46 +245,6 @@ out["order"] = order
         ["c", "00:15:00"],
         ["d", "00:15:00"],
     ]
-
-
-def test_a_task_that_a_timer_wakes_goes_on_at_the_timers_instant(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        async def main():
-            swept = asyncio.Event()
-            clock.at(clock.now() + datetime.timedelta(minutes=5), swept.set)
-            sleeping = asyncio.create_task(asyncio.sleep(out_of_time))
-            await swept.wait()
-            order.append(now())
-            await sleeping
-            order.append(now())
-        asyncio.run(main())
-        out["order"] = order
-        """,
-        tmp_path,
-    )
-    assert out["order"] == ["00:05:00", "01:00:00"]
-
-
-def test_a_timeout_of_what_only_sleeps_is_over_at_its_instant(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        async def main():
-            for wait in (lambda: asyncio.wait_for(asyncio.sleep(out_of_time), 5), lambda: asyncio.wait_for(asyncio.Lock().acquire(), 5)):
-                try:
-                    await wait()
-                    order.append("in time")
-                except TimeoutError:
-                    order.append(now())
-            queue = asyncio.Queue()
-            asyncio.get_running_loop().call_later(3, queue.put_nowait, "late")
-            order.append([await asyncio.wait_for(queue.get(), 5), now()])
-        asyncio.run(main())
-        out["order"] = order
-        """,
-        tmp_path,
-    )
-    assert out["order"] == ["00:00:05", "in time", ["late", "00:00:08"]]
 
 
 @pytest.mark.parametrize(
@@ -359,19 +350,6 @@ def test_what_is_not_reached_sleeps_for_real_and_moves_nothing(tmp_path: Path) -
         tmp_path,
     )
     assert out == {"stood": True}
-
-
-def test_a_loop_of_another_thread_keeps_real_time(tmp_path: Path) -> None:
-    out = jumping(
-        """
-        thread = threading.Thread(target=lambda: asyncio.run(asyncio.wait_for(asyncio.sleep(0.01), 60)))
-        thread.start()
-        thread.join()
-        out["now"] = now()
-        """,
-        tmp_path,
-    )
-    assert out == {"now": "00:00:00"}
 
 
 def test_without_autojump_sleeps_are_real_and_the_clock_stands(tmp_path: Path) -> None:

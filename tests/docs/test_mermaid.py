@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.drawing import block, groups, mermaid
 from pytest_gittrix.views import botminter, gastown, gittrix, orchestrator, pixir
-from pytest_gittrix.views.diagrams import block, groups, mermaid
 
 TABLES = {
     "botminter": botminter.LEGAL,

@@ -1,8 +1,4 @@
-"""Time for everything above: a clock the test moves, and the real one, behind one protocol.
-
-Instants are whole nanoseconds inside and aware UTC datetimes outside. Nothing here reads ``time.time`` or ``datetime.now``, which the
-freeze of a whole process replaces.
-"""
+"""A clock that the test moves, and the real one, behind one protocol. Nothing here reads what the freeze of a process replaces."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,7 +18,6 @@ from pytest_gittrix.clock.propagation import (
     append_move,
     faketime_environment,
     git_dates,
-    instant_of,
     write_instant,
     write_moves,
 )
@@ -46,8 +42,7 @@ def _elapsed_ns() -> int:
 
 def _earliest_stamp() -> int:
     """No file changed from now on gets a stamp before this one."""
-    # Linux takes stamps from a clock that stands still between timer interrupts, or a finer one that never runs behind it. It is
-    # CLOCK_REALTIME_COARSE, 5 in linux/time.h; Python does not name it. Elsewhere 10 ms covers the lag of the usual file systems.
+    # Linux stamps files by CLOCK_REALTIME_COARSE (5 in linux/time.h), or by a finer clock that never runs behind it.
     return time.clock_gettime_ns(5) if sys.platform == "linux" else real_wall_ns() - 10_000_000
 
 
@@ -59,6 +54,11 @@ def _since_1970(ns: int) -> int:
         why="Git counts the seconds of a commit from 1970 and refuses a date before.",
         fix="Use a later instant.",
     )
+
+
+def instant_after(moves: Sequence[tuple[int, int]], stamp: int) -> int:
+    """The instant in force when the kernel gave a stamp: that of the last move before it, or of the first."""
+    return moves[max(bisect_left(moves, (stamp,)) - 1, 0)][1]
 
 
 class Clock(Protocol):
@@ -216,17 +216,13 @@ class FrozenClock:
     def instant_of(self, kernel_ns: int) -> int:
         """The instant this clock showed when the kernel gave a file the stamp ``kernel_ns``.
 
-        Exact for changes made between moves. A change made by a timer maps to the timer's own instant or a later one of the same advance,
-        never to an earlier one. A file older than the clock maps to its start. With ``separate_files`` off, a change within a tick before a
-        move may map to after it. Pass a stamp that programs cannot set (``st_ctime_ns``).
+        Exact between moves. A change by a timer maps to the timer's instant or a later one of the same advance, a file older than the clock
+        to its start. With ``separate_files`` off, a change within a tick before a move may map to after it. Pass ``st_ctime_ns``.
         """
-        return instant_of(self._moves, kernel_ns)
+        return instant_after(self._moves, kernel_ns)
 
     def attach_file(self, path: str | os.PathLike[str]) -> Path:
-        """Keep a clock file up to date: the instant as one line of ISO 8601, replaced atomically at each move.
-
-        Other processes read it where :meth:`environment` points them. A file attached earlier is left as it stands.
-        """
+        """Keep a clock file up to date, for other processes: the instant in ISO 8601, replaced at each move. An earlier file stays."""
         with self._turn:
             target = Path(os.path.abspath(path))
             write_moves(target, self._moves)
@@ -246,10 +242,7 @@ class FrozenClock:
         return self._file
 
     def environment(self) -> dict[str, str]:
-        """What a child process needs to see this instant: git's date variables, and the clock file if one is attached.
-
-        The dates are those of now: ask again after each move.
-        """
+        """The variables for a child process: git's dates, which are those of now, and the clock file if one is attached."""
         clock_file = {CLOCK_VARIABLE: str(self._file)} if self._file else {}
         return git_dates(self._now) | clock_file
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pytest_gittrix.clock.clock import Clock, SystemClock
-from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, instant_of, read_instant, read_moves
+from pytest_gittrix.clock.clock import Clock, SystemClock, instant_after
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, read_instant, read_moves
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import instant_at, ns_of
 
@@ -67,7 +67,7 @@ class FileClock:
         in use can look idle.
         """
         moves = read_moves(self._path)
-        return instant_of(moves, kernel_ns) if moves else self.now_ns()
+        return instant_after(moves, kernel_ns) if moves else self.now_ns()
 
     def close(self) -> None:
         """Cancel every timer."""

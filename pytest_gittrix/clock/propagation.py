@@ -6,8 +6,7 @@ Each function is given the instant, in nanoseconds since 1970.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
 
@@ -82,11 +81,6 @@ def read_moves(path: Path) -> list[tuple[int, int]]:
         return [(int(stamp), int(instant)) for stamp, instant in (line.split() for line in lines)]
     except (OSError, ValueError):
         return []
-
-
-def instant_of(moves: Sequence[tuple[int, int]], stamp: int) -> int:
-    """The instant in force when the kernel gave a stamp: that of the last move before it, or of the first."""
-    return moves[max(bisect_left(moves, (stamp,)) - 1, 0)][1]
 
 
 def _moves_file(path: Path) -> Path:

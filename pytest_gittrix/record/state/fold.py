@@ -8,24 +8,26 @@ can be imported from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIFE, OBSERVED
-from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, after, opened, why_not
+from pytest_gittrix.record.state.lifecycle import OUTCOMES, after, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.values import (
-    EARLIER_IDENTITY,
     ENDED,
+    TWO_WRITERS,
     Intent,
     Kept,
-    Lineage,
     Policy,
     Result,
     SessionState,
     StateName,
+    created_state,
+    current_identity,
     deadline_ns,
+    opened_state,
 )
 
 __all__ = [
@@ -82,83 +84,22 @@ def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: 
 # Which event is legal when, and what it changes. -------------------------------------------------------------------------------
 
 
+Apply = Callable[[SessionState, Event], None]
+"""Changes a state by an event. It raises before it changes anything."""
+
+
 class EventRule(NamedTuple):
     """When an event is legal (``active``, ``ended``), whether it counts as use of the session, and what it changes."""
 
     when: frozenset[str]
     use: bool = False
-    apply: Callable[[SessionState, Event], None] = lambda _state, _event: None
-
-
-def _created(event: Event) -> SessionState:
-    data = event.data
-    return SessionState(
-        id=event.stream,
-        task=data["task"],
-        durable_ref=data["durable_ref"],
-        durable_path=path_of(data, "durable_path"),
-        durable_branch=data["durable_branch"],
-        baseline=data["baseline"],
-        ephemeral_ref=data["ephemeral_ref"],
-        workspace=path_of(data, "workspace"),
-        workspace_kind=data["workspace_kind"],
-        git_backed=data["git_backed"],
-        policy=Policy.from_data(data["policy"]),
-        created_ns=event.ts,
-        updated_ns=event.ts,
-        last_access_ns=event.ts,
-        format=data["format"],
-        strategy=data.get("strategy", "auto"),
-        identity=_of_today(data.get("identity", {})),
-        lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
-        initial_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
-        earlier_baselines=tuple(data.get("earlier_baselines", ())),
-        kept=Kept(**data["kept"]) if "kept" in data else None,
-        keep_after_promote=data.get("keep_after_promote", False),
-        said=int(data.get("lineage", {}).get("relation") == "fork"),
-        seq=event.seq,
-    )
-
-
-def _of_today(identity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An identity by today's keys; ``branch`` named the topic branch once."""
-    if EARLIER_IDENTITY.keys().isdisjoint(identity):
-        return identity
-    return {EARLIER_IDENTITY.get(name, name): value for name, value in identity.items()}
+    apply: Apply = lambda _state, _event: None
 
 
 def _imported(event: Event) -> SessionState:
     state = state_from_metadata(event.data["metadata"], legacy=False)
     state.seq = event.seq
     return state
-
-
-def _opened(event: Event) -> SessionState:
-    data = event.data
-    if data["kind"] not in KINDS:
-        raise LogDamaged(f"Session {event.stream!r} was opened as {data['kind']!r}, none of {', '.join(KINDS)}.", why=_TWO_WRITERS)
-    first = data["repositories"][0] if data["repositories"] else {}
-    workspace = path_of(data, "workspace")
-    identity = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **_of_today(data.get("identity", {}))}
-    return SessionState(
-        id=event.stream,
-        task=data["task"],
-        durable_ref=first.get("url", "none:"),
-        durable_path=None,
-        durable_branch=first.get("branch"),
-        baseline=first.get("commit") or "",
-        ephemeral_ref=f"local://{workspace}",
-        workspace=workspace,
-        workspace_kind="repositories",
-        git_backed=True,
-        policy=Policy.from_data(data["policy"]),
-        created_ns=event.ts,
-        updated_ns=event.ts,
-        last_access_ns=event.ts,
-        identity={name: value for name, value in identity.items() if value is not None},
-        life=opened(event),
-        seq=event.seq,
-    )
 
 
 def _lived(state: SessionState, event: Event) -> None:
@@ -286,7 +227,7 @@ def _archive(state: SessionState, event: Event) -> None:
 
 
 def _identified(state: SessionState, event: Event) -> None:
-    identity = {**state.identity, **_of_today(event.data["identity"])}
+    identity = {**state.identity, **current_identity(event.data["identity"])}
     state.identity = {name: value for name, value in identity.items() if value is not None}
 
 
@@ -306,44 +247,8 @@ def _step_completed(state: SessionState, event: Event) -> None:
     state.identity = {**others, "step_ref": state.steps[-1]} if state.steps else others
 
 
-def _handing_off(state: SessionState, event: Event) -> None:
-    if state.handoff is not None:
-        raise _impossible(state, event, f"the handoff to {state.handoff} is still open")
-    state.handoff = event.data["child"]
-
-
-def _not_handed_off(state: SessionState, event: Event) -> None:
-    if state.handoff != event.data["child"]:
-        raise _impossible(state, event, f"the open handoff is to {state.handoff}")
-    state.handoff = None
-
-
-def _succeeded(state: SessionState, event: Event) -> None:
-    if state.successor is not None:
-        raise _impossible(state, event, f"its successor is {state.successor}")
-    state.successor = event.data["child"]
-
-
-def _not_succeeded(state: SessionState, event: Event) -> None:
-    if state.successor != event.data["child"]:
-        raise _impossible(state, event, f"its successor is {state.successor}")
-    state.successor = None
-
-
 def _checkpointed(state: SessionState, event: Event) -> None:
     state.checkpoint, state.changed_since_checkpoint = event.data["tree"], False
-
-
-def _turn_started(state: SessionState, event: Event) -> None:
-    if state.turn is not None:
-        raise _impossible(state, event, f"turn {state.turn} is still open")
-    state.turn = event.data["turn"]
-
-
-def _turn_ended(state: SessionState, event: Event) -> None:
-    if state.turn != event.data["turn"]:
-        raise _impossible(state, event, f"the open turn is {state.turn}")
-    state.turn = None
 
 
 def _called(state: SessionState, event: Event) -> None:
@@ -359,16 +264,38 @@ def _removed(state: SessionState, _event: Event) -> None:
     state.workspace_present = False
 
 
-_TWO_WRITERS = "Somebody wrote without the lease, or the file was put together from two."
+def _opens(field: str, key: str, problem: str) -> Apply:
+    """What an event changes that begins something of which there is one at a time: it fills a field that has to be empty."""
+
+    def apply(state: SessionState, event: Event) -> None:
+        if (now := getattr(state, field)) is not None:
+            raise _impossible(state, event, problem.format(now))
+        setattr(state, field, event.data[key])
+
+    return apply
+
+
+def _closes(field: str, key: str, problem: str) -> Apply:
+    """What the event changes that ends it: it empties the field, which has to have the event's value."""
+
+    def apply(state: SessionState, event: Event) -> None:
+        if (now := getattr(state, field)) != event.data[key]:
+            raise _impossible(state, event, problem.format(now))
+        setattr(state, field, None)
+
+    return apply
+
+
 _ACTIVE, _ANY = frozenset({"active"}), frozenset({"active", "ended"})
 
 ORIGINS: Mapping[str, Callable[[Event], SessionState]] = {
-    "session.created": _created,
-    "session.opened": _opened,
+    "session.created": created_state,
+    "session.opened": opened_state,
     "session.imported": _imported,
 }
 
-RULES: Mapping[str, EventRule] = {
+# Files that are promoted or thrown away (GitTrix), and what happens to their repository.
+_SESSION: Mapping[str, EventRule] = {
     "workspace.ready": EventRule(_ACTIVE, use=True, apply=_ready),
     "session.accessed": EventRule(_ACTIVE, use=True),
     "session.write": EventRule(_ACTIVE, use=True, apply=_write),
@@ -382,36 +309,48 @@ RULES: Mapping[str, EventRule] = {
     "promote.kept": EventRule(_ACTIVE, use=True, apply=_kept),
     "promote.aborted": EventRule(_ACTIVE, apply=_close_intent),
     "promote.conflict": EventRule(_ACTIVE, use=True),
-    "worktree.updated": EventRule(_ANY),
-    "worktree.stale": EventRule(_ANY),
     "archive.written": EventRule(_ANY, apply=_archive),
-    "eviction.postponed": EventRule(_ANY),
     "session.ended": EventRule(_ANY, apply=_ended),
     "workspace.removed": EventRule(_ANY, apply=_removed),
+    **dict.fromkeys(("worktree.updated", "worktree.stale", "eviction.postponed", "durable.moved", "log.recovered"), EventRule(_ANY)),
+}
+
+# One life of an agent after another (Gas Town).
+_LINE: Mapping[str, EventRule] = {
     "session.identified": EventRule(_ACTIVE, apply=_identified),
     "step.started": EventRule(_ACTIVE, use=True, apply=_step_started),
     "step.completed": EventRule(_ACTIVE, use=True, apply=_step_completed),
-    "handoff.intent": EventRule(_ACTIVE, use=True, apply=_handing_off),
-    "session.succeeded": EventRule(_ANY, apply=_succeeded),
-    "succession.aborted": EventRule(_ANY, apply=_not_succeeded),
-    "workspace.kept": EventRule(_ACTIVE, apply=_checkpointed),
-    "handoff.aborted": EventRule(_ACTIVE, apply=_not_handed_off),
-    "turn.started": EventRule(_ACTIVE, use=True, apply=_turn_started),
-    "turn.ended": EventRule(_ANY, apply=_turn_ended),
+    "handoff.intent": EventRule(_ACTIVE, use=True, apply=_opens("handoff", "child", "the handoff to {} is still open")),
+    "handoff.aborted": EventRule(_ACTIVE, apply=_closes("handoff", "child", "the open handoff is to {}")),
+    "session.succeeded": EventRule(_ANY, apply=_opens("successor", "child", "its successor is {}")),
+    "succession.aborted": EventRule(_ANY, apply=_closes("successor", "child", "its successor is {}")),
+}
+
+# A conversation in turns (Pixir), which can be forked.
+_TURNS: Mapping[str, EventRule] = {
     **dict.fromkeys(CONVERSATION, EventRule(_ACTIVE, use=True)),
     "tool_call": EventRule(_ACTIVE, use=True, apply=_called),
     "tool_result": EventRule(_ACTIVE, use=True, apply=_answered),
+    "turn.started": EventRule(_ACTIVE, use=True, apply=_opens("turn", "turn", "turn {} is still open")),
+    "turn.ended": EventRule(_ANY, apply=_closes("turn", "turn", "the open turn is {}")),
     "prompt.queued": EventRule(_ACTIVE, use=True),
     "hearing.began": EventRule(_ANY),
-    "durable.moved": EventRule(_ANY),
-    "log.recovered": EventRule(_ANY),
+    "workspace.kept": EventRule(_ACTIVE, apply=_checkpointed),
+}
+
+# The life cycle of a member's session (BotMinter); ``lifecycle.EVENTS`` has the rest of its rules.
+_LIFE: Mapping[str, EventRule] = {
     **dict.fromkeys(LIFE.keys() - ORIGINS.keys(), EventRule(_ACTIVE, apply=_lived)),
     "life.moved": EventRule(_ACTIVE, apply=_moved),
     # A process that is gone, and a lock that is free, may be noticed late.
     **dict.fromkeys(("agent.exited", "work.released"), EventRule(_ANY, apply=_lived)),
-    # What is observed from outside changes nothing here; ``observations`` folds it.
-    **dict.fromkeys(OBSERVED, EventRule(_ANY)),
 }
+
+# What is observed from outside (agent-orchestrator) changes no session; ``observations`` folds it.
+_OBSERVED: Mapping[str, EventRule] = dict.fromkeys(OBSERVED, EventRule(_ANY))
+
+RULES: Mapping[str, EventRule] = {**_SESSION, **_LINE, **_TURNS, **_LIFE, **_OBSERVED}
+"""What each event changes, and when it can happen: a table for each way of working."""
 
 # The part of a state that an event's rule changes in place.
 _FILLS: Mapping[str, str] = {
@@ -500,5 +439,5 @@ def _copied(state: SessionState, events: Iterable[Event]) -> SessionState:
 def _impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
     return LogDamaged(
         f"Event {event.seq} of session {state.id!r} is {event.type!r}, which cannot happen: {why}.",
-        why=_TWO_WRITERS,
+        why=TWO_WRITERS,
     )

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from pytest_gittrix.record.state.lifecycle import Life, RunEnd
+from pytest_gittrix.errors import LogDamaged
+from pytest_gittrix.record.eventlog.events import Event, path_of
+from pytest_gittrix.record.state.lifecycle import KINDS, Life, RunEnd, opened
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
@@ -289,3 +291,75 @@ def deadline_ns(state: SessionState) -> int | None:
     if policy.ttl_absolute_ns is not None:
         limits.append(state.created_ns + policy.ttl_absolute_ns)
     return min(limits, default=None)
+
+
+# How a session begins. -----------------------------------------------------------------------------------------------------------
+
+TWO_WRITERS = "Somebody wrote without the lease, or the file was put together from two."
+"""Why a log has what cannot have happened."""
+_AS_CREATED = ("task", "durable_ref", "durable_branch", "baseline", "ephemeral_ref", "workspace_kind", "git_backed", "format")
+
+
+def created_state(event: Event) -> SessionState:
+    """The state that ``session.created`` begins."""
+    data = event.data
+    return SessionState(
+        id=event.stream,
+        **{name: data[name] for name in _AS_CREATED},
+        durable_path=path_of(data, "durable_path"),
+        workspace=path_of(data, "workspace"),
+        policy=Policy.from_data(data["policy"]),
+        created_ns=event.ts,
+        updated_ns=event.ts,
+        last_access_ns=event.ts,
+        strategy=data.get("strategy", "auto"),
+        identity=current_identity(data.get("identity", {})),
+        lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
+        initial_files={path_of(one): one["resource"] for one in data.get("seed_files", ())},
+        earlier_baselines=tuple(data.get("earlier_baselines", ())),
+        kept=Kept(**data["kept"]) if "kept" in data else None,
+        keep_after_promote=data.get("keep_after_promote", False),
+        said=int(data.get("lineage", {}).get("relation") == "fork"),
+        seq=event.seq,
+    )
+
+
+def opened_state(event: Event) -> SessionState:
+    """The state that ``session.opened`` begins. Raises LogDamaged for an unknown kind of session."""
+    data = event.data
+    if data["kind"] not in KINDS:
+        raise LogDamaged(f"Session {event.stream!r} was opened as {data['kind']!r}, none of {', '.join(KINDS)}.", why=TWO_WRITERS)
+    first = data["repositories"][0] if data["repositories"] else {}
+    workspace = path_of(data, "workspace")
+    identity = {
+        "agent": data["member"],
+        "rig": data.get("team"),
+        "work_unit": data.get("work_item"),
+        **current_identity(data.get("identity", {})),
+    }
+    return SessionState(
+        id=event.stream,
+        task=data["task"],
+        durable_ref=first.get("url", "none:"),
+        durable_path=None,
+        durable_branch=first.get("branch"),
+        baseline=first.get("commit") or "",
+        ephemeral_ref=f"local://{workspace}",
+        workspace=workspace,
+        workspace_kind="repositories",
+        git_backed=True,
+        policy=Policy.from_data(data["policy"]),
+        created_ns=event.ts,
+        updated_ns=event.ts,
+        last_access_ns=event.ts,
+        identity={name: value for name, value in identity.items() if value is not None},
+        life=opened(event),
+        seq=event.seq,
+    )
+
+
+def current_identity(identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An identity by today's keys; ``branch`` named the topic branch once."""
+    if EARLIER_IDENTITY.keys().isdisjoint(identity):
+        return identity
+    return {EARLIER_IDENTITY.get(name, name): value for name, value in identity.items()}

@@ -31,7 +31,7 @@ from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import CleanupSelection, Selector, chosen, selected
-from pytest_gittrix.workspaces.finder.left_out import find_left_out
+from pytest_gittrix.workspaces.finder.ignored import find_left_out
 from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
 from pytest_gittrix.workspaces.repositories.walk import files_below, walk
 from pytest_gittrix.workspaces.secrets import is_credential_file

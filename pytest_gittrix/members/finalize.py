@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,38 +134,36 @@ def _check_time(path: str, until: Deadline) -> None:
         ) from None
 
 
+@dataclass
 class _Finalization:
     """One finalization of one workspace."""
 
-    def __init__(
-        self,
-        workspace: MultiRepoWorkspace,
-        id_: str,
-        home: str,
-        until: Deadline,
-        lock: int,
-        credentials: Credentials,
-        environment: Mapping[str, str],
-        identity: tuple[str, str],
-        archive: Path,
-    ) -> None:
-        self._workspace, self._id, self._home, self._until, self._lock = workspace, id_, home, until, lock
-        self._credentials, self._environment, self._identity, self._archive = credentials, environment, identity, archive
-        self._settings = os.path.join(home, "gitconfig")
-        self._found: list[str] = []
-        self.notes = Notes.at(os.path.join(home, NOTES))
-        self.actions: list[Action] = []
+    workspace: MultiRepoWorkspace
+    id: str
+    home: str
+    until: Deadline
+    lock: int
+    credentials: Credentials
+    environment: Mapping[str, str]
+    identity: tuple[str, str]
+    archive: Path
+    actions: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings = os.path.join(self.home, "gitconfig")
+        self.notes = Notes.at(os.path.join(self.home, NOTES))
+        self.found: list[str] = []
 
     def begin(self) -> None:
         """Make the engine's directory, without the remains of a killed attempt, and find the workspace's repositories."""
         self.tidy()
-        os.makedirs(self._home, exist_ok=True)
-        write_settings(self._settings)
-        self._found = find_repositories(self._workspace.path)
+        os.makedirs(self.home, exist_ok=True)
+        write_settings(self.settings)
+        self.found = find_repositories(self.workspace.path)
 
     def tidy(self) -> None:
         """Remove all but the notes."""
-        home = Path(self._home)
+        home = Path(self.home)
         for left in [*home.glob("repository-*"), *home.glob("tmp_*"), home / "gitconfig"]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -177,7 +176,7 @@ class _Finalization:
         """Save one repository, and return what was done."""
         done: list[Action] = []
         try:
-            self._until.left()
+            self.until.left()
             self._save(repository, done)
         except OutOfTime:
             done.append(Action(repository.name, "failed", reason="the time was up"))
@@ -192,28 +191,28 @@ class _Finalization:
         return done
 
     def _save(self, repository: CheckedOutRepository, done: list[Action]) -> None:
-        problem = refusal(self._workspace, repository)
+        problem = refusal(self.workspace, repository)
         if problem == GONE:
-            root = os.path.join(self._workspace.path, repository.directory)
+            root = os.path.join(self.workspace.path, repository.directory)
             has_files = os.path.lexists(root) and os.listdir(root)
             done.append(Action(repository.name, "left" if has_files else "skipped", reason=GONE))
             return
         if problem is not None:
             done.append(Action(repository.name, "failed", reason=problem))
             return
-        scratch = os.path.join(self._home, f"repository-{self._workspace.repositories.index(repository)}.git")
-        with opened(self._workspace, repository, self._found, scratch, self._until.left) as look:
-            url, left = repository.url, self._until.left()
-            transport = Transport.to(url, credentials=self._credentials(url), timeout=left, environment=self._environment)
-            remote = Remote(transport, look.scratch, self._settings, self._until, self._lock)
-            held = HeldBack(self._id, self._archive, self.notes.allowed)
-            Saving(look, self._id, self._identity, remote, self.notes, held, done).run()
+        scratch = os.path.join(self.home, f"repository-{self.workspace.repositories.index(repository)}.git")
+        with opened(self.workspace, repository, self.found, scratch, self.until.left) as look:
+            url, left = repository.url, self.until.left()
+            transport = Transport.to(url, credentials=self.credentials(url), timeout=left, environment=self.environment)
+            remote = Remote(transport, look.scratch, self.settings, self.until, self.lock)
+            held = HeldBack(self.id, self.archive, self.notes.allowed)
+            Saving(look, self.id, self.identity, remote, self.notes, held, done).run()
 
     def unknown_repositories(self) -> list[Action]:
         """Add an action for each repository that the session does not know: no remote is known for it, so it stays."""
-        own = {repository.directory for repository in self._workspace.repositories}
+        own = {repository.directory for repository in self.workspace.repositories}
         reason = "a repository that the session does not know, so no remote of it"
-        actions = [Action(path, "left", reason=reason) for path in self._found if path not in own]
+        actions = [Action(path, "left", reason=reason) for path in self.found if path not in own]
         self.actions += actions
         return actions
 

@@ -13,7 +13,7 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import SUBMODULE, Changes, parents, write_trees
 from pytest_gittrix.workspaces.creation_note import CreationState
 from pytest_gittrix.workspaces.seeds.seed import Seed
-from pytest_gittrix.workspaces.visibility import WorkspaceGit
+from pytest_gittrix.workspaces.visibility import WorkspaceGit, sized
 from pytest_gittrix.workspaces.walk import DIRECTORY_FLAGS, REPLACED, ChangedDuringWalk, LargeFile, Limits, Walk
 
 _TRIES: Final = 5
@@ -121,12 +121,6 @@ class Snapshot:
         objects = {id_: ("tree", data) for id_, data in self._written[1].items()}
         objects.update((id_, ("blob", data)) for id_, data in self.blobs.items())
         return objects
-
-
-def sized(path: str, files: int, size: int) -> str:
-    """A path with its size for people; that of a directory, which ends in ``/``, with the number of its files."""
-    count = f"{files} file{'' if files == 1 else 's'}, " if path.endswith("/") else ""
-    return f"{path!r} ({count}{size} byte{'' if size == 1 else 's'})"
 
 
 def take_snapshot(

@@ -81,3 +81,9 @@ class Visibility:
         self._named.update(tracked)
         self._above_named.update(parent for one in tracked for parent in parents(one))
         return True
+
+
+def sized(path: str, files: int, size: int) -> str:
+    """A path with its size for people; that of a directory, which ends in ``/``, with the number of its files."""
+    count = f"{files} file{'' if files == 1 else 's'}, " if path.endswith("/") else ""
+    return f"{path!r} ({count}{size} byte{'' if size == 1 else 's'})"

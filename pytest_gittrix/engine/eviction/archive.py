@@ -24,7 +24,7 @@ from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
-from pytest_gittrix.workspaces.finder.left_out import LeftOut
+from pytest_gittrix.workspaces.finder.ignored import LeftOut
 from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 

@@ -29,7 +29,7 @@ from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.visible import visible_line
 from pytest_gittrix.workspaces.finder.agent_archive import CONTENTS, REPOSITORY, archive_agent_work, settle_agent_work
 from pytest_gittrix.workspaces.finder.agent_work import find_linked_work, nested_repositories
-from pytest_gittrix.workspaces.finder.left_out import LeftOut, read_left_out
+from pytest_gittrix.workspaces.finder.ignored import LeftOut, read_left_out
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import Workspace

@@ -35,7 +35,8 @@ from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.record.eventlog.events import live_event
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.snapshot import Snapshot, sized
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.visibility import sized
 from pytest_gittrix.workspaces.workspace import Workspace
 
 __all__ = ["PromoteResult", "Promotion", "PromotionParts", "Review", "digest_of"]

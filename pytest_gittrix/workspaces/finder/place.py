@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.git import libgit2
 
 _STORED = ("HEAD", "config", "index", "packed-refs")
+_INCLUDES = re.compile(rb"^\s*\[\s*include", re.IGNORECASE | re.MULTILINE)
 
 
 class WorktreePlace(NamedTuple):
@@ -50,6 +52,8 @@ def find_place(path: str) -> WorktreePlace:
         if git_dir is None:
             raise InvalidInput(f"{path} is in no git repository.", fix="Name a worktree.")
         _require_plain(git_dir)
+        if baseline is not None:
+            _require_own_files(git_dir)
         repository = libgit2.Repository(git_dir)
     except (libgit2.GitError, KeyError, ValueError, OSError) as problem:
         raise GitFailed(f"{path} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
@@ -96,6 +100,15 @@ def _require_plain(git_dir: str) -> None:
             status = os.lstat(os.path.join(git_dir, name))
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{os.path.join(git_dir, name)} is no file")
+
+
+def _require_own_files(git_dir: str) -> None:
+    """Refuse the repository of a session's workspace if it leads to other files: an agent wrote it."""
+    with suppress(FileNotFoundError), open(os.path.join(git_dir, "config"), "rb") as file:
+        if _INCLUDES.search(file.read()):
+            raise OSError(f"{git_dir}config includes other files")
+    if os.path.lexists(alternates := os.path.join(git_dir, "objects", "info", "alternates")):
+        raise OSError(f"{alternates} leads to other objects")
 
 
 def _holds_repository(root: str, git_dir: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git import libgit2
-from pytest_gittrix.workspaces.finder.regenerable import Regenerable
+from pytest_gittrix.workspaces.finder.ignored import Regenerable
 
 SETTINGS: Final = ".gittrix-unfinished"
 """A file of gitignore patterns at the root of a repository: what can be made again, and with ``!`` what cannot."""

@@ -22,9 +22,9 @@ from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.proc import running_in
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.finder.findings import FoundWork
+from pytest_gittrix.workspaces.finder.ignored import Graded, Regenerable
 from pytest_gittrix.workspaces.finder.landed import commits_of, have_landed
 from pytest_gittrix.workspaces.finder.place import WorktreePlace, find_place
-from pytest_gittrix.workspaces.finder.regenerable import Graded, Regenerable
 from pytest_gittrix.workspaces.finder.settings import regenerable_by
 from pytest_gittrix.workspaces.repositories.walk import files_below, find_repositories
 

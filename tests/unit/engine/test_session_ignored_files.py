@@ -14,7 +14,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PromoteFailed
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.workspaces.finder import left_out
+from pytest_gittrix.workspaces.finder import ignored
 
 KINDS = ("clone", "copy", "worktree")
 HIDE = "printf 'node_modules/\\nhidden/\\n' >> .gitignore; mkdir -p node_modules/p new hidden; echo 1 > node_modules/p/1.js"
@@ -120,7 +120,7 @@ def test_what_can_be_made_again_is_not_archived(site: Site) -> None:
 
 
 def test_what_is_too_large_for_an_archive_is_named_with_its_size(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_out, "_MOST_BYTES", 10)
+    monkeypatch.setattr(ignored, "_MOST_BYTES", 10)
     session = site.start()
     shell(session, "mkdir lib; printf 12345678901 > lib/large; printf 123 > .env; echo 2 > app.py")
     result = session.promote()

@@ -17,7 +17,7 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.member_workspaces import git
-from pytest_gittrix.workspaces.finder import left_out
+from pytest_gittrix.workspaces.finder import ignored
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)
@@ -306,7 +306,7 @@ def test_files_that_may_be_credentials_or_are_in_no_repository_are_kept_when_the
 def test_ignored_files_are_kept_when_their_workspace_goes_unless_they_can_be_made_again(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_out, "_MOST_BYTES", 20)
+    monkeypatch.setattr(ignored, "_MOST_BYTES", 20)
     crew.app.commit({".gitignore": "lib/\nnode_modules/\nlarge/\nrun.log\n"})
     life = crew.chat()
     for path in ("lib/core.py", "node_modules/p/1.js", "run.log"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import git
 import pytest
+from support.engine import open_site, shell
 from support.git import GitRepo, put
 
 from pytest_gittrix import unfinished_work
@@ -16,7 +18,7 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, plant
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, make_template, opened_world
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import GitFailed, InvalidInput
 
 NAMED = {
     "modified": ("modified", "file.txt"),
@@ -434,3 +436,18 @@ def test_a_sparse_checkout_lacks_files_and_loses_none(world: ToolWorld) -> None:
     assert noted(path) == []
     world.sh("mkdir e; echo work > e/2", path)
     assert unfinished_work(path).hidden == ("e/2",)
+
+
+@pytest.mark.parametrize("script", ["git config include.path ../../pipe", "echo $PWD/../pipe > .git/objects/info/alternates"])
+def test_the_workspace_of_a_session_leads_nowhere_else(tmp_path: Path, script: str) -> None:
+    with open_site(tmp_path) as site:
+        session = site.start()
+        path = session.workspace_path
+        assert path is not None
+        session.write("new.txt", "the only copy")
+        assert unfinished_work(path).untracked == ("new.txt",)
+
+        os.mkfifo(path.parent / "pipe")  # who reads it waits for ever
+        shell(session, f"mkdir -p .git/objects/info; {script}")
+        with pytest.raises(GitFailed, match=r"includes other files|leads to other objects"):
+            unfinished_work(path)

@@ -1,20 +1,28 @@
-"""Grades untracked files: caches, installed packages and compiled files can be made again, so that nothing is lost with them.
+"""Finds ignored and other untracked files that would be lost: caches, installed packages and compiled files can be made again.
 
 The table is a list of gitignore patterns. It says nothing of names such as ``build/`` or ``dist/``, below which people also keep what
 nothing makes again. A directory that its own program marked as a cache (``CACHEDIR.TAG``) or as a virtual environment (``pyvenv.cfg``)
 counts whatever its name is.
+
+Before a workspace is removed, what is small is read, so that it can be archived. What is large is named with its size.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.ignore import Ignore
-from pytest_gittrix.git.tree import parents
-from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.git.path_rules import is_safe_path
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir
+from pytest_gittrix.workspaces.visibility import sized
+
+if TYPE_CHECKING:
+    from pytest_gittrix.workspaces.snapshot import Snapshot
 
 TABLE: Final = """\
 # Python
@@ -79,6 +87,9 @@ _TAG: Final = b"Signature: 8a477f597d28d172789f06886806bc55"  # https://bford.in
 _MARKS: Final = {"CACHEDIR.TAG": _TAG, "pyvenv.cfg": b""}
 """Files by which programs mark a directory that they make again, with their first bytes."""
 _LARGEST_MARK: Final = 1 << 16
+_MOST_FILES: Final = 2000
+_MOST_BYTES: Final = 32 << 20
+"""What is kept of all together."""
 
 
 class Graded(NamedTuple):
@@ -152,3 +163,90 @@ class Regenerable:
                 found.append(Graded(one.path, one.stat, self._rules.ignored(one.path)))
         whole = [Graded(f"{path}/", None, again=True) for path in again]
         return whole + [one for one in found if not one.path.startswith(tuple(directory.path for directory in whole))]
+
+
+class LeftOut(NamedTuple):
+    """Ignored files of a workspace.
+
+    Attributes:
+        entries: the entries of those that are kept, by path.
+        blobs: their bytes, by id.
+        lines: what is not kept because it is too large: a path and its size each.
+    """
+
+    entries: Mapping[str, Entry]
+    blobs: Mapping[str, bytes]
+    lines: tuple[str, ...]
+
+
+def find_left_out(
+    files: SafeDir, tops: Iterable[str], on_step: Callable[[], object] = lambda: None
+) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+    """Find the files at or below ignored paths that cannot be made again, and name those that are too large to be kept.
+
+    Args:
+        files: the directory that they are in.
+        tops: the paths; that of a directory ends in ``/``.
+        on_step: called for each file; may raise to end the search.
+
+    Returns:
+        The files to keep, and a line with path and size for each of ``tops`` that is too large.
+
+    Raises:
+        AdapterUnavailable: there is a git repository among them.
+        WriteRejected: a directory cannot be listed.
+    """
+    regenerable = Regenerable()
+    kept: list[Found] = []
+    lines: list[str] = []
+    left = _MOST_BYTES
+    for top in tops:
+        found = [Found(one.path, one.status) for one in regenerable.graded(files, top, on_step) if one.status is not None and not one.again]
+        _require_no_repository(found)
+        found = [one for one in found if stat.S_ISREG(one.stat.st_mode) or stat.S_ISLNK(one.stat.st_mode)]
+        size = sum(one.stat.st_size for one in found)
+        if len(kept) + len(found) > _MOST_FILES or size > left:
+            lines.append(sized(top, len(found), size))
+        else:
+            kept += found
+            left -= size
+    return tuple(kept), tuple(lines)
+
+
+def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], object] = lambda: None) -> LeftOut:
+    """Read the files of a workspace that a promotion of everything leaves out, and that cannot be made again.
+
+    Args:
+        files: the workspace's files.
+        snapshot: the workspace, at the moment when it was taken.
+        on_step: called for each file; may raise to end the reading.
+
+    Raises:
+        AdapterUnavailable: there is a git repository among them, or a name that no commit may have.
+        PathNotFound, WriteRejected: a file cannot be read.
+    """
+    found, lines = find_left_out(files, (*snapshot.withheld_tops, *snapshot.ignored), on_step)
+    entries: dict[str, Entry] = {}
+    blobs: dict[str, bytes] = {}
+    for one in found:
+        on_step()
+        entry, data = _read(files, one, snapshot)
+        entries[one.path], blobs[entry.id] = entry, data
+    return LeftOut(entries, blobs, lines)
+
+
+def _require_no_repository(found: Iterable[Found]) -> None:
+    for one in found:
+        place, inside, _ = f"/{one.path}/".partition("/.git/")
+        if inside:
+            raise AdapterUnavailable(f"{place.lstrip('/')!r} has a repository of its own, whose history is not archived.")
+
+
+def _read(files: SafeDir, one: Found, snapshot: Snapshot) -> tuple[Entry, bytes]:
+    if not is_safe_path(one.path):
+        raise AdapterUnavailable(f"{one.path!r} is not archived: its name could be taken for a git directory.")
+    if stat.S_ISLNK(one.stat.st_mode):
+        mode, data = SYMLINK, files.read_link(one.path)
+    else:
+        mode, data = EXECUTABLE if one.stat.st_mode & 0o100 else FILE, files.read(one.path, max_bytes=_MOST_BYTES)[0]
+    return Entry(mode, snapshot.seed.format.hash_object("blob", data)), data

@@ -8,10 +8,8 @@ from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.acp.client import AcpAgent as AcpAgent
-    from pytest_gittrix.acp.client import Prompted as Prompted
     from pytest_gittrix.acp.client import acp_agent as acp_agent
     from pytest_gittrix.acp.client import run_prompt as run_prompt
-    from pytest_gittrix.acp.permissions import Policy as Policy
     from pytest_gittrix.acp.permissions import allow as allow
     from pytest_gittrix.acp.permissions import reject as reject
     from pytest_gittrix.acp.turns import take_turn as take_turn
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.acp.client": ("AcpAgent", "Prompted", "acp_agent", "run_prompt"),
-        "pytest_gittrix.acp.permissions": ("Policy", "allow", "reject"),
+        "pytest_gittrix.acp.client": ("AcpAgent", "acp_agent", "run_prompt"),
+        "pytest_gittrix.acp.permissions": ("allow", "reject"),
         "pytest_gittrix.acp.turns": ("take_turn",),
     },
 )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.clock.file_clock import FileClock as FileClock
     from pytest_gittrix.clock.file_clock import clock_from_environment as clock_from_environment
     from pytest_gittrix.clock.freeze import process_freeze as process_freeze
-    from pytest_gittrix.clock.timers import Timer as Timer
 
 __getattr__ = door(
     __name__,
@@ -30,6 +29,5 @@ __getattr__ = door(
             "clock_from_environment",
         ),
         "pytest_gittrix.clock.freeze": ("process_freeze",),
-        "pytest_gittrix.clock.timers": ("Timer",),
     },
 )

@@ -16,13 +16,13 @@ from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
 from pytest_gittrix.errors import GittrixError, SessionNotFound
+from pytest_gittrix.extensions import OURS, Names
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.queries import Node
     from pytest_gittrix.record.state.records import SessionMetadata
 
-VIEWS = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
 OUTCOMES = ("done", "crash", "killed", "handoff")
 EXAMPLES = {
     "list": [
@@ -69,7 +69,9 @@ def list_arguments(verb: ArgumentParser) -> None:
 
 def view_argument(verb: ArgumentParser) -> None:
     """Declare ``--as``: the system in whose terms a session is shown."""
-    verb.add_argument("--as", dest="view", choices=VIEWS, default="gittrix", help="show the fields of this system (%(default)s)")
+    ours = f"{{{','.join(OURS['views'])}}}"
+    shown = "show the fields of this system (%(default)s)"
+    verb.add_argument("--as", dest="view", choices=Names("views"), metavar=ours, default="gittrix", help=shown)
 
 
 def _narrowing(verb: ArgumentParser, *flags: str) -> None:

@@ -148,7 +148,9 @@ class Parser(argparse.ArgumentParser):
         if self._groups and self._subparsers is not None:
             listed = {verb.dest: verb for verb in self._verbs._choices_actions}
             for title, verbs in self._groups.items():
-                self.add_argument_group(title)._group_actions.extend(listed[verb] for verb in verbs if verb in listed)
+                self.add_argument_group(title)._group_actions.extend(listed.pop(verb) for verb in verbs if verb in listed)
+            if listed:
+                self.add_argument_group("of other packages")._group_actions.extend(listed.values())
             self._subparsers._group_actions.clear()
             self._groups = {}
         return super().format_help()

@@ -8,7 +8,6 @@ from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.command_line import Confinement as Confinement
-    from pytest_gittrix.confine.command_line import Launch as Launch
     from pytest_gittrix.confine.command_line import wrapped as wrapped
     from pytest_gittrix.confine.filesystem_layout import Layers as Layers
     from pytest_gittrix.confine.filesystem_layout import Place as Place
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.runner import start as start
     from pytest_gittrix.confine.running_program import Running as Running
     from pytest_gittrix.confine.started_program import Finished as Finished
-    from pytest_gittrix.os_level.command import LEVELS as LEVELS
-    from pytest_gittrix.os_level.command import Level as Level
-    from pytest_gittrix.os_level.command import check_level as check_level
 
 __getattr__ = door(
     __name__,
@@ -45,18 +41,12 @@ __getattr__ = door(
         ),
         "pytest_gittrix.confine.command_line": (
             "Confinement",
-            "Launch",
             "wrapped",
         ),
         "pytest_gittrix.confine.limits": ("ResourceLimits",),
         "pytest_gittrix.confine.network": (
             "MODELS",
             "ModelEndpoint",
-        ),
-        "pytest_gittrix.os_level.command": (
-            "LEVELS",
-            "Level",
-            "check_level",
         ),
     },
 )

@@ -34,13 +34,10 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.families.status import StatusClauses
     from pytest_gittrix.conformance.families.turns import TurnClauses
     from pytest_gittrix.conformance.suite import SessionSystemSuite
-    from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, read_tool
-    from pytest_gittrix.conformance.worktrees.findings import ClauseFinding, WorktreeReport
-    from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
     from pytest_gittrix.conformance.worktrees.suite import WorktreeToolSuite
     from pytest_gittrix.testing.repos.place import Place
     from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
-    from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability, Engine, Promoted, SessionSystem
+    from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability, Engine, SessionSystem
 
 __all__ = [
     "BASE",
@@ -48,7 +45,6 @@ __all__ = [
     "BadInputClauses",
     "Capability",
     "CapabilityClauses",
-    "ClauseFinding",
     "Clauses",
     "CommandSystem",
     "ConcurrencyClauses",
@@ -66,19 +62,14 @@ __all__ = [
     "NamesClauses",
     "OverlayClauses",
     "Place",
-    "Promoted",
     "PromotionClauses",
     "RetentionClauses",
     "SessionSystem",
     "SessionSystemSuite",
     "StatusClauses",
     "TurnClauses",
-    "WorktreeReport",
-    "WorktreeTool",
     "WorktreeToolSuite",
     "needs",
-    "read_tool",
-    "run_worktree_profile",
 ]
 
 
@@ -107,9 +98,6 @@ __getattr__ = door(
         "pytest_gittrix.conformance.families.status": ("StatusClauses",),
         "pytest_gittrix.conformance.families.turns": ("TurnClauses",),
         "pytest_gittrix.conformance.suite": ("SessionSystemSuite",),
-        "pytest_gittrix.conformance.worktrees.base.description": ("WorktreeTool", "read_tool"),
-        "pytest_gittrix.conformance.worktrees.findings": ("ClauseFinding", "WorktreeReport"),
-        "pytest_gittrix.conformance.worktrees.profile": ("run_worktree_profile",),
         "pytest_gittrix.conformance.worktrees.suite": ("WorktreeToolSuite",),
         "pytest_gittrix.testing.systems.gittrix_system": ("GitTrixSystem",),
         "pytest_gittrix.testing.repos.place": ("Place",),
@@ -118,7 +106,6 @@ __getattr__ = door(
             "EXTENDED",
             "Capability",
             "Engine",
-            "Promoted",
             "SessionSystem",
         ),
     },

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.start import start_agent as start_agent
     from pytest_gittrix.engine.engine import GitTrix as GitTrix
     from pytest_gittrix.engine.event_stream import follow as follow
-    from pytest_gittrix.engine.operations.ids import random_id as random_id
-    from pytest_gittrix.engine.operations.ids import seeded_ids as seeded_ids
-    from pytest_gittrix.engine.operations.ids import sortable_id as sortable_id
     from pytest_gittrix.engine.operations.info import SessionInfo as SessionInfo
     from pytest_gittrix.engine.promotion.promotion import PromoteResult as PromoteResult
     from pytest_gittrix.engine.promotion.promotion import Review as Review
@@ -29,11 +26,6 @@ __getattr__ = door(
         "pytest_gittrix.engine.agents.start": ("start_agent",),
         "pytest_gittrix.engine.agents.agent_session": ("AgentSession",),
         "pytest_gittrix.engine.user_session": ("UserSession",),
-        "pytest_gittrix.engine.operations.ids": (
-            "random_id",
-            "seeded_ids",
-            "sortable_id",
-        ),
         "pytest_gittrix.engine.operations.info": ("SessionInfo",),
         "pytest_gittrix.engine.promotion.promotion": (
             "PromoteResult",

@@ -9,12 +9,9 @@ from pytest_gittrix.lazy_exports import door
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.releases import expected_of as expected_of
     from pytest_gittrix.evals.inputs.releases import surprises as surprises
-    from pytest_gittrix.evals.inputs.suite import Case as Case
     from pytest_gittrix.evals.inputs.suite import Suite as Suite
     from pytest_gittrix.evals.results.store import RunStore as RunStore
     from pytest_gittrix.evals.runs.options import Options as Options
-    from pytest_gittrix.evals.runs.run import Progress as Progress
-    from pytest_gittrix.evals.runs.run import Summary as Summary
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
     from pytest_gittrix.evals.runs.toolbox import Toolbox as Toolbox
 
@@ -23,16 +20,9 @@ __getattr__ = door(
     {
         "pytest_gittrix.evals.runs.toolbox": ("Toolbox",),
         "pytest_gittrix.evals.runs.options": ("Options",),
-        "pytest_gittrix.evals.runs.run": (
-            "Progress",
-            "Summary",
-            "run_suite",
-        ),
+        "pytest_gittrix.evals.runs.run": ("run_suite",),
         "pytest_gittrix.evals.results.store": ("RunStore",),
-        "pytest_gittrix.evals.inputs.suite": (
-            "Case",
-            "Suite",
-        ),
+        "pytest_gittrix.evals.inputs.suite": ("Suite",),
         "pytest_gittrix.evals.inputs.releases": (
             "expected_of",
             "surprises",

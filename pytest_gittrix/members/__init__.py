@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.members.members": (
-            "CleanupReport",
-            "Inspection",
-            "Members",
-            "RepositoryState",
-            "StopSummary",
-        ),
+        "pytest_gittrix.members.members": ("Members",),
         "pytest_gittrix.workspaces.multi_repo": ("RepositorySpec",),
         "pytest_gittrix.record.state.retention": (
             "RetentionPolicy",

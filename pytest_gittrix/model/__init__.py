@@ -28,21 +28,17 @@ if TYPE_CHECKING:
     from pytest_gittrix.model.answers.script import stop as stop
     from pytest_gittrix.model.answers.script import together as together
     from pytest_gittrix.model.answers.script import when as when
-    from pytest_gittrix.model.protocols.exchanges import Exchange as Exchange
     from pytest_gittrix.model.protocols.values import Answer as Answer
     from pytest_gittrix.model.protocols.values import Call as Call
     from pytest_gittrix.model.protocols.values import Failure as Failure
     from pytest_gittrix.model.protocols.values import Request as Request
     from pytest_gittrix.model.protocols.values import Text as Text
-    from pytest_gittrix.model.protocols.values import Thinking as Thinking
-    from pytest_gittrix.model.protocols.values import Usage as Usage
     from pytest_gittrix.model.server import ModelServer as ModelServer
 
 __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.model.answers.delivery": ("ScriptFailed",),
-        "pytest_gittrix.model.protocols.exchanges": ("Exchange",),
         "pytest_gittrix.model.answers.faults": (
             "bad_arguments",
             "bad_json",
@@ -60,6 +56,6 @@ __getattr__ = door(
         ),
         "pytest_gittrix.model.answers.script": ("call", "call_any", "edit", "say", "stop", "together", "when"),
         "pytest_gittrix.model.server": ("ModelServer",),
-        "pytest_gittrix.model.protocols.values": ("Answer", "Call", "Failure", "Request", "Text", "Thinking", "Usage"),
+        "pytest_gittrix.model.protocols.values": ("Answer", "Call", "Failure", "Request", "Text"),
     },
 )

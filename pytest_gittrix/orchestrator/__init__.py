@@ -11,14 +11,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.orchestrator.config import CommandAgent as CommandAgent
     from pytest_gittrix.orchestrator.config import Project as Project
     from pytest_gittrix.orchestrator.config import SpawnConfig as SpawnConfig
-    from pytest_gittrix.orchestrator.config import Tracker as Tracker
     from pytest_gittrix.orchestrator.orchestrator import Orchestrator as Orchestrator
-    from pytest_gittrix.orchestrator.session import AgentSessionInfo as AgentSessionInfo
-    from pytest_gittrix.orchestrator.session import Cleaned as Cleaned
     from pytest_gittrix.orchestrator.session import Killed as Killed
-    from pytest_gittrix.orchestrator.session import PRInfo as PRInfo
-    from pytest_gittrix.orchestrator.session import Reported as Reported
-    from pytest_gittrix.orchestrator.session import RuntimeHandle as RuntimeHandle
     from pytest_gittrix.orchestrator.session import Session as Session
     from pytest_gittrix.orchestrator.session import is_restorable as is_restorable
     from pytest_gittrix.orchestrator.session import is_terminal_session as is_terminal_session
@@ -34,16 +28,10 @@ __getattr__ = door(
             "CommandAgent",
             "Project",
             "SpawnConfig",
-            "Tracker",
         ),
         "pytest_gittrix.orchestrator.orchestrator": ("Orchestrator",),
         "pytest_gittrix.orchestrator.session": (
-            "AgentSessionInfo",
-            "Cleaned",
             "Killed",
-            "PRInfo",
-            "Reported",
-            "RuntimeHandle",
             "Session",
             "is_restorable",
             "is_terminal_session",

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_gittrix.conformance import read_tool
+from pytest_gittrix.conformance.worktrees.base.description import read_tool
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from tests.quality import field
 

@@ -313,6 +313,29 @@ def give(way: str, given: Mapping[str, str], project: Path) -> tuple[list[str], 
     return [], {}
 
 
+def test_a_package_of_somebody_elses_adds_a_view_and_a_command(installed: Installed, project: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "extend-it.md").read_text(encoding="utf-8")
+    for name, body in re.findall(r"^```\w+\n# file: (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        assert body == (USER_PROJECT / "acme" / name).read_text(encoding="utf-8")
+    python, target = str(installed.programs / "python"), tmp_path / "site"
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
+    done = installed.run(*pip, f"--target={target}", str(project / "acme"), where=project)
+    assert done.returncode == 0, done.stderr
+    gittrix = [python, "-m", "pytest_gittrix.cli"]
+
+    def said(*arguments: str) -> str:
+        done = installed.run(*gittrix, *arguments, where=project, PYTHONPATH=str(target), GITTRIX_HOME=str(tmp_path / "home"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    id_ = said("session", "start", "-t", "count").splitlines()[0]
+    assert json.loads(said("session", "info", id_, "--as", "acme", "--json"))["data"] == {"ticket": id_, "state": "open", "events": 1}
+    assert (said("count"), said("count", "--state", "promoted")) == ("1\n", "0\n")
+    assert "count the sessions of a store" in said("--help")
+    unknown = installed.run(*gittrix, "cuont", where=project, PYTHONPATH=str(target))
+    assert "Did you mean count?" in unknown.stderr
+
+
 def test_switched_off_it_leaves_the_project_alone(installed: Installed, project: Path) -> None:
     run = installed.pytest("-p", "no:gittrix", "check_nothing.py", "check_fixtures.py", "-k", "arithmetic or rivals", where=project)
 

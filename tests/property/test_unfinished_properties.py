@@ -18,8 +18,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from support.git import WHEN, git, try_git
 
-from pytest_gittrix import UnfinishedWork, unfinished_work
+from pytest_gittrix import unfinished_work
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.workspaces.finder.worktree import UnfinishedWork
 
 DEEDS: Mapping[str, str] = {
     "edit": "echo WORK > tracked.txt",

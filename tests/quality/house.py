@@ -26,6 +26,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "points",
         "durations",
         "extras",
+        "extensions",
         "visible",
         "formats",
         "lazy_exports",

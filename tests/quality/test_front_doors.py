@@ -21,7 +21,7 @@ DOORS = frozenset(
         "",
         *("testing", *(f"testing.{room}" for room in ("repos", "faults", "schedules", "scenarios", "systems", "machines"))),
         *("conformance", "clock", "errors", "extras", "points", "strategies", "evals", "confine", "model", "engine", "backends", "members"),
-        *("aio", "orchestrator", "acp", "gastown", "views", "plugin"),
+        *("aio", "orchestrator", "acp", "gastown", "views", "plugin", "extensions", "commands"),
     )
 )
 """The addresses that users import from; besides them, each module of ``integrations`` and ``mcp`` is one."""
@@ -111,6 +111,37 @@ def test_every_name_of_a_door_can_be_imported_and_none_is_hidden_by_a_module(nam
         assert getattr(door, public) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = door.nothing
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_completion_shows_what_a_door_gives(name: str) -> None:
+    assert names_at_run_time(parsed(name)) <= {*dir(import_module(name))}
+
+
+def test_libraries_that_read_every_attribute_of_a_module_load_nothing() -> None:
+    program = (
+        "import importlib, sys, freezegun.api, time_machine, pytest\n"
+        f"modules = [importlib.import_module(door) for door in {LAZY!r}]\n"
+        "before = {*sys.modules}\n"
+        "with freezegun.freeze_time('2030-01-01'): pass\n"
+        "with time_machine.travel(0): pass\n"
+        "manager = pytest.PytestPluginManager()\n"
+        "for module in modules: manager.register(module)\n"
+        "sweep = compile('[getattr(one, name, None) for one in modules for name in dir(one)]', '', 'exec')\n"
+        "exec(sweep, {'modules': modules, '__name__': '_pytest.fixtures'})\n"
+        "print(*(name for name in {*sys.modules} - before if name.startswith('pytest_gittrix.')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
+def test_help_lists_the_names_of_the_package_with_a_line_each() -> None:
+    package = import_module(PACKAGE)
+    said = re.findall(r"^    (\w+): +\S.*$", package.__doc__ or "", re.MULTILINE)
+
+    assert said == package.__all__
 
 
 def test_doors_load_nothing_until_they_are_used() -> None:

@@ -11,15 +11,15 @@ import pytest
 
 from fixtures.worktree_managers.tools import CARELESS
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.conformance import WorktreeReport, WorktreeTool, run_worktree_profile
 from pytest_gittrix.conformance.reports.badge import to_badge
 from pytest_gittrix.conformance.reports.baseline import compare
 from pytest_gittrix.conformance.reports.files import WRITERS
 from pytest_gittrix.conformance.reports.json_report import to_json
 from pytest_gittrix.conformance.worktrees import profile
-from pytest_gittrix.conformance.worktrees.base.description import Waiver
+from pytest_gittrix.conformance.worktrees.base.description import Waiver, WorktreeTool
 from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
-from pytest_gittrix.conformance.worktrees.findings import CellOutcome, combined, system_report
+from pytest_gittrix.conformance.worktrees.findings import CellOutcome, WorktreeReport, combined, system_report
+from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
 from pytest_gittrix.conformance.worktrees.text import report_text
 from pytest_gittrix.errors import GittrixError, InvalidInput
 

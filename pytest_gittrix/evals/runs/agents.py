@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pytest_gittrix.acp.driver import PREFIX
 from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
@@ -23,6 +22,7 @@ from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import succeeded
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import Mismatch
+from pytest_gittrix.extensions import Names, find
 from pytest_gittrix.os_level.monotonic import OutOfTime
 
 PYTHON: Final = "python:"
@@ -246,7 +246,8 @@ class NopAgent:
 
 
 def agent_of(spec: str) -> Agent:
-    """Make the agent of a spec: ``gold``, ``nop``, ``python:module:name``, ``acp:`` before a command, or else a command.
+    """Make the agent of a spec: ``gold``, ``nop``, ``python:module:name``, ``acp:`` before a command, ``NAME:`` of a registered
+    agent, or else a command.
 
     Raises:
         InvalidInput: there is no such function, or the command is empty.
@@ -255,10 +256,11 @@ def agent_of(spec: str) -> Agent:
         return GoldAgent()
     if spec == NOP:
         return NopAgent()
-    if spec.startswith(PREFIX):
-        return AcpProgramAgent.of(spec.removeprefix(PREFIX))
-    if spec.startswith(PYTHON):
-        return CallableAgent.of(spec.removeprefix(PYTHON))
+    name, colon, rest = spec.partition(":")
+    # A command has no colon in its first word, unless that is the path of a program.
+    if colon and name.isidentifier() and name in Names("agents"):
+        agent: Agent = find("agents", name)(rest)
+        return agent
     return ProgramAgent.of(spec)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.runs.worker import begin_worker
+from pytest_gittrix.extensions import find
 from pytest_gittrix.extras import needs
 
 P = ParamSpec("P")
@@ -19,9 +20,6 @@ T = TypeVar("T")
 
 Factory = Callable[[int], Executor]
 """Makes an executor with a number of workers."""
-
-DASK: Final = "dask"
-NAMES: Final = ("local", DASK)
 
 
 class InProcessExecutor(Executor):
@@ -89,16 +87,20 @@ class DaskExecutor(Executor):
         self._client.close()
 
 
+def on_this_machine(address: str | None = None) -> Factory:
+    """Return ``local``, which has no address. Raises InvalidInput if one is given."""
+    if address is not None:
+        raise InvalidInput("There is no executor 'local' with an address.", fix="Use local, and --workers for the number of processes.")
+    return local
+
+
 def factory_of(name: str) -> Factory:
-    """The factory of a name: ``local``, ``dask``, or ``dask:ADDRESS``.
+    """Return the factory of a name: ``local``, ``dask``, ``dask:ADDRESS``, or a registered name with or without an address.
 
     Raises:
         InvalidInput: there is no such executor.
         CapabilityMissing: its library is not installed.
     """
     kind, _, address = name.partition(":")
-    if kind == "local" and not address:
-        return local
-    if kind == DASK:
-        return dask(address or None)
-    raise InvalidInput(f"{name!r} is no executor.", fix=f"Use {', '.join(NAMES)} or dask:tcp://HOST:PORT.")
+    factory: Factory = find("executors", kind)(address or None)
+    return factory

@@ -11,14 +11,11 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.crash import Crashed as Crashed
     from pytest_gittrix.testing.faults.crash import crash_at as crash_at
     from pytest_gittrix.testing.faults.fault_sweep import sweep as sweep
-    from pytest_gittrix.testing.faults.powercut import Cut as Cut
     from pytest_gittrix.testing.faults.powercut import PowerCuts as PowerCuts
     from pytest_gittrix.testing.faults.powercut import power_cuts as power_cuts
     from pytest_gittrix.testing.faults.small_disks import SmallDisks as SmallDisks
     from pytest_gittrix.testing.faults.small_disks import run_on_small_disk as run_on_small_disk
     from pytest_gittrix.testing.faults.small_disks import small_disk as small_disk
-    from pytest_gittrix.testing.faults.supervisor import supervise as supervise
-    from pytest_gittrix.testing.faults.supervisor import supervise_function as supervise_function
 
 __getattr__ = door(
     __name__,
@@ -30,7 +27,6 @@ __getattr__ = door(
         ),
         "pytest_gittrix.testing.faults.fault_sweep": ("sweep",),
         "pytest_gittrix.testing.faults.powercut": (
-            "Cut",
             "PowerCuts",
             "power_cuts",
         ),
@@ -38,10 +34,6 @@ __getattr__ = door(
             "SmallDisks",
             "run_on_small_disk",
             "small_disk",
-        ),
-        "pytest_gittrix.testing.faults.supervisor": (
-            "supervise",
-            "supervise_function",
         ),
     },
 )

@@ -9,7 +9,6 @@ from pytest_gittrix.lazy_exports import door
 if TYPE_CHECKING:
     from pytest_gittrix.testing.machines.lineage_machine import LineMachine as LineMachine
     from pytest_gittrix.testing.machines.log_machine import LogMachine as LogMachine
-    from pytest_gittrix.testing.machines.machine_base import WorldMachine as WorldMachine
     from pytest_gittrix.testing.machines.machine_base import machine_of as machine_of
     from pytest_gittrix.testing.machines.session_machine import machine_for as machine_for
     from pytest_gittrix.testing.machines.steps import replay as replay
@@ -23,9 +22,6 @@ __getattr__ = door(
         "pytest_gittrix.testing.machines.log_machine": ("LogMachine",),
         "pytest_gittrix.testing.machines.turn_machine": ("TurnMachine",),
         "pytest_gittrix.testing.machines.lineage_machine": ("LineMachine",),
-        "pytest_gittrix.testing.machines.machine_base": (
-            "WorldMachine",
-            "machine_of",
-        ),
+        "pytest_gittrix.testing.machines.machine_base": ("machine_of",),
     },
 )

@@ -9,7 +9,6 @@ from pytest_gittrix.lazy_exports import door
 if TYPE_CHECKING:
     from pytest_gittrix.testing.repos.durable import DurableRepo as DurableRepo
     from pytest_gittrix.testing.repos.durable import Rival as Rival
-    from pytest_gittrix.testing.repos.fingerprint import Fingerprint as Fingerprint
     from pytest_gittrix.testing.repos.forge_server import ForgeServer as ForgeServer
     from pytest_gittrix.testing.repos.history import Executable as Executable
     from pytest_gittrix.testing.repos.history import History as History
@@ -42,6 +41,5 @@ __getattr__ = door(
             "remotes",
         ),
         "pytest_gittrix.testing.repos.forge_server": ("ForgeServer",),
-        "pytest_gittrix.testing.repos.fingerprint": ("Fingerprint",),
     },
 )

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.testing.schedules.blackbox import Explored as Explored
-    from pytest_gittrix.testing.schedules.blackbox import Intrusion as Intrusion
     from pytest_gittrix.testing.schedules.blackbox import calls_of as calls_of
     from pytest_gittrix.testing.schedules.blackbox import explore_processes as explore_processes
     from pytest_gittrix.testing.schedules.blackbox import interleave as interleave
     from pytest_gittrix.testing.schedules.blackbox import intrude as intrude
-    from pytest_gittrix.testing.schedules.explorer import Exploration as Exploration
     from pytest_gittrix.testing.schedules.explorer import Run as Run
     from pytest_gittrix.testing.schedules.explorer import explore as explore
     from pytest_gittrix.testing.schedules.explorer import replay as replay
@@ -22,19 +19,14 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.schedules.linearize import CallHistory as CallHistory
     from pytest_gittrix.testing.schedules.linearize import History as History
     from pytest_gittrix.testing.schedules.linearize import linearise as linearise
-    from pytest_gittrix.testing.schedules.linearize import require_linear as require_linear
     from pytest_gittrix.testing.schedules.process_stepper import Command as Command
     from pytest_gittrix.testing.schedules.race import Race as Race
-    from pytest_gittrix.testing.schedules.sequential import Sessions as Sessions
-    from pytest_gittrix.testing.schedules.sequential import session_calls as session_calls
     from pytest_gittrix.testing.schedules.sequential import sessions_model as sessions_model
 
 __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.schedules.blackbox": (
-            "Explored",
-            "Intrusion",
             "calls_of",
             "explore_processes",
             "interleave",
@@ -46,15 +38,9 @@ __getattr__ = door(
             "CallHistory",
             "History",
             "linearise",
-            "require_linear",
         ),
-        "pytest_gittrix.testing.schedules.sequential": (
-            "Sessions",
-            "session_calls",
-            "sessions_model",
-        ),
+        "pytest_gittrix.testing.schedules.sequential": ("sessions_model",),
         "pytest_gittrix.testing.schedules.explorer": (
-            "Exploration",
             "Run",
             "explore",
             "replay",

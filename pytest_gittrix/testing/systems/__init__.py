@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.testing.systems.driver import DrivenEngine as DrivenEngine
-    from pytest_gittrix.testing.systems.driver import DrivenSession as DrivenSession
     from pytest_gittrix.testing.systems.driver import Stage as Stage
     from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem as GitTrixSystem
     from pytest_gittrix.testing.systems.protocol import Capability as Capability
     from pytest_gittrix.testing.systems.protocol import Engine as Engine
     from pytest_gittrix.testing.systems.protocol import OptionalVerbs as OptionalVerbs
-    from pytest_gittrix.testing.systems.protocol import Promoted as Promoted
     from pytest_gittrix.testing.systems.protocol import SessionSystem as SessionSystem
     from pytest_gittrix.testing.systems.protocol import TurnContext as TurnContext
-    from pytest_gittrix.testing.systems.protocol import TurnHandle as TurnHandle
 
 __getattr__ = door(
     __name__,
@@ -26,16 +22,10 @@ __getattr__ = door(
             "Capability",
             "Engine",
             "OptionalVerbs",
-            "Promoted",
             "SessionSystem",
             "TurnContext",
-            "TurnHandle",
         ),
-        "pytest_gittrix.testing.systems.driver": (
-            "DrivenEngine",
-            "DrivenSession",
-            "Stage",
-        ),
+        "pytest_gittrix.testing.systems.driver": ("Stage",),
         "pytest_gittrix.testing.systems.gittrix_system": ("GitTrixSystem",),
     },
 )

@@ -16,7 +16,8 @@ from support.acp_program import AGENT, ARGV
 from support.confined import available
 from support.patience import long_enough
 
-from pytest_gittrix.acp import AcpAgent, Prompted, acp_agent, client, reject, run_prompt, take_turn
+from pytest_gittrix.acp import AcpAgent, acp_agent, client, reject, run_prompt, take_turn
+from pytest_gittrix.acp.client import Prompted
 from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.programs import Programs

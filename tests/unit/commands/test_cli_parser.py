@@ -24,7 +24,6 @@ from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName
-from pytest_gittrix.views import VIEWS
 from pytest_gittrix.workspaces.kinds import KINDS
 
 OF_A_SESSION = (
@@ -115,7 +114,6 @@ def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(STATES) == set(get_args(StateName))
     assert OUTCOMES == values.OUTCOMES
     assert set(find_verbs.OUTCOMES) == {*values.OUTCOMES, "handoff"}
-    assert find_verbs.VIEWS == VIEWS
     assert lineage_verbs.FILES == FILES
     assert set(lineage_verbs.IDENTITY) <= set(values.IDENTITY)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.conformance import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.catalogue import page, worktree_clauses
 from pytest_gittrix.conformance.worktrees.clauses import crashes
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.conformance import WorktreeTool, read_tool
-from pytest_gittrix.conformance.worktrees.base.description import fill
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill, read_tool
 from pytest_gittrix.conformance.worktrees.first_description import first_description
 from pytest_gittrix.errors import InvalidInput
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.conformance import WorktreeTool
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES, NoVerdict, PromiseBroken, make_template, opened_world, token
 from pytest_gittrix.os_level.proc import running_in
 

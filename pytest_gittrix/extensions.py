@@ -1,0 +1,179 @@
+"""What is chosen by a name: ours, and that of other packages, which register theirs by the hooks of ``Hooks``.
+
+A registration is the address of an object, so nothing is loaded before its name is used. The entry points of other packages are scanned
+only when a name is not one of ours, or when a list of all names is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput, did_you_mean
+
+GROUP: Final = "gittrix"
+"""The group of entry points by which a package names the module that has its hooks."""
+
+
+class Extension(NamedTuple):
+    """One registration.
+
+    Attributes:
+        address: the object, as ``package.module`` or ``package.module:attribute``.
+        what: what it is for, in a line for lists.
+    """
+
+    address: str
+    what: str = ""
+
+    def load(self) -> Any:
+        """Import the object.
+
+        Raises:
+            CapabilityMissing: it cannot be imported.
+        """
+        module, _, attribute = self.address.partition(":")
+        try:
+            loaded = import_module(module)
+            return attrgetter(attribute)(loaded) if attribute else loaded
+        except (ImportError, AttributeError) as error:
+            raise CapabilityMissing(
+                f"The extension {self.address} cannot be loaded: {error}.",
+                why="A package registered it under the name that was used.",
+                fix="Update that package, or remove it.",
+            ) from error
+
+
+Registered = Mapping[str, Extension]
+
+
+class Hooks:
+    """The hooks of a package that extends this one. Each is a function of the module that its entry point names."""
+
+    def gittrix_views(self) -> Registered:  # type: ignore[empty-body]
+        """Return views by name: modules with ``record(events)``, and ``state_of(state)`` or ``state_in(events)``."""
+
+    def gittrix_commands(self) -> Registered:  # type: ignore[empty-body]
+        """Return commands of ``gittrix`` by name: modules with ``EXAMPLES`` and ``arguments(verb)``, and a function of the name.
+
+        The function is called with the parsed options and returns a ``CommandResult``. A dash in the name is an underscore in the
+        function's.
+        """
+
+    def gittrix_executors(self) -> Registered:  # type: ignore[empty-body]
+        """Return executors of eval runs by name: functions from the text after ``NAME:``, or None, to a factory of executors."""
+
+    def gittrix_agents(self) -> Registered:  # type: ignore[empty-body]
+        """Return agents of eval runs by name: functions from the text after ``NAME:`` to an ``Agent``."""
+
+
+OURS: Final[Mapping[str, Registered]] = {
+    "views": {
+        "gittrix": Extension("pytest_gittrix.views.gittrix"),
+        "gastown": Extension("pytest_gittrix.views.gastown"),
+        "pixir": Extension("pytest_gittrix.views.pixir"),
+        "orchestrator": Extension("pytest_gittrix.views.orchestrator"),
+        "botminter": Extension("pytest_gittrix.views.botminter"),
+    },
+    "commands": {
+        "serve": Extension("pytest_gittrix.cli.serve", "run the daemon: sessions over HTTP, until a signal ends it"),
+        "conform": Extension("pytest_gittrix.cli.conform", "see which promises a session system keeps"),
+        "unfinished": Extension("pytest_gittrix.cli.unfinished", "see what would be lost if a worktree were removed now"),
+        "mcp": Extension("pytest_gittrix.cli.mcp", "serve a session to an agent, by the Model Context Protocol"),
+        "acp": Extension("pytest_gittrix.cli.acp", "serve sessions to an editor, by the Agent Client Protocol"),
+        "torture": Extension("pytest_gittrix.cli.torture", "strike any program at each call that changes a file; see what is left"),
+    },
+    "executors": {
+        "local": Extension("pytest_gittrix.evals.runs.executors:on_this_machine"),
+        "dask": Extension("pytest_gittrix.evals.runs.executors:dask"),
+    },
+    "agents": {
+        "acp": Extension("pytest_gittrix.evals.runs.agents:AcpProgramAgent.of"),
+        "python": Extension("pytest_gittrix.evals.runs.agents:CallableAgent.of"),
+    },
+}
+"""What this package registers, by the kind: the hook ``gittrix_KIND``."""
+
+
+class Names:
+    """The names of a kind, as choices of a command line: one of ours is found without a look at other packages."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in OURS[self._kind] or name in registered(self._kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(registered(self._kind))
+
+
+def find(kind: str, name: str) -> Any:
+    """Load what is registered under a name.
+
+    Args:
+        kind: a key of ``OURS``.
+        name: the name.
+
+    Raises:
+        InvalidInput: nothing is registered under it.
+        CapabilityMissing: it cannot be loaded.
+    """
+    found = OURS[kind].get(name) or registered(kind).get(name)
+    if found is None:
+        names = tuple(registered(kind))
+        fix = f"{did_you_mean(name, names)}Use one of: {', '.join(names)}."
+        raise InvalidInput(f"There is no {kind.removesuffix('s')} {name!r}.", fix=fix)
+    return found.load()
+
+
+@cache
+def registered(kind: str) -> Registered:
+    """Everything that is registered of a kind, by name, ours first. A name belongs to the first package that registers it.
+
+    Raises:
+        CapabilityMissing: the module of a package's hooks cannot be imported.
+    """
+    found: dict[str, Extension] = {}
+    for registrations in getattr(hooks(), f"gittrix_{kind}")():
+        for name, extension in registrations.items():
+            found.setdefault(name, Extension(*extension))
+    return found
+
+
+@cache
+def hooks() -> Any:
+    """Return the callers of the hooks of all packages, made once."""
+    from importlib.metadata import entry_points
+
+    import pluggy
+
+    class Manager(pluggy.PluginManager):
+        def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+            return {} if name.removeprefix("gittrix_") in OURS and callable(getattr(plugin, name, None)) else None
+
+    manager = Manager(GROUP)
+    specification = pluggy.HookspecMarker(GROUP)
+    for kind in OURS:
+        specification(getattr(Hooks, f"gittrix_{kind}"))
+    manager.add_hookspecs(Hooks)
+    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name, reverse=True):  # the last one is called first
+        manager.register(Extension(entry.value).load(), f"{entry.name}={entry.value}")
+    manager.register(_own_hooks(), "pytest-gittrix")
+    return manager.hook
+
+
+def _own_hooks() -> Any:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(**{f"gittrix_{kind}": _returning(registrations) for kind, registrations in OURS.items()})
+
+
+def _returning(registrations: Registered) -> Any:
+    def hook() -> Registered:
+        return registrations
+
+    return hook

@@ -1,0 +1,85 @@
+"""Registrations by name: ours without a look at other packages, and theirs by entry points, through the same hooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix import extensions
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.evals.runs.agents import agent_of
+from pytest_gittrix.evals.runs.executors import factory_of
+from pytest_gittrix.extensions import OURS, Extension, Names, find, registered
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two packages that extend this one."""
+    (tmp_path / "theirs.py").write_text(
+        "def gittrix_views(): return {'gittrix': ('builtins:dict',), 'acme': ('acme.view', 'first')}\n"
+        "def gittrix_executors(): return {'acme': ('theirs:executor',)}\n"
+        "def gittrix_agents(): return {'acme': ('theirs:agent',)}\n"
+        "def executor(address): return lambda workers: (address, workers)\n"
+        "def agent(text): return ('agent', text)\n"
+    )
+    (tmp_path / "later.py").write_text("def gittrix_views(): return {'acme': ('later.view',), 'lost': ('no_such_module',)}\n")
+    (tmp_path / "extra-1.dist-info").mkdir()
+    (tmp_path / "extra-1.dist-info" / "METADATA").write_text("Name: extra\nVersion: 1\n")
+    (tmp_path / "extra-1.dist-info" / "entry_points.txt").write_text("[gittrix]\na = theirs\nb = later\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    yield
+    forget()
+    sys.modules.pop("theirs", None)
+    sys.modules.pop("later", None)
+
+
+def forget() -> None:
+    registered.cache_clear()
+    extensions.hooks.cache_clear()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
+def test_each_of_ours_is_found_without_a_look_at_other_packages(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("other packages were looked at"))
+    forget()
+
+    assert find(kind, name) is OURS[kind][name].load()
+    assert name in Names(kind)
+
+
+@pytest.mark.usefixtures("others")
+def test_names_of_other_packages_come_after_ours_and_replace_none() -> None:
+    assert [*Names("views")] == [*OURS["views"], "acme", "lost"]
+    assert registered("views")["gittrix"] == OURS["views"]["gittrix"]
+    assert registered("views")["acme"] == Extension("acme.view", "first")
+    assert "nothing" not in Names("views")
+
+
+@pytest.mark.usefixtures("others")
+def test_executors_and_agents_get_the_text_behind_their_name() -> None:
+    made: list[object] = [factory_of("acme:tcp://x")(2), factory_of("acme")(2)]
+    assert made == [("tcp://x", 2), (None, 2)]
+    agent: object = agent_of("acme:do it")
+    assert agent == ("agent", "do it")
+
+
+@pytest.mark.usefixtures("others")
+def test_a_name_that_nothing_has_and_one_that_cannot_be_loaded_are_errors() -> None:
+    with pytest.raises(InvalidInput, match=r"There is no view 'acm'\.\nDid you mean acme\?"):
+        find("views", "acm")
+    with pytest.raises(CapabilityMissing, match="no_such_module cannot be loaded: No module named 'no_such_module'"):
+        find("views", "lost")
+
+
+def test_a_command_of_ours_loads_no_manager_of_plugins() -> None:
+    program = "import sys; from pytest_gittrix.cli.verbs import command_line; command_line(['session', 'list', '--as', 'pixir'])" + (
+        ".parse_args(['session', 'list', '--as', 'pixir']); print({'pluggy', 'importlib.metadata'} & {*sys.modules})"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"

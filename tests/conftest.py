@@ -12,7 +12,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["pytester", "support.fixtures"]
+pytest_plugins = ["pytester", "support.fixtures", "pytest_gittrix.more_fixtures"]
 
 # Examples work on real repositories: how long one takes says nothing about the code, so none has a deadline.
 settings.register_profile("quick", deadline=None, max_examples=25, stateful_step_count=20, derandomize=True)

@@ -37,7 +37,7 @@ from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.plugin.fixtures import Opened
+    from pytest_gittrix.plugin.worlds import Opened
 
 _LONGEST_NAME = 100
 _LONGEST_LINE = 160

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix import plugin
+from pytest_gittrix import more_fixtures, plugin
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.engine.operations.recorder import PUBLIC_NAMES
 from pytest_gittrix.plugin import config
@@ -118,7 +118,7 @@ def fixtures_in(text: str) -> list[str]:
 def test_every_fixture_is_in_the_reference_once() -> None:
     listed = [name for text in FIXTURES.values() for name in fixtures_in(text)]
 
-    assert sorted(listed) == sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name))
+    assert sorted(listed) == sorted(name for name in vars(plugin) | vars(more_fixtures) if re.fullmatch(r"gittrix(_\w+)?", name))
 
 
 def test_the_core_page_names_the_fixtures_of_each_other_page() -> None:

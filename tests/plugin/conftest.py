@@ -20,6 +20,8 @@ for found in walk_packages(pytest_gittrix.__path__, "pytest_gittrix."):
 # Plugins of the environment that would be loaded anew by each run, the largest in half a second.
 PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio")
 
+MORE = ("-p", "pytest_gittrix.more_fixtures")
+
 Run = Callable[..., pytest.RunResult]
 
 
@@ -32,7 +34,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=source)
-        return pytester.runpytest_inprocess(*PLAIN, f"--basetemp={base}", *arguments)
+        return pytester.runpytest_inprocess(*PLAIN, *MORE, f"--basetemp={base}", *arguments)
 
     return run
 

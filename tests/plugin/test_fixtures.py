@@ -21,20 +21,22 @@ FIXTURES = [
     "gittrix_world_options",
     "gittrix_race",
     "gittrix_crash",
-    "gittrix_power_cuts",
-    "gittrix_small_disk",
-    "gittrix_log",
     "gittrix_model",
-    "gittrix_turns",
-    "gittrix_chain",
-    "gittrix_session_in",
-    "gittrix_timeline",
-    "gittrix_remote",
-    "gittrix_forge",
     "gittrix_eval",
-    "gittrix_agent_process",
     "gittrix_worlds",
     "gittrix_system",
+]
+MORE_FIXTURES = [
+    "gittrix_agent_process",
+    "gittrix_chain",
+    "gittrix_forge",
+    "gittrix_log",
+    "gittrix_power_cuts",
+    "gittrix_remote",
+    "gittrix_session_in",
+    "gittrix_small_disk",
+    "gittrix_timeline",
+    "gittrix_turns",
 ]
 
 
@@ -244,8 +246,32 @@ def test_fixtures_are_listed_with_what_they_give(run: Run) -> None:
     listed = run("", "--fixtures").outlines
 
     first_lines = {line.split()[0]: listed[at + 1].strip() for at, line in enumerate(listed) if line.startswith("gittrix")}
-    assert sorted(first_lines) == sorted(FIXTURES)
+    assert sorted(first_lines) == sorted(FIXTURES + MORE_FIXTURES)
     assert all(len(said) > 20 and said.endswith((".", "``.", ":")) for said in first_lines.values())
+
+
+def test_fixtures_for_special_purposes_are_listed_to_projects_that_ask_for_them(pytester: pytest.Pytester) -> None:
+    listed = pytester.runpytest("--fixtures").outlines
+    assert sorted(line.split()[0] for line in listed if line.startswith("gittrix")) == sorted(FIXTURES)
+
+    pytester.makeconftest('pytest_plugins = ["pytest_gittrix.more_fixtures"]')
+    listed = pytester.runpytest("-W", "error", "--fixtures").outlines
+    assert {line.split()[0] for line in listed if line.startswith("gittrix")} == {*FIXTURES, *MORE_FIXTURES}
+
+
+@pytest.mark.parametrize("name", MORE_FIXTURES)
+def test_a_fixture_that_was_not_asked_for_says_which_line_asks_for_it(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makepyfile(
+        f"def test_named({name}): pass\ndef test_called(request): request.getfixturevalue('{name}')\ndef test_other(none): pass"
+    )
+
+    result = pytester.runpytest_inprocess("-p", "no:randomly")
+
+    result.assert_outcomes(errors=2, failed=1)
+    said = [line.lstrip("E> ") for line in result.outlines]
+    assert said.count(f"fixture '{name}' not found") == 2
+    assert said.count('Add this line to the conftest.py of your root directory: pytest_plugins = ["pytest_gittrix.more_fixtures"]') == 2
+    assert said.count("Or for one run: pytest -p pytest_gittrix.more_fixtures") == 2
 
 
 def test_no_fixture_is_autouse(run: Run) -> None:

@@ -28,7 +28,7 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
-from pytest_gittrix import plugin
+from pytest_gittrix import more_fixtures, plugin
 from pytest_gittrix.integrations.archives import unpack
 from pytest_gittrix.plugin import config
 from tests.docs.test_docs_examples import SESSION_ID, blocks, user_repository
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 USER_PROJECT = Path(__file__).with_name("user_project")
 PROJECT_TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-FIXTURES = sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name))
+FIXTURES = sorted(name for name in vars(plugin) | vars(more_fixtures) if re.fullmatch(r"gittrix(_\w+)?", name))
 ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
 
 GIVEN = {
@@ -329,7 +329,7 @@ def test_a_package_of_somebody_elses_adds_a_view_and_a_command(installed: Instal
         return done.stdout
 
     id_ = said("session", "start", "-t", "count").splitlines()[0]
-    assert json.loads(said("session", "info", id_, "--as", "acme", "--json"))["data"] == {"ticket": id_, "state": "open", "events": 1}
+    assert json.loads(said("session", "show", id_, "--as", "acme", "--json"))["data"] == {"ticket": id_, "state": "open"}
     assert (said("count"), said("count", "--state", "promoted")) == ("1\n", "0\n")
     assert "count the sessions of a store" in said("--help")
     unknown = installed.run(*gittrix, "cuont", where=project, PYTHONPATH=str(target))

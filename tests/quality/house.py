@@ -37,7 +37,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
     "Engine": ("confine", "model", "engine"),
     "Systems": ("aio", "members", "orchestrator", "acp"),
     "Proof": ("testing", "conformance", "evals", "strategies"),
-    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs"),
+    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "more_fixtures", "hookspecs"),
 }
 """From the ground up: the packages and modules directly under the package that stand on each storey."""
 

@@ -21,7 +21,7 @@ DOORS = frozenset(
         "",
         *("testing", *(f"testing.{room}" for room in ("repos", "faults", "schedules", "scenarios", "systems", "machines"))),
         *("conformance", "clock", "errors", "extras", "points", "strategies", "evals", "confine", "model", "engine", "backends", "members"),
-        *("aio", "orchestrator", "acp", "gastown", "views", "plugin", "extensions", "commands"),
+        *("aio", "orchestrator", "acp", "gastown", "views", "plugin", "extensions", "commands", "more_fixtures"),
     )
 )
 """The addresses that users import from; besides them, each module of ``integrations`` and ``mcp`` is one."""

@@ -49,7 +49,7 @@ def test_each_of_ours_is_found_without_a_look_at_other_packages(kind: str, name:
     monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("other packages were looked at"))
     forget()
 
-    assert find(kind, name) is OURS[kind][name].load()
+    assert find(kind, name) == OURS[kind][name].load()
     assert name in Names(kind)
 
 

@@ -33,7 +33,7 @@ from pytest_gittrix import (
 )
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model import ModelServer, call, stop
-from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
+from pytest_gittrix.plugin.worlds import Ephemeral, Worlds
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import PowerCuts
 from pytest_gittrix.testing.faults.small_disks import SmallDisks

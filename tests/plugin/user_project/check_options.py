@@ -19,7 +19,7 @@ from pytest_gittrix import DurableRepo, FrozenClock, GittrixError, UserSession
 from pytest_gittrix.conformance import SessionSystem
 from pytest_gittrix.conformance.families.capabilities import CapabilityClauses
 from pytest_gittrix.model import ModelServer
-from pytest_gittrix.plugin.fixtures import Worlds
+from pytest_gittrix.plugin.worlds import Worlds
 
 GIVEN = json.loads(os.environ["GIVEN"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 def record(events: Sequence[Any]) -> dict[str, Any]:
     """Return the ticket of a session."""
-    return {"ticket": events[0].stream, "state": state_in(events), "events": len(events)}
+    return {"ticket": events[0].stream, "state": state_in(events)}
 
 
 def state_in(events: Sequence[Any]) -> str:

@@ -1,0 +1,40 @@
+"""What a run of pytest knows of this plugin: its options, its worlds and the arguments of a test's markers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gittrix.plugin.config import GittrixConfig
+
+WORLDS = pytest.StashKey["Worlds"]()
+_CONFIG = pytest.StashKey["GittrixConfig"]()
+_MARKER = pytest.StashKey[dict[str, Any]]()
+
+
+def resolved(config: pytest.Config) -> GittrixConfig:
+    if _CONFIG not in config.stash:
+        from pytest_gittrix.plugin.config import resolve
+
+        config.stash[_CONFIG] = resolve(config)
+    return config.stash[_CONFIG]
+
+
+def given(config: pytest.Config) -> bool:
+    from pytest_gittrix.plugin.config import settings
+
+    return any(setting.given for setting in settings(config))
+
+
+def marker_of(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """The arguments of the markers of a test, merged once for all its fixtures."""
+    stash = request.node.stash
+    if _MARKER not in stash:
+        from pytest_gittrix.plugin.config import marker_arguments
+
+        stash[_MARKER] = marker_arguments(request.node)
+    arguments: Mapping[str, Any] = stash[_MARKER]
+    return arguments

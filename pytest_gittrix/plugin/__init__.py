@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gittrix.lazy_exports import door
-from pytest_gittrix.plugin.core_fixtures import _gittrix_world as _gittrix_world
 from pytest_gittrix.plugin.core_fixtures import gittrix as gittrix
 from pytest_gittrix.plugin.core_fixtures import gittrix_agent as gittrix_agent
 from pytest_gittrix.plugin.core_fixtures import gittrix_clock as gittrix_clock
@@ -31,6 +30,7 @@ from pytest_gittrix.plugin.core_fixtures import gittrix_session as gittrix_sessi
 from pytest_gittrix.plugin.core_fixtures import gittrix_system as gittrix_system
 from pytest_gittrix.plugin.core_fixtures import gittrix_world_options as gittrix_world_options
 from pytest_gittrix.plugin.core_fixtures import gittrix_worlds as gittrix_worlds
+from pytest_gittrix.plugin.core_fixtures import world_of_the_test as world_of_the_test
 from pytest_gittrix.plugin.run_state import WORLDS, given, resolved
 
 if TYPE_CHECKING:

@@ -89,12 +89,12 @@ def gittrix_world_options() -> Mapping[str, Any]:
     return {}
 
 
-@pytest.fixture
-def _gittrix_world(
+@pytest.fixture(name="_gittrix_world")
+def world_of_the_test(
     request: pytest.FixtureRequest, gittrix_worlds: Worlds, gittrix_files: object, gittrix_world_options: object
 ) -> Iterator[World]:
     """The world that the fixtures of one test are parts of."""
-    from pytest_gittrix.plugin.config import refusals_at
+    from pytest_gittrix.plugin.marker import refusals_at
     from pytest_gittrix.plugin.worlds import required_clock, world_arguments
 
     marker, own = marker_of(request), {}
@@ -122,7 +122,7 @@ def gittrix_clock(request: pytest.FixtureRequest, gittrix_world_options: object)
     options, marker = resolved(request.config), marker_of(request)
     with ExitStack() as held:
         if _is_overridden(request, "gittrix_clock"):  # an override extends this fixture, and the world is opened on what that gives
-            from pytest_gittrix.plugin.config import refusals_at
+            from pytest_gittrix.plugin.marker import refusals_at
             from pytest_gittrix.plugin.worlds import clock_before_world
 
             with refusals_at(request.node, gittrix_world_options):
@@ -239,7 +239,7 @@ def world_on(world: World, durable: DurableRepo) -> World:
 
 def _frozen(clock: FrozenClock, request: pytest.FixtureRequest, *, only_if_asked: bool = False) -> AbstractContextManager[None]:
     """Freeze the process as the test and the options of the run say; ``only_if_asked`` by the test's marker."""
-    from pytest_gittrix.plugin.config import freezing
+    from pytest_gittrix.plugin.marker import freezing
 
     how = freezing(request.node, marker_of(request), resolved(request.config))
     if how.mode == "none" or (only_if_asked and not how.asked):

@@ -9,10 +9,11 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gittrix.plugin.config import GittrixConfig
+    from pytest_gittrix.plugin.worlds import Worlds
 
-WORLDS = pytest.StashKey["Worlds"]()
-_CONFIG = pytest.StashKey["GittrixConfig"]()
-_MARKER = pytest.StashKey[dict[str, Any]]()
+WORLDS: pytest.StashKey[Worlds] = pytest.StashKey()
+_CONFIG: pytest.StashKey[GittrixConfig] = pytest.StashKey()
+_MARKER: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
 
 
 def resolved(config: pytest.Config) -> GittrixConfig:
@@ -33,7 +34,7 @@ def marker_of(request: pytest.FixtureRequest) -> Mapping[str, Any]:
     """The arguments of the markers of a test, merged once for all its fixtures."""
     stash = request.node.stash
     if _MARKER not in stash:
-        from pytest_gittrix.plugin.config import marker_arguments
+        from pytest_gittrix.plugin.marker import marker_arguments
 
         stash[_MARKER] = marker_arguments(request.node)
     arguments: Mapping[str, Any] = stash[_MARKER]

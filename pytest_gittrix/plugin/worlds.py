@@ -16,7 +16,7 @@ from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.clock.shown import for_programs
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import InvalidInput, did_you_mean
-from pytest_gittrix.plugin.config import OF_THE_TEST, SOURCES
+from pytest_gittrix.plugin.marker import OF_THE_TEST, SOURCES
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.schedules.race import Race

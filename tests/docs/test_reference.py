@@ -13,7 +13,7 @@ import pytest
 from pytest_gittrix import more_fixtures, plugin
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.engine.operations.recorder import PUBLIC_NAMES
-from pytest_gittrix.plugin import config
+from pytest_gittrix.plugin import config, marker
 from pytest_gittrix.plugin.evals.outcome import EvalSample
 from pytest_gittrix.plugin.evals.plan import ARGUMENTS
 from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
@@ -84,7 +84,7 @@ def test_every_point_of_the_engine_is_in_the_reference() -> None:
 def test_every_argument_of_the_marker_is_in_the_reference() -> None:
     documented = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## The marker")]
 
-    assert sorted(documented) == sorted(inspect.signature(config.gittrix).parameters)
+    assert sorted(documented) == sorted(inspect.signature(marker.gittrix).parameters)
 
 
 def test_every_argument_of_the_marker_for_evals_is_in_the_reference() -> None:

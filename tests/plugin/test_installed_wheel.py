@@ -30,7 +30,7 @@ from packaging.requirements import Requirement
 
 from pytest_gittrix import more_fixtures, plugin
 from pytest_gittrix.integrations.archives import unpack
-from pytest_gittrix.plugin import config
+from pytest_gittrix.plugin import config, marker
 from tests.docs.test_docs_examples import SESSION_ID, blocks, user_repository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ USER_PROJECT = Path(__file__).with_name("user_project")
 PROJECT_TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 FIXTURES = sorted(name for name in vars(plugin) | vars(more_fixtures) if re.fullmatch(r"gittrix(_\w+)?", name))
-ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
+ARGUMENTS = sorted(inspect.signature(marker.gittrix).parameters)
 
 GIVEN = {
     "command line": {

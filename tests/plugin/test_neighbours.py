@@ -17,6 +17,8 @@ ALLOWED = {
     "pytest_gittrix",
     "pytest_gittrix.plugin",
     "pytest_gittrix.plugin.config",
+    "pytest_gittrix.plugin.core_fixtures",
+    "pytest_gittrix.plugin.run_state",
     "pytest_gittrix.hookspecs",
     "pytest_gittrix.lazy_exports",
 }

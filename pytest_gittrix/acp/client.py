@@ -30,7 +30,7 @@ from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, PathNotFound
 from pytest_gittrix.extras import needs
-from pytest_gittrix.visible import visible, visible_line
+from pytest_gittrix.safe_text import visible, visible_line
 
 with needs("acp"):
     from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, text_block

@@ -29,7 +29,7 @@ from pytest_gittrix.engine.user_session import Review, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.extras import needs
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.visible import visible, visible_line
+from pytest_gittrix.safe_text import visible, visible_line
 
 with needs("acp"):
     import acp

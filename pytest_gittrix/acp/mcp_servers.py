@@ -11,7 +11,7 @@ from pytest_gittrix.confine.gateway_requests import TCP
 from pytest_gittrix.confine.network import Network
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import Advice, CapabilityMissing
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 
 _PORTS: Final = {"http": 80, "https": 443}
 # Prints the first word that is no program, or no file that can be read.

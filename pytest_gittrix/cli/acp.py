@@ -18,7 +18,7 @@ from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.command import LEVELS
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.command_line import Confinement

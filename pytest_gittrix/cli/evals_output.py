@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.output import Table
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.visible import ONE_LINE, VISIBLE
+from pytest_gittrix.safe_text import ONE_LINE, VISIBLE
 
 _CONTROLS = {code: shown for code, shown in VISIBLE.items() if code < 0xA0}
 

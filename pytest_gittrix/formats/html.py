@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
+from pytest_gittrix.git.tree import Item, ReadTree, subtree_of
 from pytest_gittrix.os_level.safe_dir import is_temporary
 
 MAX_COMPONENT = 255
@@ -172,3 +175,39 @@ def _shown(value: object) -> str:
     # repr() escapes control characters, lone surrogates and bidirectional marks: a hostile name cannot rewrite the message.
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}...{text[-10:]}"
+
+
+def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> dict[str, str]:
+    """Added paths that differ from another path of the tree only by case or Unicode form, each with that other path.
+
+    Args:
+        read_tree: reads the tree.
+        root: the tree with the added paths; only the directories above them are read.
+        added: the added paths.
+    """
+    clashes: dict[str, str] = {}
+    # Each tree is asked for once: a reader of new trees parses them at each call.
+    known: dict[str, tuple[Mapping[bytes, Item], dict[str, list[bytes]]]] = {}
+    for path in added:
+        node = root
+        for depth, name in enumerate(names := os.fsencode(path).split(b"/")):
+            if node is None:
+                break
+            if node not in known:
+                items = read_tree(node)
+                known[node] = items, _by_collision_key(items)
+            items, by_key = known[node]
+            alike = by_key[collision_key(os.fsdecode(name))]
+            twin = next((other for other in alike if other != name), None)
+            if twin is not None:
+                clashes[path] = os.fsdecode(b"/".join([*names[:depth], twin]))
+                break
+            node = subtree_of(items.get(name))
+    return clashes
+
+
+def _by_collision_key(names: Iterable[bytes]) -> dict[str, list[bytes]]:
+    found: defaultdict[str, list[bytes]] = defaultdict(list)
+    for name in names:
+        found[collision_key(os.fsdecode(name))].append(name)
+    return found

@@ -7,18 +7,17 @@ repository.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-from pytest_gittrix.git.path_rules import collision_key
+from typing import Literal, NamedTuple, TypeVar, cast
 
 FILE = 0o100644
 EXECUTABLE = 0o100755
 SYMLINK = 0o120000
 SUBMODULE = 0o160000
 DIRECTORY = 0o040000
+
+Value = TypeVar("Value")
 
 Kind = Literal["file", "executable", "symlink", "submodule"]
 KINDS: Mapping[int, Kind] = {FILE: "file", EXECUTABLE: "executable", SYMLINK: "symlink", SUBMODULE: "submodule"}
@@ -99,7 +98,8 @@ def _leaf(item: Item | None) -> Entry | None:
     return Entry(EXECUTABLE if mode & 0o100 else FILE, id_)
 
 
-def _subtree(item: Item | None) -> str | None:
+def subtree_of(item: Item | None) -> str | None:
+    """Return the tree that a line names; None if it names something else."""
     return item[1] if item is not None and item[0] == DIRECTORY else None
 
 
@@ -140,8 +140,8 @@ def changed_directories(
         lines = tuple((name, left, right) for name in names if (left := before.get(name)) != (right := after.get(name)))
         yield DirectoryChange(prefix, after_id, lines)
         for name, left, right in lines:
-            if _subtree(left) or _subtree(right):
-                pending.append((prefix + name + b"/", _subtree(left), _subtree(right)))
+            if subtree_of(left) or subtree_of(right):
+                pending.append((prefix + name + b"/", subtree_of(left), subtree_of(right)))
 
 
 def changed_paths(
@@ -192,35 +192,33 @@ def by_directory(files: Mapping[str, Entry]) -> dict[str, dict[str, Entry]]:
     return found
 
 
-class TreeFiles(Mapping[str, Entry]):
-    """What ``flatten`` gives, read when it is asked for: to look at one path reads the trees above it, to go through all reads all.
+class _ReadOnDemand(Mapping[str, Value]):
+    """A mapping by path that reads what is looked up, and everything once somebody goes through it."""
 
-    Args:
-        read_tree: reads the trees.
-        root: the tree.
+    whole: dict[str, Value] | None = None
 
-    Attributes:
-        whole: all of them, once somebody has gone through them.
-    """
+    def __init__(self) -> None:
+        self._asked: dict[str, Value | None] = {}
 
-    def __init__(self, read_tree: ReadTree, root: str) -> None:
-        self._read_tree, self._root = read_tree, root
-        self._asked: dict[str, Entry | None] = {}
-        self.whole: dict[str, Entry] | None = None
+    def _read(self, path: str) -> Value | None:
+        raise NotImplementedError
 
-    def all(self) -> dict[str, Entry]:
-        """All of them."""
+    def _read_all(self) -> dict[str, Value]:
+        raise NotImplementedError
+
+    def all(self) -> dict[str, Value]:
+        """Everything."""
         if self.whole is None:
-            self.whole = flatten(self._read_tree, self._root)
+            self.whole = self._read_all()
         return self.whole
 
-    def __getitem__(self, path: str) -> Entry:
+    def __getitem__(self, path: str) -> Value:
         if self.whole is not None:
             return self.whole[path]
         try:
             found = self._asked[path]
         except KeyError:
-            found = self._asked[path] = entry_at(self._read_tree, self._root, path)
+            found = self._asked[path] = self._read(path)
         if found is None:
             raise KeyError(path)
         return found
@@ -231,13 +229,35 @@ class TreeFiles(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self.all())
 
-    def items(self) -> ItemsView[str, Entry]:
-        """Every path and its entry."""
+    def items(self) -> ItemsView[str, Value]:
+        """Every path and its value."""
         return self.all().items()
 
-    def values(self) -> ValuesView[Entry]:
-        """Every entry."""
+    def values(self) -> ValuesView[Value]:
+        """Every value."""
         return self.all().values()
+
+
+class TreeFiles(_ReadOnDemand[Entry]):
+    """What ``flatten`` gives, read when it is asked for: a look at one path reads the trees above it, an iteration reads all.
+
+    Args:
+        read_tree: reads the trees.
+        root: the tree.
+
+    Attributes:
+        whole: all of them, once somebody has gone through them.
+    """
+
+    def __init__(self, read_tree: ReadTree, root: str) -> None:
+        super().__init__()
+        self._read_tree, self._root = read_tree, root
+
+    def _read(self, path: str) -> Entry | None:
+        return entry_at(self._read_tree, self._root, path)
+
+    def _read_all(self) -> dict[str, Entry]:
+        return flatten(self._read_tree, self._root)
 
 
 class _FilesOfTree(Mapping[str, Entry]):
@@ -259,7 +279,7 @@ class _FilesOfTree(Mapping[str, Entry]):
         return sum(mode != DIRECTORY for mode, _ in self._lines.values())
 
 
-class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
+class TreeDirectories(_ReadOnDemand[Mapping[str, Entry]]):
     """What ``by_directory`` gives of the files of a tree, read when it is asked for.
 
     Args:
@@ -272,44 +292,22 @@ class TreeDirectories(Mapping[str, Mapping[str, Entry]]):
     """
 
     def __init__(self, read_tree: ReadTree, root: str, files: TreeFiles) -> None:
+        super().__init__()
         self._read_tree, self._root, self._files = read_tree, root, files
-        self._asked: dict[str, _FilesOfTree | None] = {}
-        self.whole: dict[str, dict[str, Entry]] | None = None
 
-    def all(self) -> dict[str, dict[str, Entry]]:
-        """All of them."""
-        if self.whole is None:
-            self.whole = by_directory(self._files)
-        return self.whole
+    def _read(self, path: str) -> Mapping[str, Entry] | None:
+        tree = subtree_of(lookup(self._read_tree, self._root, path)) if path else self._root
+        return None if tree is None else _FilesOfTree(self._read_tree(tree))
 
-    def __getitem__(self, path: str) -> Mapping[str, Entry]:
-        if self.whole is not None:
-            return self.whole[path]
-        try:
-            found = self._asked[path]
-        except KeyError:
-            tree = _subtree(lookup(self._read_tree, self._root, path)) if path else self._root
-            found = self._asked[path] = None if tree is None else _FilesOfTree(self._read_tree(tree))
-        if found is None:
-            raise KeyError(path)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.all())
-
-    def __len__(self) -> int:
-        return len(self.all())
-
-    def items(self) -> ItemsView[str, Mapping[str, Entry]]:
-        """Every directory and its files."""
-        return self.all().items()
+    def _read_all(self) -> dict[str, Mapping[str, Entry]]:
+        return cast("dict[str, Mapping[str, Entry]]", by_directory(self._files))
 
 
 def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:
     """The file, symlink, submodule or directory at ``path``; None if there is none."""
     item: Item | None = (DIRECTORY, root) if root else None
     for name in os.fsencode(path).split(b"/"):
-        subtree = _subtree(item)
+        subtree = subtree_of(item)
         if subtree is None:
             return None
         item = read_tree(subtree).get(name)
@@ -336,42 +334,6 @@ def overlap(selected: Iterable[str], drift: Iterable[str]) -> set[str]:
         return set()
     directories = {parent for path in drifted for parent in parents(path)}
     return {path for path in selected if path in drifted or path in directories or not drifted.isdisjoint(parents(path))}
-
-
-def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> dict[str, str]:
-    """Added paths that differ from another path of the tree only by case or Unicode form, each with that other path.
-
-    Args:
-        read_tree: reads the tree.
-        root: the tree with the added paths; only the directories above them are read.
-        added: the added paths.
-    """
-    clashes: dict[str, str] = {}
-    # Each tree is asked for once: a reader of new trees parses them at each call.
-    known: dict[str, tuple[Mapping[bytes, Item], dict[str, list[bytes]]]] = {}
-    for path in added:
-        node = root
-        for depth, name in enumerate(names := os.fsencode(path).split(b"/")):
-            if node is None:
-                break
-            if node not in known:
-                items = read_tree(node)
-                known[node] = items, _by_collision_key(items)
-            items, by_key = known[node]
-            alike = by_key[collision_key(os.fsdecode(name))]
-            twin = next((other for other in alike if other != name), None)
-            if twin is not None:
-                clashes[path] = os.fsdecode(b"/".join([*names[:depth], twin]))
-                break
-            node = _subtree(items.get(name))
-    return clashes
-
-
-def _by_collision_key(names: Iterable[bytes]) -> dict[str, list[bytes]]:
-    found: defaultdict[str, list[bytes]] = defaultdict(list)
-    for name in names:
-        found[collision_key(os.fsdecode(name))].append(name)
-    return found
 
 
 class _Pending:
@@ -428,14 +390,14 @@ def write_trees(
         items = dict(before)
         for name, entry in pending.entries.items():
             if entry is not None:
-                if name not in pending.directories and _subtree(items.get(name)):
+                if name not in pending.directories and subtree_of(items.get(name)):
                     raise TreeClash(os.fsdecode(prefix + name))
                 continue
-            if _subtree(items.get(name)) is None:
+            if subtree_of(items.get(name)) is None:
                 items.pop(name, None)
         for name, below in pending.directories.items():
             item = items.get(name)
-            subtree = _subtree(item)
+            subtree = subtree_of(item)
             if item is not None and subtree is None and below.adds:
                 raise TreeClash(os.fsdecode(prefix + name))
             if subtree is None and not below.adds:
@@ -448,7 +410,7 @@ def write_trees(
         for name, entry in pending.entries.items():
             if entry is None:
                 continue
-            if _subtree(items.get(name)):
+            if subtree_of(items.get(name)):
                 raise TreeClash(os.fsdecode(prefix + name))
             items[name] = (entry.mode, entry.id)
         if not items and prefix:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
+from pytest_gittrix.git.git_directory import open_bare
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.tree import Entry

@@ -31,8 +31,8 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
+from pytest_gittrix.safe_text import visible_line
 from pytest_gittrix.testing.repos.durable import DurableRepo
-from pytest_gittrix.visible import visible_line
 from pytest_gittrix.workspaces.walk import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 

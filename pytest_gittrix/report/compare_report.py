@@ -23,7 +23,7 @@ from pytest_gittrix.git.tree import SUBMODULE, Entry
 from pytest_gittrix.report.eval_report import TimelineEntry, printed
 from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 GROUPS: Final[Mapping[str, str]] = {
     "worse": "pass less often",

@@ -18,7 +18,7 @@ from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.plots import histogram
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 NAME: Final = "report.html"
 """The file name of the page in the run's directory."""

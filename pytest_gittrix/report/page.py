@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.formats.html import templates
 from pytest_gittrix.os_level.files import PUBLIC, write_file
-from pytest_gittrix.visible import in_script
+from pytest_gittrix.safe_text import in_script
 
 if TYPE_CHECKING:
     from jinja2 import Environment

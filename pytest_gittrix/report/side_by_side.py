@@ -14,7 +14,7 @@ from html import escape
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer

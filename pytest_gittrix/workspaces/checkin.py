@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from pytest_gittrix.git.repository import common_dir_at
+from pytest_gittrix.git.git_directory import common_dir_at
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, Changes, Entry
 from pytest_gittrix.git.worktree.attributes import ATTRIBUTES
 from pytest_gittrix.git.worktree.conversion import Conversion, Conversions, is_as_filtered

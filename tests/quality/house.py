@@ -27,7 +27,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "durations",
         "extras",
         "extensions",
-        "visible",
+        "safe_text",
         "formats",
         "lazy_exports",
         "os_level",

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal, PersonCall, VerbCall
-from pytest_gittrix.visible import printable, printable_line
 
 _OWN: Final = ("LD_PRELOAD", "FAKETIME", "NO_FAKE", "PYTEST_GITTRIX_CLOCK")
 _LONGEST: Final = 20_000

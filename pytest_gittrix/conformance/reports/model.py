@@ -15,8 +15,8 @@ from typing import Any, Final
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
 from pytest_gittrix.conformance.base.outcome import CAUSE, COVERED, FAILING, LOST, NEVER, REFUSALS, SCENE, SCRIPT, SHOWN, STATUS, Status
+from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.systems.protocol import Capability
-from pytest_gittrix.visible import printable, printable_line
 
 _PLACE: Final = re.compile(r"/[^\s'\"]*/gittrix-world-\w+")
 """The directory of a clause's place, which is another in every run; the scripts call it by the same name as the reasons do."""

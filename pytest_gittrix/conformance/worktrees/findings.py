@@ -11,7 +11,7 @@ from pytest_gittrix.conformance.base.outcome import Status
 from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
-from pytest_gittrix.visible import printable
+from pytest_gittrix.safe_text import printable
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBr
 from pytest_gittrix.conformance.worktrees.clauses import finish, merged, remove
 from pytest_gittrix.conformance.worktrees.findings import CellOutcome
 from pytest_gittrix.os_level.remove_tree import scratch_directory
+from pytest_gittrix.safe_text import printable
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
-from pytest_gittrix.visible import printable
 
 _LOST: Final = re.compile(r"^LOST: ", re.MULTILINE)
 

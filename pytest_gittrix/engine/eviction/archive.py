@@ -17,8 +17,8 @@ from pytest_gittrix.engine.operations.agent_commits import AGENT
 from pytest_gittrix.engine.operations.review import patch_of
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
+from pytest_gittrix.git.git_directory import open_bare
 from pytest_gittrix.git.pack import install_pack, store_object
 from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file

@@ -26,7 +26,7 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 from pytest_gittrix.workspaces.finder.agent_archive import CONTENTS, REPOSITORY, archive_agent_work, settle_agent_work
 from pytest_gittrix.workspaces.finder.agent_work import find_linked_work, nested_repositories
 from pytest_gittrix.workspaces.finder.ignored import LeftOut, read_left_out

@@ -17,8 +17,8 @@ from typing import Final
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import BuiltCommit, Signature, build_commit, parse_commit
+from pytest_gittrix.git.git_directory import open_bare
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, InvalidInput
-from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
+from pytest_gittrix.git.git_directory import open_bare
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths

@@ -26,7 +26,7 @@ from pytest_gittrix.os_level.proc import pids as all_pids
 from pytest_gittrix.os_level.process_tree import marked
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import TURN, USE
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 
 SESSION_VARIABLE: Final = "GITTRIX_SESSION_ID"
 """The environment variable in which programs of an agent find their session's id."""

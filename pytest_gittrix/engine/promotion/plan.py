@@ -21,7 +21,8 @@ from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit
-from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
+from pytest_gittrix.git.path_rules import collisions
+from pytest_gittrix.git.tree import Item, TreeClash, parse_tree
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.rebase import from_bases
 from pytest_gittrix.workspaces.snapshot import Snapshot

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 _MOST_LINES: Final = 40
 

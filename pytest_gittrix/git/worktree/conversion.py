@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-from pytest_gittrix.git.repository import TextConfig, info_attributes, text_config
+from pytest_gittrix.git.git_directory import TextConfig, info_attributes, text_config
 from pytest_gittrix.git.worktree.attributes import Attributes, Value
 from pytest_gittrix.git.worktree.encodings import Unconvertible, is_utf8, recoded_in, recoded_out
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.visible import visible, visible_line
+from pytest_gittrix.safe_text import visible, visible_line
 
 MOST_BYTES: Final = 1 << 20
 """The limit of the summary of a step, with what other programs wrote."""

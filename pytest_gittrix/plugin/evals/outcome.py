@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
 from pytest_gittrix.evals.results.failure_output import failure_lines
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.visible import visible
+from pytest_gittrix.safe_text import visible
 
 _MOST_FILES: Final = 8
 

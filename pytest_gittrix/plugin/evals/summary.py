@@ -18,7 +18,7 @@ from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.plugin.evals.github import SampleRow, append_summary, errors_of
 from pytest_gittrix.plugin.evals.nodes import BY_OUTCOME, JUDGED, KEY, RUN
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 
 GITHUB: Final = "GITHUB_STEP_SUMMARY"
 

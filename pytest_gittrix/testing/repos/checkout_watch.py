@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
+from pytest_gittrix.git.git_directory import Location, discover
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import SHA1, SHA256
 from pytest_gittrix.git.refs import References
-from pytest_gittrix.git.repository import Location, discover
 from pytest_gittrix.os_level.files import read_text
-from pytest_gittrix.visible import visible_line
+from pytest_gittrix.safe_text import visible_line
 
 _SHOWN: Final = 5
 _Stamp = tuple[int, ...]

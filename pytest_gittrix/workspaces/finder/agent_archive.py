@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
-from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
+from pytest_gittrix.git.git_directory import open_bare
 from pytest_gittrix.git.objects import Objects, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.tree import SUBMODULE, parse_tree

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from pytest_gittrix.git.repository import shared_mode, shared_setting
+from pytest_gittrix.git.git_directory import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
 from pytest_gittrix.os_level.files import PUBLIC, make_directories, write_all, write_new
 from pytest_gittrix.workspaces.seeds.on_disk import BASELINE_MTIME

@@ -37,7 +37,7 @@ from pytest_gittrix.conformance.reports.model import SystemReport, summarise_cla
 from pytest_gittrix.conformance.reports.sarif_report import to_sarif
 from pytest_gittrix.conformance.reports.text_report import summary
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.visible import printable
+from pytest_gittrix.safe_text import printable
 
 BASE_CODES = [clause.code for clause in all_clauses() if not clause.needs]
 EXTENDED_CODES = [clause.code for clause in all_clauses() if clause.needs]

@@ -17,7 +17,7 @@ from support.engine import DurableGit, Site, open_site
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed
-from pytest_gittrix.git.repository import shared_mode
+from pytest_gittrix.git.git_directory import shared_mode
 
 SETTINGS = ("true", "all", "0640", "umask", None)
 GROUP, MEMBER = 54321, 54322

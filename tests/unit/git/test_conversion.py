@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 from support.git import FORMATS, GitRepo, put, try_git
 
+from pytest_gittrix.git.git_directory import text_config
 from pytest_gittrix.git.objects import SHA1
-from pytest_gittrix.git.repository import text_config
 from pytest_gittrix.git.worktree.conversion import Conversion, Conversions, is_as_filtered
 from pytest_gittrix.git.worktree.encodings import Unconvertible
 

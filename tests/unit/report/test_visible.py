@@ -6,7 +6,7 @@ import json
 
 from pytest_gittrix.plugin.evals.github import SampleRow, errors_of, summary
 from pytest_gittrix.report.side_by_side import file_diffs
-from pytest_gittrix.visible import in_script, visible, visible_line
+from pytest_gittrix.safe_text import in_script, visible, visible_line
 
 HOSTILE = "a\x1b]52;c;cm0gLXJm\x07\u202egnp.exe\u2066\r"
 STEERING = ("\x1b", "\x07", "\u202e", "\u2066", "\r")

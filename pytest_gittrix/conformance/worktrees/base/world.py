@@ -23,8 +23,8 @@ from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, 
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.os_level.remove_tree import remove_tree
+from pytest_gittrix.safe_text import printable
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
-from pytest_gittrix.visible import printable
 
 _SETTINGS: Final = r'[user]\nname=me\nemail=me@localhost\n[init]\ndefaultBranch=main\n[protocol "file"]\nallow=always\n'
 HOME_LINE: Final = (

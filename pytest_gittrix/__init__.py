@@ -99,7 +99,7 @@ __getattr__ = door(
             "Rival",
         ),
         "pytest_gittrix.testing.world": ("World",),
-        "pytest_gittrix.workspaces.finder.worktree": ("unfinished_work"),
+        "pytest_gittrix.workspaces.finder.worktree": ("unfinished_work",),
         "pytest_gittrix.record.state.records": (
             "EvictionPolicy",
             "SessionMetadata",

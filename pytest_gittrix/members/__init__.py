@@ -8,19 +8,7 @@ from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.members.members import (
-        CleanupReport as CleanupReport,
-    )
-    from pytest_gittrix.members.members import (
-        Inspection as Inspection,
-    )
-    from pytest_gittrix.members.members import (
         Members as Members,
-    )
-    from pytest_gittrix.members.members import (
-        RepositoryState as RepositoryState,
-    )
-    from pytest_gittrix.members.members import (
-        StopSummary as StopSummary,
     )
     from pytest_gittrix.record.state.retention import RetentionPolicy as RetentionPolicy
     from pytest_gittrix.record.state.retention import expired as expired

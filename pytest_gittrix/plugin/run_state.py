@@ -17,6 +17,7 @@ _MARKER: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
 
 
 def resolved(config: pytest.Config) -> GittrixConfig:
+    """Return the options of the run, read and checked once."""
     if _CONFIG not in config.stash:
         from pytest_gittrix.plugin.config import resolve
 
@@ -25,6 +26,7 @@ def resolved(config: pytest.Config) -> GittrixConfig:
 
 
 def given(config: pytest.Config) -> bool:
+    """Return whether any option was given."""
     from pytest_gittrix.plugin.config import settings
 
     return any(setting.given for setting in settings(config))

@@ -35,7 +35,7 @@ PAGE = SOURCE.parent / "docs/explanation/architecture.md"
 HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "time_machine", "filelock", "rich")
 
 # An installed plugin that nobody uses costs nothing: these load the standard library and pytest alone.
-LIGHT = (f"{PACKAGE}.plugin", f"{PACKAGE}.hookspecs")
+LIGHT = tuple(f"{PACKAGE}.{name}" for name in ("plugin", "plugin.core_fixtures", "plugin.run_state", "hookspecs"))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def _wrong(house: House, module: Module, found: Import) -> str | None:
     if module.name == PACKAGE:
         loads = found.at_load and library not in sys.stdlib_module_names and found.target != f"{PACKAGE}.lazy_exports"
         return "the package itself loads its rooms lazily" if loads else None
-    cheap = library in sys.stdlib_module_names | {"pytest"} or found.target == f"{PACKAGE}.lazy_exports"
+    light = any(found.target == name or found.target.startswith(f"{name}.") for name in (*LIGHT[1:], f"{PACKAGE}.lazy_exports"))
+    cheap = light or library in sys.stdlib_module_names | {"pytest"}
     if module.name in LIGHT and found.at_load and not cheap:
         return f"{module.name} loads only the standard library and pytest"
     forbidden = [never for never in never_of(module.room) if f"{found.target}.".startswith(f"{never}.")]

@@ -31,7 +31,7 @@ def edit(toolbox: Toolbox, path: str, *changes: tuple[str, str]) -> None:
     Args:
         toolbox: whose file.
         path: of it.
-        changes: what is there, and what shall be.
+        changes: the old text, and the new one.
     """
     text = toolbox.read(path).decode()
     for old, new in changes:

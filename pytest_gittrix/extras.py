@@ -105,7 +105,7 @@ def _missing(extra: str, reason: str) -> ExtraMissing:
     wanted = EXTRAS[extra]
     return ExtraMissing(
         f"{wanted.called[0].upper()}{wanted.called[1:]} is not available here. {reason}",
-        why=f"It is the extra {extra!r}; nobody has to install what they do not use.",
+        why=f"It is the extra {extra!r}; only users of that part have to install it.",
         fix=f"Install it: pip install 'pytest-gittrix[{extra}]', or in a clone: pip install '.[{extra}]'",
         opt_out=wanted.opt_out,
         extra=extra,

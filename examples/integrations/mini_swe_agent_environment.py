@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from pytest_gittrix.clock import CLOCK_START
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.integrations.adapter import exit_code
-from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment, PromotionOutcome
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The first line of output by which an agent submits its work."""
@@ -141,7 +141,7 @@ class GittrixEnvironment:
             extra = {"exit_status": "Submitted", "submission": rest}
             raise Submitted({"role": "exit", "content": rest, "extra": extra})
 
-    def promote(self, message: str | None = None) -> Promotion:
+    def promote(self, message: str | None = None) -> PromotionOutcome:
         """Try to promote the agent's work as one commit in durable; see ``EvalEnvironment.promote``."""
         return self.bench.promote(message)
 

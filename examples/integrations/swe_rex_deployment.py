@@ -129,7 +129,7 @@ class GittrixRuntime(AbstractRuntime):
             raise
 
     async def run_in_session(self, action: abstract.BashAction | abstract.BashInterruptAction) -> abstract.BashObservation:
-        """Run a command in a shell, or interrupt the one that runs there. Shells work beside each other.
+        """Run a command in a shell, or interrupt the one that runs there. Several shells work at the same time.
 
         A cancelled task ends the shell with everything that it started.
 
@@ -235,7 +235,7 @@ class GittrixRuntime(AbstractRuntime):
                 shell.end()
             self.programs.close()
 
-        await asyncio.to_thread(end)  # it ends them all, also where nobody waits for it any more
+        await asyncio.to_thread(end)  # it ends them all, also if the waiting task was cancelled
         return abstract.CloseResponse()
 
     def _shell(self, name: str) -> AnsweringPython:
@@ -244,7 +244,7 @@ class GittrixRuntime(AbstractRuntime):
         return self._shells[name]
 
     async def _end(self, name: str, shell: AnsweringPython) -> None:
-        """End a shell, beside the event loop. Its name may be that of a newer one by now, which stays."""
+        """End a shell without blocking the event loop. Its name may be that of a newer one by now, which stays."""
         if self._shells.get(name) is shell:
             del self._shells[name]
         await shell.end_async()
@@ -295,7 +295,7 @@ class GittrixDeployment(AbstractDeployment):
         self._runtime: GittrixRuntime | None = None
 
     def add_hook(self, hook: DeploymentHook) -> None:
-        """Have a hook told of the start."""
+        """Call a hook at the start."""
         self._hooks.add_hook(hook)
 
     @property

@@ -270,7 +270,7 @@ class AnsweringPython:
         return bytes(line)
 
     def _keep_errors(self, running: Running) -> None:
-        """Keep the last errors, and read all of them: a program whose errors nobody reads has to wait."""
+        """Keep the last errors, and read all of them: a program whose errors are not read blocks."""
         self._errors = b""
         for piece in running.stderr:
             self._errors = (self._errors + piece)[-_MOST_ERRORS:]

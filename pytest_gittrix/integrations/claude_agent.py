@@ -137,7 +137,7 @@ class _Log:
         await in_thread(partial(self._session.record, kind, data))
 
     async def end_calls(self, reason: str) -> None:
-        """Calls that have no result have none any more: the SDK is not told how a call ended that was interrupted."""
+        """End the calls that have no result: the SDK does not say how an interrupted call ended."""
         for call in sorted(self._open):
             await self._end(call, ok=False, error=reason)
 

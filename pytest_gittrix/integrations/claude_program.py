@@ -75,7 +75,7 @@ class ConfinedProgram:
     environment: dict[str, str]
 
     def write(self, directory: Path) -> Path:
-        """Write the file for the SDK into an empty directory that nobody else may change; gives its path."""
+        """Write the file for the SDK into an empty directory that no other user may change; return its path."""
         (directory / _PROGRAM).write_bytes(pickle.dumps(self))
         (directory / _STARTED).mkdir()
         script = directory / _SCRIPT
@@ -104,7 +104,7 @@ class StartedPrograms:
         self._left.set()
         self.end("", 0)
 
-    def end(self, reason: str, grace: float) -> None:  # noqa: ARG002  (nobody asks how they ended)
+    def end(self, reason: str, grace: float) -> None:  # noqa: ARG002  (how they ended is not asked)
         """End those that run, with everything that they started."""
         for file in sorted((self._directory / _STARTED).iterdir()):
             pid, start_time = map(int, file.name.split("-"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.programs import ProgramSettings
 
 DIRECTORIES: Final = ("/large_tool_results", "/conversation_history", "/blobs")
-"""Where the framework puts large results, old messages and media. In a jail they are beside the workspace, and never promoted."""
+"""Where the framework puts large results, old messages and media. In a jail they are outside the workspace, and never promoted."""
 
 _ERRORS: Final = {
     errno.ENOENT: "file_not_found",

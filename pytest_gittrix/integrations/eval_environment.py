@@ -50,7 +50,7 @@ class ProgramStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Promotion:
+class PromotionOutcome:
     """The result of an attempt to promote.
 
     Attributes:
@@ -206,7 +206,7 @@ class EvalEnvironment:
         """The changes in the workspace, as a patch for ``git apply``."""
         return self.session.diff()
 
-    def promote(self, message: str | None = None, *, on_overlap: str = "refuse") -> Promotion:
+    def promote(self, message: str | None = None, *, on_overlap: str = "refuse") -> PromotionOutcome:
         """Try to promote the work as one commit in durable, without directories that tools leave behind, such as ``__pycache__``.
 
         Args:
@@ -218,10 +218,10 @@ class EvalEnvironment:
         try:
             review = self.session.review().without_directories(GENERATED)
             if not review.changes:
-                return Promotion("nothing", reason="Nothing differs from the baseline.")
+                return PromotionOutcome("nothing", reason="Nothing differs from the baseline.")
             done = self.session.promote(review, message=message, on_overlap=on_overlap, allow_filtered=True)
         except BaselineConflict as error:
-            return Promotion("conflict", reason=str(error))
+            return PromotionOutcome("conflict", reason=str(error))
         except GittrixError as error:
-            return Promotion("refused", reason=f"{error.code}: {error}")
-        return Promotion("promoted", sha=done.sha)
+            return PromotionOutcome("refused", reason=f"{error.code}: {error}")
+        return PromotionOutcome("promoted", sha=done.sha)

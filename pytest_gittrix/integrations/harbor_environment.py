@@ -2,7 +2,7 @@
 
 Written against ``BaseEnvironment`` of Harbor 0.24, which needs Python 3.12. Use it by its import path,
 ``pytest_gittrix.integrations.harbor_environment:GittrixEnvironment``. No image is built: a trial has the programs of this machine, and
-starts with a repository or with the files beside the task's Dockerfile.
+starts with a repository or with the files next to the task's Dockerfile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ with needs("harbor"):
     from harbor.environments.capabilities import EnvironmentCapabilities
 
 DIRECTORIES: Final = ("/logs", "/solution", "/tests", "/installed-agent")
-"""The directories that Harbor and its tasks' scripts name by absolute paths, besides the working directory."""
+"""The directories that Harbor and its tasks' scripts name by absolute paths, in addition to the working directory."""
 KEPT: Final = "gittrix"
 """The name of the directory in a trial's own directory that holds the session's diff and result."""
 
@@ -54,7 +54,7 @@ class HarborEnvironment(BaseEnvironment):
 
         Args:
             arguments: for ``BaseEnvironment``.
-            repository: a repository on this machine to clone; by default a trial starts with the files beside the task's Dockerfile.
+            repository: a repository on this machine to clone; by default a trial starts with the files next to the task's Dockerfile.
             commit: the full id of the commit in it to start from.
             history: how much of the history is visible: ``none``, a number of commits, or ``full``.
             promote: whether the work of a trial is promoted at its end, in the trial's copy of the repository.
@@ -116,7 +116,7 @@ class HarborEnvironment(BaseEnvironment):
         )
 
     async def stop(self, delete: bool) -> None:
-        """Write the diff and the result of promoting it beside the trial's logs, and end the session."""
+        """Write the diff and the result of promoting it next to the trial's logs, and end the session."""
         if self._eval_environment is None:
             return
         environment, self._eval_environment = self._eval_environment, None
@@ -222,7 +222,7 @@ GittrixEnvironment = HarborEnvironment
 
 
 def sources(directory: Path) -> dict[str, bytes]:
-    """The files that a trial starts with, by path: those beside the Dockerfile, without the files that build images.
+    """The files that a trial starts with, by path: those next to the Dockerfile, without the files that build images.
 
     Args:
         directory: the directory ``environment/`` of a task.

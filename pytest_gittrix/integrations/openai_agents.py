@@ -62,7 +62,7 @@ MOST_BYTES_OF_SNAPSHOT: Final = 1 << 30
 
 
 class GittrixSandboxClientOptions(BaseSandboxClientOptions):
-    """What each sandbox may be told.
+    """The options of one sandbox.
 
     Attributes:
         task: the task of its session.
@@ -173,7 +173,7 @@ def _status(done: Finished) -> int:
 
 @dataclass
 class _Terminal:
-    """A program that stays, and what it wrote and nobody took yet."""
+    """A program that stays, and its output that was not taken yet."""
 
     running: Running
     tty: bool

@@ -53,18 +53,18 @@ def explain_swept(
         return None
     expected, got = (_ids(right), _ids(left)) if operator == "==" else (_ids([left]), _ids(right))
     missing = expected - got
-    # Of what stands on the left alone, sweep() may just have evicted some.
+    # Of ids that are only on the left, sweep() may just have evicted some.
     more = got - expected if operator == "==" else ()
-    told = [one for one in swept if one.id in missing or (one.id in more and one.by != "sweep()")]
+    named = [one for one in swept if one.id in missing or (one.id in more and one.by != "sweep()")]
     lines = [line for engine in engines for line in _in_use_lines(missing, engine)]
-    if told:
+    if named:
         from pytest_gittrix.durations import instant_text
 
-        lines += [f"{one.id} was swept by {one.by} at {instant_text(one.at_ns)}" for one in told]
+        lines += [f"{one.id} was swept by {one.by} at {instant_text(one.at_ns)}" for one in named]
     if not lines:
         return None
     rule = "sweep() gives the sessions that it evicts itself; swept() gives those that were swept until now."
-    return [f"{_short(left)} {operator} {_short(right)}", *_shortened(lines), *([rule] if told else [])]
+    return [f"{_short(left)} {operator} {_short(right)}", *_shortened(lines), *([rule] if named else [])]
 
 
 def _in_use_lines(ids: frozenset[str], engine: GitTrix) -> list[str]:

@@ -45,7 +45,7 @@ class Option(NamedTuple):
         choices: the values it takes, where they can be listed.
         repeatable: whether it takes several values: as several flags, in one variable, or as lines of the configuration.
         switch: whether the flag takes no value and means ``yes``.
-        separator: what stands between several values in a variable: as in PATH by default.
+        separator: separates several values in a variable; as in PATH by default.
     """
 
     name: str
@@ -332,8 +332,8 @@ def _artifacts(setting: Setting, config: pytest.Config) -> Path | None:
 
 def _path(setting: Setting, text: str, config: pytest.Config) -> Path:
     """Make a path absolute. A relative one counts from the configuration file that has it, or from where pytest was started."""
-    beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
-    return Path(os.path.abspath(beside / text))
+    base = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
+    return Path(os.path.abspath(base / text))
 
 
 def _git(setting: Setting, _config: pytest.Config) -> str:

@@ -41,7 +41,7 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
     options = resolved(config)
     base = tmp_path_factory.getbasetemp()
-    # The base directory of a worker of xdist stands in one that all workers share.
+    # The base directory of a worker of xdist is in one that all workers share.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def prepare(world: World) -> None:
@@ -205,7 +205,7 @@ def gittrix_model(_gittrix_world: World, gittrix: GitTrix, request: pytest.Fixtu
     """A model on this machine (``WorldModel``) that answers agents by a script: ``gittrix_model.script(say("Hello"))``.
 
     A script that is not used up, or is asked for more than it has, fails the test. With the marker's ``model="tape"`` it answers from a
-    recording beside the test, or makes one.
+    recording next to the test, or makes one.
     """
     from pytest_gittrix.plugin.tapes import put_tape_in
 

@@ -116,7 +116,7 @@ def explain_failure(
     """
     scene = Scene.of(worlds, parts)
     where = [f"kept in {worlds[-1].path}"] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
-    where += [f"and {len(worlds) - 1} more of this test beside it"] if kept and len(worlds) > 1 else []
+    where += [f"and {len(worlds) - 1} more of this test next to it"] if kept and len(worlds) > 1 else []
     if artifacts is not None:
         directory = artifacts / slug(nodeid)
         try:

@@ -1,4 +1,4 @@
-"""What a test run stands in: git's local variables, which tests with gittrix fixtures do without, and the checkout that they leave alone.
+"""The surroundings of a test run: git's local variables, dropped for tests with gittrix fixtures, and the checkout that they do not change.
 
 The fixtures of a test may be set up and end in any order, so both are looked after around the whole of it.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def put_tape_in(model: ModelServer, item: pytest.Item, marker: Mapping[str, Any], options: GittrixConfig) -> None:
     """Let a model answer from the tape of a test, or record it, if the marker has ``model=``.
 
-    The tape is ``tapes/<module>-<test>.jsonl`` beside the test's file, or the path that the marker gives, which counts from there too.
+    The tape is ``tapes/<module>-<test>.jsonl`` next to the test's file, or the path that the marker gives, relative to that file.
 
     Args:
         model: the model.

@@ -104,7 +104,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Whether a frame is neither of this package nor of a library that stands between the package and the user."""
+    """Whether a frame is neither of this package nor of a library between the package and the user."""
     return not (_is_ours(frame) or _is_of_the_standard_library(frame.f_code.co_filename) or _name(frame).partition(".")[0] in _HYPOTHESIS)
 
 

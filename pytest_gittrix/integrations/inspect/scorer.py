@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pytest_gittrix.engine.agents.programs import exit_code
 from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.adapter import run_cancellable
-from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment, PromotionOutcome
 from pytest_gittrix.integrations.inspect.provider import GittrixSandbox
 
 with needs("inspect"):
@@ -54,7 +54,7 @@ def promotion(
         touched = await anyio.to_thread.run_sync(environment.session.touched_files)
         checked = None if check is None else await _run_check(environment, check, timeout)
         # Work that does not pass the check is not promoted.
-        result = Promotion("refused", reason="The check did not pass.")
+        result = PromotionOutcome("refused", reason="The check did not pass.")
         if checked is None or checked["code"] == 0:
             result = await anyio.to_thread.run_sync(partial(environment.promote, message, on_overlap=on_overlap))
         outcome = _outcome(checked, result)
@@ -83,7 +83,7 @@ async def _run_check(environment: EvalEnvironment, check: Sequence[str], timeout
     return {"code": exit_code(done), "output": output[-20_000:], "timed_out": done.timed_out}
 
 
-def _outcome(checked: dict[str, Any] | None, result: Promotion) -> Outcome:
+def _outcome(checked: dict[str, Any] | None, result: PromotionOutcome) -> Outcome:
     if checked is not None and checked["timed_out"]:
         return "timeout"
     if checked is not None and checked["code"] != 0:

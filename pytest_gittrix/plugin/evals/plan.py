@@ -159,20 +159,20 @@ class ChosenSample:
         return f"{self.case.id}#{self.epoch}" if self.plan.epochs > 1 else self.case.id
 
 
-def plan_of(arguments: Mapping[str, Any], options: EvalOptions, beside: Path) -> Plan:
+def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> Plan:
     """Make a plan.
 
     Args:
         arguments: the arguments of the marker.
         options: the options of the run, which override the marker's arguments.
-        beside: the directory that the suite's path is relative to.
+        base: the directory that the suite's path is relative to.
 
     Raises:
         InvalidInput: an argument is unknown, missing or wrong; the suite or the agent cannot be read; no case fits ``only``.
         AdapterUnavailable: the repository of a case is missing.
     """
     _check_names(arguments)
-    suite = _suite(os.path.join(beside, _path(arguments.get("suite"))))
+    suite = _suite(os.path.join(base, _path(arguments.get("suite"))))
     seed = options.eval_seed if options.eval_seed is not None else _whole("seed", arguments.get("seed", 0), 0)
     epochs = options.eval_epochs or _whole("epochs", arguments.get("epochs", 1), 1)
     confine = arguments.get("confine") or suite.confine

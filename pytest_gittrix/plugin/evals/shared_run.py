@@ -1,7 +1,7 @@
 """The eval run that all processes of one test run write to: the first process makes it, the others join it.
 
 All processes are equal, since only the workers of xdist know the tests. The first one writes the manifest, under a lock, and the name of
-the test run beside it.
+the test run next to it.
 """
 
 from __future__ import annotations
@@ -216,13 +216,13 @@ def _requested(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunSto
     if differing and test_run.resume:
         raise InvalidInput(
             f"{store.path} was made from something else: {', '.join(differing)} differ.",
-            why="Its records would stand beside those of other inputs.",
+            why="Its records would be mixed with those of other inputs.",
             fix="Give another --gittrix-eval-run, with --gittrix-eval-from to take over what is the same.",
         )
     if _test_run_of(store) != test_run.name and not test_run.resume:
         raise InvalidInput(
             f"{store.path} holds a run already.",
-            why="Two runs in one place could not be told apart.",
+            why="Two runs in one place could not be distinguished.",
             fix="Go on with it by --gittrix-eval-resume, or give another --gittrix-eval-run.",
         )
     return store

@@ -146,7 +146,7 @@ def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
     if run.taken_over is not None:
         lines.append((f"{run.taken_over} of {len(run.records)} taken over", ""))
     if run.store.is_mixed:
-        lines.append(("the agent changed while the run went on: nobody knows which samples are of which agent", "red"))
+        lines.append(("the agent changed during the run: which samples are of which agent is unknown", "red"))
     lines.append((f"result {_cut(run.digest)} in {run.shown}", ""))
     return [(visible_line(text), colour) for text, colour in lines]
 

@@ -124,7 +124,7 @@ def test_a_missing_extra_is_an_import_error_too(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(error.value, CapabilityMissing)
     assert str(error.value).splitlines() == [
         "The new environment is not available here. The package no_such_framework is not installed.",
-        "It is the extra 'new'; nobody has to install what they do not use.",
+        "It is the extra 'new'; only users of that part have to install it.",
         "Install it: pip install 'pytest-gittrix[new]', or in a clone: pip install '.[new]'",
         "Use the old one.",
     ]

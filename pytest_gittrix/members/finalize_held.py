@@ -48,9 +48,6 @@ class HeldBack:
             blobs: bytes of the entries by id.
             author: whose commit it is.
             format_: the repository's object format.
-
-        Raises:
-            OSError: the disk refused.
         """
         path = self.archive / f"{name}.git"
         message = f"Held back by the finalization of session {self.session}"

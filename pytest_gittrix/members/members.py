@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["CleanupReport", "Inspection", "Members", "RepositoryState", "StopSummary"]
 
 CLONES: Final = "clones"
-"""The directory of shared clones, in the engine's home."""
 WORK_LOCKS: Final = "work-locks"
-"""The directory of the locks of work items, in the engine's home."""
+"""The directories of shared clones and of the locks of work items, in the engine's home."""
 
 _UNFINISHED: Final = ("active", "finalizing", *sorted(TERMINAL))
 Dead = Literal["finalize", "fail"]
@@ -199,8 +198,7 @@ class Members:
         program = command
         if program is None and (kind != "interactive" or terminal is not None):
             program = self._team.commands.get(member, self._team.commands.get(""))
-        specs = self._team.repositories if repositories is None else tuple(repositories)
-        most = check_limits(limits)
+        specs, most = self._team.repositories if repositories is None else tuple(repositories), check_limits(limits)
         variables = dict(environment or {})
         request = StartRequest(member, kind, task, program, specs, work_item, variables, progress, identity, confine, most, terminal)
         return MemberStart(self._team).run(request, id)
@@ -228,8 +226,9 @@ class Members:
         return [life for life in lives if not wanted or life.state in wanted]
 
     def _ids(self, states: Iterable[str] = (), member: str | None = None) -> builtins.list[str]:
-        self._engine.services.index.sync()
-        return self._engine.services.index.lives(states, member=member)
+        index = self._engine.services.index
+        index.sync()
+        return index.lives(states, member=member)
 
     def process(self, id: str) -> AgentProcess | None:
         """The process of a session's agent, dead or alive; None if none was started. Raises as ``get``."""
@@ -421,12 +420,11 @@ class Members:
         Raises:
             InvalidInput: ``since`` has no time zone.
         """
-        since_ns = None if since is None else ns_of(since)
         events = []
         for id_ in self._ids((*sorted(TERMINAL), "retained", "removed"), member):
             with suppress(GittrixError):  # the engine's `problems` lists it
                 events.append(self._team.record(id_).events())
-        return botminter.history(events, member=member, since_ns=since_ns)
+        return botminter.history(events, member=member, since_ns=None if since is None else ns_of(since))
 
     # Work items --------------------------------------------------------------------------------------------------------------------
 

@@ -84,11 +84,7 @@ def note_creation(kind: str, state_dir: str, seed: Seed, directories: Mapping[st
 
 
 def note_taken(state_dir: str, created: CreationState) -> CreationState:
-    """Store that a session has got a workspace that was made ahead, and when.
-
-    Raises:
-        OSError: the disk refused.
-    """
+    """Store that a session has got a workspace that was made ahead, and when."""
     descriptor = os.open(os.path.join(state_dir, _TAKEN), CREATE_FLAGS, 0o666)
     try:
         taken = os.fstat(descriptor).st_ctime_ns

@@ -27,9 +27,6 @@ def lower_layers(seed: Seed) -> tuple[str, ...]:
 
     They are a checkout of the baseline; or, above the checkout of an earlier baseline, what differs from that. What differs is part of the
     seed, and keeps the seed of the checkout from being pruned.
-
-    Raises:
-        OSError: the disk refused.
     """
     seeds = os.path.dirname(seed.directory)
     if found := _lower_layers_of(seed.directory):
@@ -128,9 +125,6 @@ def make_repository_layer(seed: Seed) -> None:
     """Make the layer with the pack and the index of every overlay from a seed's baseline, unless it is there.
 
     It is as large as the baseline, whatever changed since an earlier one: a pack has exactly what the agent may see. Only programs see it.
-
-    Raises:
-        OSError: the disk refused.
     """
     layer, seeds = os.path.join(seed.directory, REPOSITORY_LAYER), os.path.dirname(seed.directory)
     if os.path.isdir(layer):

@@ -152,9 +152,6 @@ def write_archive(
         seconds: date of the commit, since 1970.
         sync: write through to the disk.
         on_step: called at each step; may raise to end the work; the next call begins again.
-
-    Raises:
-        OSError: the disk refused.
     """
     seed = snapshot.seed
     patch = directory / _PATCH

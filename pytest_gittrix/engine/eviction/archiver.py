@@ -237,9 +237,6 @@ class Archiver:
             path: where it is.
             problem: why it cannot.
             also: more to say.
-
-        Raises:
-            OSError: the disk refused.
         """
         target = self.recorder.directory / WHOLE
         if os.path.isdir(path) and not target.exists():

@@ -78,9 +78,6 @@ class ScratchRepository:
             alternates: the object directories to read from.
             shallow: commits whose parents are missing.
             time_left: see the class.
-
-        Raises:
-            OSError: the disk refused.
         """
         for name in ("objects/info", "objects/pack", "refs"):
             os.makedirs(os.path.join(path, name))

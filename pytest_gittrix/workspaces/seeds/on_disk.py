@@ -170,7 +170,7 @@ def build_seed(
 
     Args:
         directory: its directory.
-        repository: the repository to read from.
+        repository: where to read from.
         commits: the commits that it holds, the baseline first.
         edge: those of them whose parents it leaves out.
         derived: how it differs from a seed to derive it from; None to make it from the repository alone.
@@ -308,9 +308,6 @@ def exact_packs(
         read: reads one.
         format_: the object format.
         sync: write what is made through to the disk.
-
-    Raises:
-        OSError: the disk refused.
     """
     line = ancestry(directory)
     if not line:
@@ -375,9 +372,6 @@ def template_index(
         root_of: gives the tree of its commit, or of the commit of a seed that it comes from.
         size: gives the size of a blob.
         format_: the object format.
-
-    Raises:
-        OSError: the disk refused.
     """
     path = os.path.join(directory, _INDEX)
     stored = _intact_index(path, format_)

@@ -29,7 +29,7 @@ from pytest_gittrix.os_level.monotonic import pause, real_wall_ns
 __all__ = ["CLOCK_START", "Clock", "FrozenClock", "SystemClock", "Timer"]
 
 CLOCK_START = datetime(2030, 1, 1, tzinfo=UTC)
-"""Where clocks start unless they are told otherwise."""
+"""Where clocks start by default."""
 
 MissedTimers = Literal["each", "once", "none"]
 
@@ -94,7 +94,7 @@ class FrozenClock:
     Reading the clock and adding or cancelling timers is safe from any thread, also from timers; moves take turns.
 
     Args:
-        clock_start: where it stands at first; aware.
+        clock_start: the first instant; aware.
         separate_files: let the kernel's file clock tick before each move (a few milliseconds), so that :meth:`instant_of` can tell files
             changed before the move from files changed after it. Switch off where no files are looked at.
 

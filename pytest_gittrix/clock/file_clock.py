@@ -17,7 +17,7 @@ class FileClock:
     """Shows the instant in a file that :meth:`FrozenClock.attach_file` keeps up to date. Timers run when :meth:`poll` is called.
 
     Args:
-        path: the clock file; read anew each time.
+        path: the clock file; each call reads it.
 
     Raises:
         InvalidInput: the file cannot be read or holds no instant. So does every method that reads it.

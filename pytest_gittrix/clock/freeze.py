@@ -140,7 +140,7 @@ def _prove(clock: FrozenClock, mode: FreezeMode) -> None:
     readings = {name: read() - expected for name, read in _WALL.items()}
     wrong = [f"{name} is off by {off:+.0f} s" for name, off in readings.items() if abs(off) >= 1]
     if mode == "wall":
-        wrong += [f"time.{name} stands still" for name in ("monotonic", "perf_counter") if not _advances(getattr(time, name))]
+        wrong += [f"time.{name} does not advance" for name in ("monotonic", "perf_counter") if not _advances(getattr(time, name))]
     if wrong:
         raise ClockConflict(
             "This process's clock could not be frozen: " + "; ".join(wrong) + ".",

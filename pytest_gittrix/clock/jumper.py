@@ -96,7 +96,7 @@ class Jumper:
             self.add_waited(real_seconds() - began, happened=happened)
             if happened:
                 return
-        if not for_event(0):  # what was at work may have told of its end just before it was found to have ended
+        if not for_event(0):  # the event may have come just before the work was found to have ended
             self.jump(seconds)
 
     def left_to_wait(self, seconds: float, is_busy: Callable[[], bool]) -> float:

@@ -56,7 +56,7 @@ def _jumping_clock(jumper: Jumper, trio: Any) -> Any:
             if not 0 < seconds < math.inf:
                 return max(seconds, 0.0)
             left = jumper.left_to_wait(seconds, lambda: _has_files(trio))
-            # What was at work may have told of its end just before it was found to have ended.
+            # The work may have queued a call just before it was found to have ended.
             if trio.lowlevel.current_statistics().run_sync_soon_queue_size:
                 return 0.0
             if left:

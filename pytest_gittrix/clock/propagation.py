@@ -64,18 +64,18 @@ def write_instant(path: Path, ns: int) -> None:
 
 
 def write_moves(path: Path, moves: Iterable[tuple[int, int]]) -> None:
-    """Put beside a clock file when its clock was moved: pairs of a kernel stamp and the instant in force after it, in nanoseconds."""
+    """Write the moves of a clock next to its file: pairs of a kernel stamp and the instant in force after it, in nanoseconds."""
     _replace(_moves_file(path), "".join(f"{stamp} {instant}\n" for stamp, instant in moves))
 
 
 def append_move(path: Path, stamp: int, instant: int) -> None:
-    """Add one move to those beside a clock file."""
+    """Add one move to those next to a clock file."""
     with _moves_file(path).open("a", encoding="ascii") as file:
         file.write(f"{stamp} {instant}\n")
 
 
 def read_moves(path: Path) -> list[tuple[int, int]]:
-    """The moves beside a clock file, oldest first; none where there are none. A line that is still being written is left out."""
+    """The moves next to a clock file, oldest first; empty without a file. A line that is still being written is left out."""
     try:
         lines = _moves_file(path).read_text(encoding="ascii").split("\n")[:-1]
         return [(int(stamp), int(instant)) for stamp, instant in (line.split() for line in lines)]
@@ -99,7 +99,7 @@ def read_instant(path: Path) -> int:
         cause = problem.fact if isinstance(problem, InvalidInput) else str(problem)
         raise InvalidInput(
             f"The clock file {str(path)!r} cannot be used: {cause}",
-            why="Without it this process would run on real time while the test's clock stands still.",
+            why="Without it this process would run on real time while the test's clock is frozen.",
             fix=f"Point {CLOCK_VARIABLE} at a file written by FrozenClock.attach_file.",
             opt_out=f"Unset {CLOCK_VARIABLE} to run on real time.",
         ) from problem

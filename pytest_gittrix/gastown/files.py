@@ -28,7 +28,7 @@ SESSIONS: Final = ".sessions"
 INDEX: Final = "index.jsonl"
 ARCHIVE: Final = "archive"
 MARK: Final = ".gittrix-export"
-"""The file that is beside the others in a directory that an export made, so that no town's own are taken for an export's."""
+"""The file that marks a directory as made by an export, so that a town's own files are never taken for an export's."""
 
 _MARK_TEXT: Final = "An export of gittrix made .events.jsonl and .sessions here; the next one adds to the first and replaces the second.\n"
 
@@ -188,7 +188,7 @@ def _require_mark(root: Path) -> None:
     taken = next((root / name for name in (EVENTS, SESSIONS) if os.path.lexists(root / name)), None)
     if taken is not None:
         raise InvalidInput(
-            f"{taken} is there, and no {MARK} beside it: no export made it.",
+            f"{taken} exists without a {MARK} next to it: no export made it.",
             why="It can be a town's own, an export would mix with what is in it, and there is no other copy.",
             fix="Export to a directory of its own. What an earlier version exported can be removed first.",
         )

@@ -55,7 +55,7 @@ class WorkflowStep:
         outcome: how it went, if the agent said.
         started_ns, ended_ns: when, in nanoseconds since 1970 UTC; no end if it was never completed.
         first_seq, last_seq: its first and last event. The last event of a step that was not completed is the one before it was started
-            anew, or else the last of the log.
+            again, or the last of the log.
     """
 
     step: str
@@ -122,7 +122,7 @@ def time_text(ns: int | None) -> str | None:
 def steps(events: Sequence[Event]) -> list[WorkflowStep]:
     """The steps of a session, in the order they were started (the document's phase 2).
 
-    A step that is started anew is a new row, and its completion completes the newest row. The completion of a step that was not started
+    A step that is started again is a new row, and its completion completes the newest row. The completion of a step that was not started
     is passed over.
 
     Args:

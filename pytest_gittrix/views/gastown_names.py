@@ -31,7 +31,7 @@ def address_of(name: str, prefixes: Mapping[str, str]) -> str:
         prefixes: each registered prefix, without its dash, with its rig. The longest that fits counts.
 
     Raises:
-        InvalidInput: no prefix fits (the message lists them), or what comes after it names nobody.
+        InvalidInput: no prefix fits (the message lists them), or what comes after it is no agent's name.
     """
     address = _read(name, prefixes)
     if address is not None:
@@ -43,7 +43,7 @@ def address_of(name: str, prefixes: Mapping[str, str]) -> str:
             fix=f"The prefixes are: {_listed(prefixes)}; those of the town are {_listed([*_TOWN, _DOG + '<name>'])}.",
         )
     raise InvalidInput(
-        f"The name {name!r} names nobody after its prefix.",
+        f"The name {name!r} has no agent's name after its prefix.",
         why="An agent's name is also that of its directory.",
         fix="It is made of letters, digits, _, - and ., and begins with none of the last two.",
     )

@@ -131,7 +131,7 @@ def _handle(facts: Mapping[str, str], observations: Observations) -> dict[str, A
 
 
 def _agent_info(facts: Mapping[str, str], events: Sequence[Event]) -> dict[str, Any] | None:
-    """The document's AgentSessionInfo; without a summary, the first message of the user stands in for it, marked as a fallback."""
+    """The document's AgentSessionInfo; without a summary, the first message of the user, marked as a fallback."""
     summary, is_real = _summary(events)
     cost = _cost(events)
     if summary is None and "agent_session" not in facts and cost is None:

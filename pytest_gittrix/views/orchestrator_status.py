@@ -288,7 +288,7 @@ def _by_probes(observations: Observations, now: Observations, now_ns: int) -> De
 
 
 def _by_exit_code(code: int | None) -> _Found:
-    """How an agent ended that nobody stopped: its exit status says so, if there is one."""
+    """How an agent ended that was not stopped, by its exit status if there is one."""
     if code is None:
         return "terminated", "runtime_lost", "the runtime and the agent are gone"
     if code == 0:

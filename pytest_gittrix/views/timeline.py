@@ -13,7 +13,7 @@ from pytest_gittrix.record.eventlog.events import Event, path_of
 _SHORT: Final = 12
 _LONGEST: Final = 200
 _NOISE: Final = frozenset({"session.accessed", "workspace.ready", "promote.intent", "archive.written", "log.recovered", "status.decided"})
-"""Events that tell nobody anything beside those around them."""
+"""Events that add nothing to those around them."""
 
 
 class TimelineEntry(NamedTuple):
@@ -23,7 +23,7 @@ class TimelineEntry(NamedTuple):
         at_ns: when, in nanoseconds since 1970.
         what: a kind in a word: ``session``, ``model``, ``file``, ``commit``, ``said``, ``turn``, ``promotion`` or ``other``.
         text: what happened.
-        seq: the number of the event; None for a commit that no event tells of.
+        seq: the number of the event; None for a commit without an event.
     """
 
     at_ns: int
@@ -37,16 +37,16 @@ def timeline(events: Iterable[Event], commits: Iterable[tuple[int, str, str]] = 
 
     Args:
         events: of the session.
-        commits: of its agent, each with its time in nanoseconds, its id and its message. Those that an event tells of are not told twice.
+        commits: of its agent, each with its time in nanoseconds, its id and its message. Those with an event of their own are left out.
     """
-    told = [*events]
-    known = {event.data["sha"] for event in told if event.type == "session.commit"}
-    moments = [moment for event in told for moment in _told(event)]
+    stored = [*events]
+    known = {event.data["sha"] for event in stored if event.type == "session.commit"}
+    moments = [moment for event in stored for moment in _moments(event)]
     moments += [TimelineEntry(at, "commit", _commit(sha, message)) for at, sha, message in commits if sha not in known]
     return sorted(moments, key=lambda one: one.at_ns)
 
 
-def _told(event: Event) -> Iterator[TimelineEntry]:
+def _moments(event: Event) -> Iterator[TimelineEntry]:
     if event.type in _NOISE:
         return
     what, tell = _TELL.get(event.type, ("other", lambda _: event.type))

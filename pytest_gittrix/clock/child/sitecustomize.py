@@ -51,7 +51,7 @@ def is_travelling():
 
 
 class Function(object):
-    """Stands for a function of ``time``. It is no function of Python's: as an attribute of a class, it takes no ``self``."""
+    """A replacement for a function of ``time``. As an attribute of a class it takes no ``self``, unlike a function of Python."""
 
     def __init__(self, name, answer):
         self.__name__ = self.__qualname__ = name
@@ -70,7 +70,7 @@ class Function(object):
 
 
 def replace_functions():
-    """Prepare what stands for the functions of ``time``."""
+    """Prepare the replacements for the functions of ``time``."""
 
     def real(name):
         return REAL[time, name]
@@ -93,7 +93,7 @@ def replace_functions():
 
 
 def replace_methods():
-    """Prepare what stands for the class methods of ``datetime`` and ``date``; the classes stay what they are."""
+    """Prepare the replacements for the class methods of ``datetime`` and ``date``; the classes themselves stay."""
     moment, day, utc = datetime.datetime, datetime.date, datetime.timezone.utc
 
     def real(owner, name, cls):
@@ -194,7 +194,7 @@ def freeze():
 
 
 def load_the_users_own():
-    """Load the ``sitecustomize`` that this one stands before, if there is one, and take this directory out of the search path."""
+    """Load the ``sitecustomize`` that this one hides, if there is one, and take this directory out of the search path."""
     here = os.path.dirname(__file__)
     sys.path[:] = [path for path in sys.path if path != here]
     ours = sys.modules.pop("sitecustomize", None)

@@ -25,7 +25,7 @@ from pytest_gittrix.os_level.files import write_file
 
 FILE = ".changes"
 LARGEST = 8 * 1024 * 1024
-"""In bytes; a file that has more is begun anew."""
+"""In bytes; a larger file is replaced by a new one."""
 
 _STAMP_SIZE = 32
 _ANNOUNCE = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)

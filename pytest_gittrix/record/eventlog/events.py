@@ -73,7 +73,7 @@ def check(type: str, data: Mapping[str, Any], actor: str = "system", *, vocabula
     if not kind.open and (extra := names - kind.required - kind.optional):
         raise InvalidInput(
             f"The event {type!r} has no place for {_listed(extra)}.",
-            why="A key nobody knows is a key nobody reads.",
+            why="No reader of the log would find it.",
             fix=f"Its keys are: {_listed(kind.required | kind.optional)}; a new one is added to VOCABULARY first.",
         )
 
@@ -102,14 +102,14 @@ def path_fields(path: str, key: str = "path") -> dict[str, str]:
         key: the name of the field.
 
     Raises:
-        InvalidInput: the text stands for no bytes at all (a lone surrogate that is not an escape).
+        InvalidInput: the text cannot be encoded (a lone surrogate that is not an escape).
     """
     if path.isascii():
         return {key: path}
     try:
         raw = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidInput(f"{path!r} is not a path: it holds a surrogate that stands for no byte.") from None
+        raise InvalidInput(f"{path!r} is not a path: it holds a surrogate that is not an escaped byte.") from None
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -218,7 +218,7 @@ class EventLog:
         return scan(self._bytes_from(0), self.stream)
 
     def repair(self, *, ts: int) -> Event | None:
-        """Cut off a torn end and record that as ``log.recovered``; after a failed sync, also write the log anew. Needs the lease.
+        """Cut off a torn end and record that as ``log.recovered``; after a failed sync, also rewrite the log. Needs the lease.
 
         A log of which not one line is whole becomes empty, without an event: what it began never happened.
 
@@ -277,8 +277,8 @@ class EventLog:
             f"The disk did not keep the last event of {self._file}: {problem.strerror}.",
             why="A second try could succeed without the event being there after a power cut.",
             fix=Advice(
-                "See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
-                "See to the disk, then run `gittrix recover`, which writes the log anew.",
+                "Check the disk, then call repair() or run `gittrix recover`, which rewrites the log.",
+                "Check the disk, then run `gittrix recover`, which rewrites the log.",
             ),
         )
 
@@ -325,7 +325,7 @@ class EventLog:
             raise LogDamaged(
                 f"{self._file} is damaged in line {damage.line}, at byte {damage.offset}: {damage.reason}",
                 why="A history with a hole cannot be trusted, so nothing is read past it and nothing is skipped.",
-                fix="Put the file back from a copy, or see what is left of it with EventLog.salvage().",
+                fix="Put the file back from a copy, or read what is left of it with EventLog.salvage().",
             )
         return found
 
@@ -393,5 +393,5 @@ def _unavailable(path: str, problem: OSError) -> AdapterUnavailable:
     return AdapterUnavailable(
         f"The event log {path} cannot be used: {problem.strerror}.",
         why="What cannot be recorded must not be done.",
-        fix="See that its directory exists, is writable and has space.",
+        fix="Check that its directory exists, is writable and has space.",
     )

@@ -76,7 +76,7 @@ _SESSION: Mapping[str, Kind] = {
         "budget_ns",
         optional="in_use",
     ),
-    "session.identified": _kind("Who works in the session, or on what, was told anew; null takes a fact away.", "identity"),
+    "session.identified": _kind("The session's identity changed; null removes a field.", "identity"),
     "step.started": _kind("The agent began a step of its workflow.", "step", optional="molecule_id"),
     "step.completed": _kind("The agent ended a step of its workflow.", "step", optional="outcome"),
     "handoff.intent": _kind("The session is about to be handed to the one named child; who holds the lease is doing it.", "child"),
@@ -142,12 +142,12 @@ OBSERVED: Mapping[str, Kind] = {
         optional="model input output calls failure fault side delivered content",
     ),
     "pr.observed": _kind(
-        "The forge told of the session's pull request (state is none, open, merged or closed).",
+        "The forge reported the state of the session's pull request (none, open, merged or closed).",
         "state",
         optional="number url title owner repo branch base_branch draft ci review mergeable",
     ),
     "report.submitted": _kind(
-        "The agent told how far it is; accepted says whether that counts.", "report accepted", optional="reason note"
+        "The agent reported its progress; accepted says whether that counts.", "report accepted", optional="reason note"
     ),
     "status.decided": _kind(
         "What all that was seen comes to; evidence and attempts are there while it does not agree with itself.",

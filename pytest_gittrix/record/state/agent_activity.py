@@ -38,7 +38,7 @@ _STRIDE: Final = 10_000
 _MOST_BYTES: Final = 16 << 20
 UNREADABLE: Final = (sqlite3.Error, sqlite3.Warning, OSError, ValueError)
 """What reading an agent's files may raise."""
-_BESIDE: Final = ("-journal", "-wal", "-shm")
+_COMPANIONS: Final = ("-journal", "-wal", "-shm")
 _SAFE: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 # Numbers of a database count seconds, milliseconds or nanoseconds since 1970.
 UNITS: Final = {"s": _SECOND, "ms": 1_000_000, "ns": 1}
@@ -135,9 +135,9 @@ def query_rows(
         Exception: one of ``UNREADABLE``: it cannot be read.
     """
     _only_files(os.stat(path).st_mode, path)
-    for beside in (f"{os.fspath(path)}{suffix}" for suffix in _BESIDE):
-        if os.path.lexists(beside):
-            _only_files(os.stat(beside).st_mode, beside)
+    for companion in (f"{os.fspath(path)}{suffix}" for suffix in _COMPANIONS):
+        if os.path.lexists(companion):
+            _only_files(os.stat(companion).st_mode, companion)
     with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
         steps = count(1)
         database.set_progress_handler(lambda: next(steps) * _STRIDE >= _MOST_STEPS, _STRIDE)
@@ -163,7 +163,7 @@ def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
 def aged(activity: Activity, now_ns: int) -> str | None:
     """What a recorded activity has become since (``state_at``), to show it; None if it is not known.
 
-    A recorded question or block stands until the next poll, which alone finds out whether it was answered.
+    A recorded question or block counts until the next poll, which alone finds out whether it was answered.
     """
     if activity.state == UNKNOWN:
         return None

@@ -53,7 +53,7 @@ class LaunchedProcess:
         launched_ns, exited_ns: when it was started, and when it was found to be gone.
         code, signal, reason: how it ended, as far as it is known.
         stop_reason: why the last turn of an agent that speaks the Agent Client Protocol ended; ``lost`` if the turn was cut short.
-        confinement: how it is confined, such as ``jail(bwrap)`` or ``off``; None if nobody recorded it.
+        confinement: how it is confined, such as ``jail(bwrap)`` or ``off``; None if unknown.
     """
 
     pid: int
@@ -178,7 +178,7 @@ def require_legal(old: str, new: str) -> None:
     allowed = ", ".join(sorted(name.capitalize() for name in LEGAL.get(old, ())))
     raise InvalidInput(
         f"Cannot transition from {old.capitalize()} to {new.capitalize()}.",
-        why="Of a session that skips a step, nobody knows whether its work was saved.",
+        why="If a session skips a step, its work may not have been saved.",
         fix=f"From {old.capitalize()} it can go on to: {allowed or 'nothing'}.",
         opt_out="A test can write such a history all the same: gittrix_log.put(..., legal=False).",
     )

@@ -1,8 +1,8 @@
 """What is observed of a session from outside (docs/explanation/you-know-agent-orchestrator.md).
 
-There are three main observations: the session's progress, its pull request, and the runtime of its agent. Beside them stand what the agent
-was last observed doing and what it last reported. ``observations_of`` is a pure fold of the same events that ``fold`` folds;
-``views.orchestrator_status`` makes a status of them.
+The main observations are the session's phase, its pull request, and the runtime of its agent; then what the agent was last observed doing,
+and what it last reported. ``observations_of`` folds them, and ``views.orchestrator_status`` makes a status of them. They are no part of a
+``SessionState``: see docs/decisions/039-observations-are-folded-apart.md.
 """
 
 from __future__ import annotations
@@ -224,17 +224,16 @@ def ended_as(state: str, outcome: str | None) -> tuple[str, str]:
     return "terminated", "runtime_lost" if outcome == "crash" else "manually_killed"
 
 
-def lived_as(life: str) -> tuple[str, str] | None:
-    """State and reason of a session by the state of its life (BotMinter); None for retained and removed, which stay as they ended."""
-    return _LIVES.get(life)
-
-
 def pull_request_at(url: str) -> ObservedPullRequest:
     """An open pull request of which only the address is known; owner, repository and number as far as it tells them."""
     match = _PR_ADDRESS.fullmatch(url)
     if match is None:
         return ObservedPullRequest("open", url=url)
     return ObservedPullRequest("open", number=int(match[3]), url=url, owner=match[1], repo=match[2])
+
+
+Step = Callable[[Observations, Event], Observations]
+_WORKING: Final = ("working", "task_in_progress")
 
 
 # What each event changes. ------------------------------------------------------------------------------------------------------
@@ -245,33 +244,37 @@ def _born(observations: Observations, event: Event) -> Observations:
     kind = "orchestrator" if facts.get("role") == "orchestrator" else "worker"
     session = Phase(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
     fresh = replace(observations, session=session, runtime=Runtime(reason="spawn_incomplete"))
-    return _moved(fresh, "working", "task_in_progress", event.ts) if kind == "orchestrator" else fresh
+    return _moved(fresh, *_WORKING, event.ts) if kind == "orchestrator" else fresh
 
 
 def _opened(observations: Observations, event: Event) -> Observations:
     return replace(observations, session=Phase(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
 
 
-def _lived(observations: Observations, event: Event) -> Observations:
-    found = lived_as(event.data["to"])
-    return observations if found is None or observations.session.over else _moved(observations, *found, event.ts)
+def _phase(find: Callable[[Observations, Event], tuple[str, str] | None]) -> Step:
+    """A step to the state and reason that ``find`` gives, unless the session is over; None leaves it as it is."""
+
+    def step(observations: Observations, event: Event) -> Observations:
+        found = None if observations.session.over else find(observations, event)
+        return observations if found is None else _moved(observations, *found, event.ts)
+
+    return step
 
 
 def _imported(observations: Observations, event: Event) -> Observations:
     born, state = _born(observations, event), event.data["metadata"]["state"]
-    now = ("working", "task_in_progress") if state == "active" else ended_as(state, None)
+    now = _WORKING if state == "active" else ended_as(state, None)
     return _moved(born, *now, event.ts)
 
 
-def _ready(observations: Observations, event: Event) -> Observations:
-    if observations.session.state != "not_started" or observations.session.of_project:
-        return observations
-    return _moved(observations, "working", "task_in_progress", event.ts)
+def _when_ready(observations: Observations, _event: Event) -> tuple[str, str] | None:
+    waits = observations.session.state == "not_started" and not observations.session.of_project
+    return _WORKING if waits else None
 
 
 def _promoted(observations: Observations, event: Event) -> Observations:
     url = event.data.get("pr_url")
-    if observations.session.over:
+    if observations.session.over or (url is None and event.type == "promote.kept"):
         return observations
     if url is None:
         return _moved(observations, *ended_as("promoted", None), event.ts)
@@ -279,15 +282,10 @@ def _promoted(observations: Observations, event: Event) -> Observations:
     return _moved(known, "idle", "pr_created", event.ts)
 
 
-def _kept(observations: Observations, event: Event) -> Observations:
-    return observations if event.data.get("pr_url") is None else _promoted(observations, event)
-
-
-def _ended(observations: Observations, event: Event) -> Observations:
+def _when_ended(observations: Observations, event: Event) -> tuple[str, str] | None:
     state = event.data["state"]
-    if observations.session.over or (state == "promoted" and observations.pr.state != "none"):
-        return observations
-    return _moved(observations, *ended_as(state, event.data.get("outcome")), event.ts)
+    goes_on = state == "promoted" and observations.pr.state != "none"
+    return None if goes_on else ended_as(state, event.data.get("outcome"))
 
 
 def _runtime(observations: Observations, event: Event) -> Observations:
@@ -339,27 +337,27 @@ def _restored(observations: Observations, event: Event) -> Observations:
     session = replace(observations.session, completed_ns=None, terminated_ns=None, restored_ns=event.ts)
     pr = ObservedPullRequest(cleared=True) if observations.pr.state in ("merged", "closed") else observations.pr
     fresh = Observations(session=session, pr=pr, runtime=Runtime(reason="spawn_incomplete"))
-    return _moved(fresh, "working", "task_in_progress", event.ts)
+    return _moved(fresh, *_WORKING, event.ts)
 
 
 _LIVES: Final[Mapping[str, tuple[str, str]]] = {
     "creating": ("not_started", "spawn_requested"),
-    "active": ("working", "task_in_progress"),
-    "finalizing": ("working", "task_in_progress"),
+    "active": _WORKING,
+    "finalizing": _WORKING,
     "completed": ("done", "research_complete"),
     "failed": ("terminated", "error_in_process"),
     "killed": ("terminated", "manually_killed"),
 }
 
-_STEPS: Final[Mapping[str, Callable[[Observations, Event], Observations]]] = {
+_STEPS: Final[Mapping[str, Step]] = {
     "session.created": _born,
     "session.imported": _imported,
     "session.opened": _opened,
-    "life.moved": _lived,
-    "workspace.ready": _ready,
+    "life.moved": _phase(lambda _observations, event: _LIVES.get(event.data["to"])),
+    "workspace.ready": _phase(_when_ready),
     "promote.done": _promoted,
-    "promote.kept": _kept,
-    "session.ended": _ended,
+    "promote.kept": _promoted,
+    "session.ended": _phase(_when_ended),
     "runtime.observed": _runtime,
     "activity.observed": _activity,
     "pr.observed": _pr,

@@ -50,7 +50,7 @@ class EvictionPolicy(BaseModel):
 
     Args:
         ttl_idle: since it was last used or its files changed: a timedelta, a text like ``"4h"``, or None for no limit.
-        ttl_absolute: since it was created, likewise.
+        ttl_absolute: since it was created, in the same forms.
         until_promote: remove the workspace once a promotion ends the session; one that keeps it does not.
         manual: never evict on its own, whatever the limits say.
 

@@ -1,6 +1,6 @@
 """Which workspaces of ended sessions are removed, and when (BotMinter's "Retention Policy", docs/explanation/you-know-botminter.md).
 
-How long a workspace is retained depends on what ran in it and how that ended; besides, all workspaces together may have a disk budget. Work
+How long a workspace is retained depends on what ran in it and how that ended. All workspaces together may also have a disk budget. Work
 that is known to be nowhere else is never collected by age or budget. All functions are pure.
 """
 
@@ -134,7 +134,7 @@ def expired(
         lives: sessions in any state; only retained ones are ever chosen.
         policy: how long that is.
         now_ns: the time. Of a session that was retained in the future, since the clock was set back, no time has passed.
-        held: further sessions that were found to have work that is nowhere else, besides those whose ``unsaved`` says so.
+        held: more sessions with work that is nowhere else, in addition to those that are ``unsaved``.
         even_unsaved: choose all of those, too.
 
     Returns:

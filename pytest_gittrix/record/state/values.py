@@ -12,7 +12,7 @@ from pytest_gittrix.record.state.lifecycle import KINDS, Life, RunEnd, opened
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
-"""How an agent can have ended, besides by a handoff (Gas Town)."""
+"""How an agent can have ended, except by a handoff (Gas Town)."""
 IDENTITY: tuple[str, ...] = (
     *("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "topic_branch"),
     *("project", "issue", "runtime", "agent_session"),
@@ -69,7 +69,7 @@ class Intent(NamedTuple):
     ref: str
     tree: str
     paths_digest: str
-    count: int  # type: ignore[assignment]  # it hides the count of a tuple, which nobody asks a promotion for
+    count: int  # type: ignore[assignment]  # it hides the method of a tuple
     data: Mapping[str, Any]
     seq: int
     ts: int
@@ -139,7 +139,7 @@ class SessionState:
     Attributes:
         id, task, durable_ref, durable_path, durable_branch, baseline, ephemeral_ref, workspace, workspace_kind, git_backed: as started.
         format: object format of durable, ``sha1`` or ``sha256``; None when a TypeScript store did not say.
-        initial_files: the files that it was given beside its baseline: by path, the name of the attachment with the bytes.
+        initial_files: the files that it was given in addition to its baseline: by path, the name of the attachment with the bytes.
         policy: the eviction policy now in force.
         created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
         state: ``active``, or how it ended.

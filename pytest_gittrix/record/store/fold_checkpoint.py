@@ -1,4 +1,4 @@
-"""The state of a long log without reading it again line by line: a checkpoint of the fold beside the log, derived from it.
+"""The state of a long log without reading it again line by line: a checkpoint of the fold next to the log, derived from it.
 
 A checkpoint is a state, the position in the log that it was folded to, and the SHA-256 of every byte before that. It counts only while the
 log begins with exactly those bytes, so that damage is found as it is without one. It is written by whoever folded many events, whole or not

@@ -1,4 +1,4 @@
-"""Where the home is: the directory of sessions, and of everything else that an engine stores unless it is told otherwise."""
+"""Where the home is: the default directory of sessions, and of everything else that an engine stores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A derived index over a store, to find sessions, and those that are due, without opening every log.
 
 Nothing reads it as truth. :meth:`Index.sync` folds only the logs whose size, time or inode changed since they were last folded. The
-file can be deleted, damaged or of another version at any time, and is then silently built anew.
+file can be deleted, damaged or of another version at any time, and is then silently rebuilt.
 
 A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs. In a large store looking at every
 log takes too long, too. There an index does so once, and then looks where writers announced a change (``change_feed``), and at sessions
@@ -33,7 +33,7 @@ LARGE = 4096
 
 T = TypeVar("T")
 
-# The signature of a session whose row is made anew next time, whatever its files look like.
+# The signature of a session whose row is always read again.
 _NEVER: Signature = (-1, -1, -1)
 _LARGEST = 2**63 - 1
 _STATES = frozenset(get_args(StateName))
@@ -234,7 +234,7 @@ class Index:
                 connection.close()
 
     def _ask(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool = False) -> T:
-        """Put a question to the database; if that is damaged, to one made anew; if that fails too, to one in memory.
+        """Run a query; on an error of SQLite, on a rebuilt index, and then in memory.
 
         Raises:
             InvalidInput: a value of the question has a lone surrogate: no session has such a name, and SQLite takes none.
@@ -408,7 +408,7 @@ def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, up
     record = json.loads(metadata)
     numbers = (created_us, updated_us, last_access_us, seq, log_size, 0 if deadline_us is None else deadline_us)
     if state not in _STATES or not isinstance(record, dict) or not all(type(number) is int for number in numbers):
-        raise sqlite3.DatabaseError(f"the row of {id!r} was written by nobody")
+        raise sqlite3.DatabaseError(f"the row of {id!r} was not written by this index")
     deadline = None if deadline_us is None else deadline_us * 1000
     times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
     return IndexRow(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, record)

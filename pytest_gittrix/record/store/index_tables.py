@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE: Final = "index.sqlite"
 """The name of an index in the directory of its store."""
 VERSION: Final = 10
-"""Of the tables; a file of another one is made anew."""
+"""Of the tables; a file of another version is rebuilt."""
 
 # Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
 COLUMNS: Final = (

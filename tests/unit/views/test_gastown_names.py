@@ -52,7 +52,7 @@ def test_a_town_without_rigs_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["gt-", "gt-crew-", "gt-a/b", "gt-..", "gt--x", "gt-a b", "gt-crew-.x", "gt-x\n"])
 def test_what_names_nobody_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="names nobody"):
+    with pytest.raises(InvalidInput, match="has no agent's name"):
         address_of(name, PREFIXES)
 
 

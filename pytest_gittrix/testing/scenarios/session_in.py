@@ -71,7 +71,7 @@ class SessionIn:
 
     @property
     def life(self) -> Life | None:
-        """Its lifecycle as a member's session; None for other sessions."""
+        """Its lifecycle as a member's session; None for other sessions. Raises LogDamaged for an impossible history."""
         return self.log.state().life
 
     @property

@@ -126,7 +126,7 @@ def wrapped(
         cwd: where it starts, in the workspace.
         network_log: the file that gets a line of JSON for each decision of the gateway, for a network that is a list; None for none.
         limit_file: the file that is made with the name of a limit in it, if the program is ended because it passed that; None for none.
-        terminal: whether its standard input is a terminal that is to be its controlling one; at ``off`` its starter sees to that.
+        terminal: whether its standard input is a terminal that is to be its controlling one; at ``off`` its starter does that.
 
     Raises:
         InvalidInput: the command is none, the place has no home, something of it is not there, or a model's key is not set.
@@ -134,7 +134,7 @@ def wrapped(
             and it is none.
     """
     if place.home is None:
-        raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
+        raise InvalidInput("The place has no home directory.", why="One made here would never be removed.", fix="Give one in Place(home=).")
     laid = layout(place, place.home, jailed=confinement.level == "jail")
     return launch(
         argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file, terminal=terminal

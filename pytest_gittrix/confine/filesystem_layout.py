@@ -1,6 +1,6 @@
 """Says what a confined program sees of the file system: its workspace, a private home, and as little of the machine as it can run on.
 
-It says what is to be mounted or allowed, and makes nothing but directories beside a home. ``namespace_jail``, ``landlock_guard`` and
+It says what is to be mounted or allowed, and makes nothing but directories next to a home. ``namespace_jail``, ``landlock_guard`` and
 bubblewrap do it.
 """
 
@@ -22,7 +22,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.command import check_variables
 
 SYSTEM: Final = "/usr"
-BESIDE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ROOT_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC: Final = (
     "alternatives",
     "ca-certificates",
@@ -59,7 +59,7 @@ TEMPORARY: Final = "/tmp"
 
 _TEMPORARY_NAME: Final = "tmp"
 _TAKEN: Final = ("/", "/dev", "/etc", "/home", "/proc", "/sys", "/tmp", HOME)
-_TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *BESIDE, "/dev", "/etc", "/proc", "/sys")
+_TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *ROOT_LINKS, "/dev", "/etc", "/proc", "/sys")
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Layers:
     """What a workspace lies above, for a jail that mounts all as one directory (overlayfs(5)).
 
     Attributes:
-        lower: a directory that nobody changes.
-        work: an empty directory beside the workspace, on the same file system; the jail locks it for as long as it lasts.
+        lower: a directory that never changes.
+        work: an empty directory next to the workspace, on the same file system; the jail locks it for as long as it lasts.
         below: more such directories, which the lower one lies above, the uppermost first.
     """
 
@@ -83,7 +83,7 @@ class Place:
 
     Attributes:
         workspace: the directory that it works in and may change.
-        home: its private home directory. The one for temporary files is made beside it, where no program can replace it: ``<home>.tmp``.
+        home: its private home directory. The one for temporary files is made next to it, where no program can replace it: ``<home>.tmp``.
             Whoever gives a home removes both. None for one that is there for one command.
         readable: what else it may read and execute, such as ``toolchain()``; what is not there is passed over.
         at: where a jail shows the workspace, so that it has the same path every time; None for its own path. Below it nothing is changed.
@@ -140,14 +140,12 @@ class Layout:
 
     Attributes:
         workspace: on the machine, its real path.
-        home: likewise.
-        temporary: likewise.
-        readable: likewise.
+        home, temporary, readable: also on the machine.
         shown: the workspace, the home and the temporary directory as the program names them.
         names: paths of the machine under which these are known, with what the program names them.
         beside: more directories of a jail, with where they are shown.
         layers: the work directory of a workspace that lies above others, then those, the uppermost first.
-        sockets: sockets of the machine that a jail has, likewise.
+        sockets: sockets of the machine that a jail has, with where they are shown.
     """
 
     workspace: str
@@ -167,7 +165,7 @@ class Layout:
 
     def _mounts(self) -> Iterator[Mount]:
         yield Mount("ro", SYSTEM, SYSTEM)
-        for path in BESIDE:
+        for path in ROOT_LINKS:
             if os.path.islink(path):
                 yield Mount("link", path, os.readlink(path))
             elif os.path.isdir(path):
@@ -179,7 +177,7 @@ class Layout:
         yield Mount("rw", self.shown[2], self.temporary)
         yield Mount("rw", self.shown[1], self.home)
         for path in self.readable:
-            if not any(_is_below(path, shown) for shown in (SYSTEM, *BESIDE)):
+            if not any(_is_below(path, shown) for shown in (SYSTEM, *ROOT_LINKS)):
                 yield Mount("ro", path, os.path.realpath(path))
         if self.layers is None:
             yield Mount("rw", self.shown[0], self.workspace)
@@ -197,7 +195,7 @@ class Layout:
     @cached_property
     def allowed(self) -> dict[str, list[str]]:
         """What a guard allows, by the names of its arguments."""
-        system = [SYSTEM, *BESIDE, *_etc(), *self.readable]
+        system = [SYSTEM, *ROOT_LINKS, *_etc(), *self.readable]
         return {
             "readable": [*dict.fromkeys(os.path.realpath(path) for path in system), "/proc"],
             "writable": [self.workspace, self.home, self.temporary],
@@ -267,7 +265,7 @@ def directory_beside(home: Path, name: str) -> Path:
     Earlier versions had it in the home, as ``.<name>``. It is moved from there, unless it is no directory.
 
     Raises:
-        InvalidInput: somebody else put something in its place.
+        InvalidInput: something else is in its place.
     """
     path = home.with_name(f"{home.name}.{name}")
     if not os.path.lexists(path):
@@ -282,7 +280,7 @@ def directory_beside(home: Path, name: str) -> Path:
         raise InvalidInput(
             f"{path} is no directory of this user.",
             why="Programs would write wherever it leads to.",
-            fix="Remove it, or give a home in a directory that nobody else may write.",
+            fix="Remove it, or give a home in a directory that no other user may write.",
         )
     return path
 
@@ -302,7 +300,7 @@ def _check_apart(writable: Iterable[Path], checked: Iterable[Path]) -> None:
 
 
 def toolchain() -> tuple[Path, ...]:
-    """The directories of this Python, which most programs of agents need beside those of the system."""
+    """The directories of this Python, which most programs of agents need as well as those of the system."""
     found = (os.path.abspath(path) for path in (sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix)))
     return tuple(Path(path) for path in dict.fromkeys(found) if path not in ("/", SYSTEM) and not _is_below(path, SYSTEM))
 

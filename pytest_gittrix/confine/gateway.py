@@ -102,7 +102,7 @@ def handed(line: _socket.socket) -> tuple[bytes, int]:
     """What ``hand_over`` sends next: what it is, and the descriptor; -1 if this process can have no more of these.
 
     Raises:
-        EOFError: nobody can send any more.
+        EOFError: the other end is closed.
         OSError: as the system says.
     """
     kind, ancillary, _, _ = line.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
@@ -177,7 +177,7 @@ class Gateway:
         await server.serve_forever()
 
     async def serve_handed(self, line: _socket.socket, first: int) -> None:
-        """Answer connections that are handed over one by one, until nobody can hand over more and all are answered."""
+        """Answer connections that are handed over one by one, until the other end is closed and all are answered."""
         import asyncio
 
         line.setblocking(False)
@@ -255,7 +255,7 @@ class Gateway:
         try:
             os.write(self._lines, json.dumps(line).encode() + b"\n")
         except OSError:
-            self._logged = MOST_LOGGED  # a full disk keeps nobody from working
+            self._logged = MOST_LOGGED  # a full disk stops no connection
 
     # Model endpoints
 

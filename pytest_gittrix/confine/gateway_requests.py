@@ -74,7 +74,7 @@ class RequestHead:
 
 
 def is_listed(asked: str, requests: list[str]) -> bool:
-    """Whether a request is passed on: it is listed as a whole, or begins with what stands before a ``*``."""
+    """Whether a request is passed on: it is listed as a whole, or begins with the text before a ``*``."""
     return any(asked.startswith(one[:-1]) if one.endswith("*") else asked == one for one in requests)
 
 

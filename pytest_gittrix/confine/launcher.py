@@ -141,8 +141,8 @@ class Launcher:
         from pytest_gittrix.os_level.proc import children_of_thread
 
         here = os.getpid()
-        beside = frozenset(children_of_thread(here, here))
-        return Meter(self._spec["limits"], self._spec["writable"], here, ours=ours, jailed=jailed, beside=beside)
+        siblings = frozenset(children_of_thread(here, here))
+        return Meter(self._spec["limits"], self._spec["writable"], here, ours=ours, jailed=jailed, siblings=siblings)
 
     def _guarded_beside(self, gateway: _socket.socket, attendant: Attendant) -> int:
         """Run it as such a child, whose sockets are connected to a gateway."""
@@ -302,7 +302,7 @@ class Attendant:
     Args:
         lifelines: descriptors that can be read, or whose other end is closed, when the child is of no use any more.
         give_up: called then, and when the child has passed a limit.
-        meter: who measures the child; None if nobody does.
+        meter: who measures the child; None for no limits.
 
     Attributes:
         limit: the limit that the child passed.

@@ -29,7 +29,7 @@ from pytest_gittrix.errors import Advice, ConfinementMissing, GittrixError
 from pytest_gittrix.os_level.command import Level, check_level
 
 INSTEAD_OF_AUTO: Final = "GITTRIX_CONFINE"
-"""The variable that names the level that ``auto`` stands for."""
+"""The variable that names the level that ``auto`` takes."""
 CONTAINER: Final = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
 """What lets a container of Docker make namespaces of its own, with a proc file system in them."""
 

@@ -1,4 +1,4 @@
-"""Limits of what a confined program may use: processes, memory, disk and processor time. ``meter`` sees to it that they are kept."""
+"""Limits of what a confined program may use: processes, memory, disk and processor time. ``meter`` enforces them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResourceLimits:
     Attributes:
         processes: most processes and threads at a time.
         memory: most bytes of the machine's memory at a time.
-        disk: most bytes on disk in the directories that it may write (workspace, home, temporary files), with what is there already.
+        disk: most bytes on disk in the directories that it may write (workspace, home, temporary files), with older files.
         cpu_seconds: most seconds of processor time.
 
     None is no limit.
@@ -81,7 +81,7 @@ def check_limits(limits: object) -> ResourceLimits | None:
         The limits; None if there are none.
 
     Raises:
-        InvalidInput: it is none of these, or a name stands there twice.
+        InvalidInput: it is none of these, or a name is given twice.
     """
     if limits is None or isinstance(limits, ResourceLimits):
         return limits if limits is not None and limits.given() else None

@@ -41,7 +41,7 @@ class ModelEndpoint:
         requests: what is passed on, such as ``POST /v1/messages``; a path is compared as a whole, without its query; one that ends
             with ``*`` is the beginning of what is passed on.
         key: the variable of the launcher's process that holds the key; None if the server asks for none. Programs get a placeholder in it.
-        header: the header that carries the key, with ``{key}`` where it stands.
+        header: the header that carries the key, with ``{key}`` in its place.
         variables: the variables that programs get, with ``{url}`` for the endpoint's address.
         ca: a file of certificates to trust instead of the system's, or of the one that ``SSL_CERT_FILE`` names.
 
@@ -142,7 +142,7 @@ class Reachable:
         return {"models": [one.rules() for one in self.models], "addresses": [*self.addresses]}
 
     def variables(self) -> dict[str, str]:
-        """What programs are told: the addresses of endpoints, placeholders of keys, and where the proxy is."""
+        """The variables of programs: the addresses of endpoints, placeholders of keys, and where the proxy is."""
         gateway = f"http://127.0.0.1:{PORT}"
         variables = {name: value.format(url=f"{gateway}/{one.name}") for one in self.models for name, value in one.variables}
         variables |= {one.key: PLACEHOLDER for one in self.models if one.key is not None}

@@ -1,6 +1,6 @@
 """Starts programs, confined or not, to be waited for or to stay; what they start ends with them.
 
-It needs Linux, because elsewhere nobody can tell which processes a program left behind.
+It needs Linux, because elsewhere it cannot be known which processes a program left behind.
 """
 
 from __future__ import annotations

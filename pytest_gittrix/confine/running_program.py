@@ -146,7 +146,7 @@ class Running:
                     self._started.signal(number)
 
     def hold(self, held: AbstractContextManager[object], why: Callable[[], str | None], grace: float) -> None:
-        """Have something held until nothing is left of it, and see to it that it ends once there is a reason; before it begins.
+        """Hold something until nothing is left of the program, and end it once there is a reason; call this before it begins.
 
         Args:
             held: left at the end.
@@ -266,7 +266,7 @@ class Running:
         return self
 
     def _begun(self) -> None:
-        with suppress(BaseException):  # whoever waits for the program is told
+        with suppress(BaseException):  # a waiter for the program gets the error
             self.attended()
 
     def _over(self) -> None:
@@ -292,7 +292,7 @@ class Running:
                     self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                     self._started, self._input.descriptor = started, fds[0]
                     self._was_started = True
-                    if self._ended is not None:  # told while it was being started
+                    if self._ended is not None:  # asked to end while it was being started
                         self._terminate()
                     self._changes.announce()
                 ended = self._until_it_ends(started, outputs, opening.meter)
@@ -382,7 +382,7 @@ class Running:
             _watched(watch, fd, 0 if stream.full or stream.at_end else selectors.EVENT_READ)
 
     def _read(self, fd: int, outputs: dict[int, Output]) -> bool:
-        """Take in what is there of a stream; whether there was something."""
+        """Read what a stream has now; whether it had something."""
         try:
             data = os.read(fd, BLOCK)
         except BlockingIOError:

@@ -93,8 +93,8 @@ class Finished:
         signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
             gives for a child that a signal ended.
         stdout: its output, as far as it was kept and not read before.
-        stderr: its errors, likewise; empty if they came on its output.
-        timed_out: whether it was killed with everything it started, because its time was over or somebody asked for that.
+        stderr: standard error; empty if merged into stdout.
+        timed_out: whether it was killed with everything it started, because its time was over or a caller asked for that.
         truncated: whether it wrote more than was asked for, and only a part of that is here.
         network: what the gateway decided, a line of JSON each, for a network that is a list.
         limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
@@ -120,7 +120,7 @@ class Opening:
     Attributes:
         started: the program.
         conclude: makes the account of its end that is given, of a first one and the beginning of its errors; it may raise.
-        meter: who measures it; None where its own attendant does, or nobody.
+        meter: who measures it; None if its own attendant does, or it is not measured.
         limit: names the limit that its own attendant ended it for.
     """
 
@@ -230,7 +230,7 @@ class Spawned:
         return True
 
     def signal(self, number: int) -> None:
-        """Send it a signal; its number is its own as long as nobody has waited for it."""
+        """Send it a signal; its number is its own until it has been waited for."""
         signal.pidfd_send_signal(self.news, number)
 
     def leave(self, *, ended: bool) -> None:
@@ -246,7 +246,7 @@ class Spawned:
 
 
 def signal_child(parent: int, number: int) -> None:
-    """Send a signal to the child of a process; to nobody if it has none."""
+    """Send a signal to the child of a process, if it has one."""
     for pid in children(parent):
         seen = process(pid)
         if seen is not None and seen.parent == parent:

@@ -49,7 +49,7 @@ def request(spec: dict[str, Any], command: list[str], environment: dict[str, str
 
 
 def main() -> NoReturn:
-    """Serve until nobody can ask any more, and leave nothing behind."""
+    """Serve until no process can ask any more, and leave nothing behind."""
     for fd in open_descriptors():
         if fd > _LAST_OF_ITS_OWN:
             with suppress(OSError):
@@ -96,7 +96,7 @@ class _Zygote:
                 self._fork(given)
 
     def _asked(self) -> list[int] | None:
-        """Descriptors of a command; None if nobody can ask any more."""
+        """Descriptors of a command; None if no process can ask any more."""
         space = _socket.CMSG_SPACE(_DESCRIPTORS * 4)
         data, ancillary, _, _ = self._control.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
         given = [fd for _, _, numbers in ancillary for (fd,) in struct.iter_unpack("=i", numbers)]

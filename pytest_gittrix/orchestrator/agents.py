@@ -108,7 +108,7 @@ class Agents:
         return layers_of(self.board.engine.services.resources.open_workspace(observed.state))
 
     def clear(self, observed: ObservedSession) -> None:
-        """Remove the private home of a session's agents and what is beside it, if there is one."""
+        """Remove the private home of a session's agents and the directories next to it, if there is one."""
         for home in self.board.engine.store.directory(observed.id).glob(f"{_HOME}*"):
             with convert_os_errors():
                 self.board.engine.services.resources.trash.discard(str(home))
@@ -147,23 +147,23 @@ class Agents:
             return None
         now = self.board.engine.clock.now_ns()
         try:
-            found = _checked_activity(self._told(observed, observed.workspace, now))
+            found = _checked_activity(self._reported(observed, observed.workspace, now))
         except Exception as problem:  # noqa: BLE001  (a plugin is the user's code: a probe that fails is an observation too)
             return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now, failed=True)
         if found is None or (found.observed_ns is not None and found.observed_ns < observed.launched_ns):
             return None
         return found
 
-    def _told(self, observed: ObservedSession, workspace: Path, now_ns: int) -> Activity | None:
+    def _reported(self, observed: ObservedSession, workspace: Path, now_ns: int) -> Activity | None:
         if self.speaks_acp(observed):
             return acp_activity(observed.events, now_ns)
         plugin = self.plugin(observed)
-        told = plugin.activity(workspace, now_ns)
+        own = plugin.activity(workspace, now_ns)
         at_home = getattr(plugin, "home_activity", None)
         home = self._home(observed, workspace)
-        if at_home is None or home is None or not (told is None or isinstance(told, Activity)):
-            return told
-        return newest([*says(told), *says(at_home(home, workspace, now_ns))]) or told
+        if at_home is None or home is None or not (own is None or isinstance(own, Activity)):
+            return own
+        return newest([*says(own), *says(at_home(home, workspace, now_ns))]) or own
 
     def _home(self, observed: ObservedSession, workspace: Path) -> AgentHome | None:
         """The home directory of a session's agent; a confined one has a private one."""

@@ -189,7 +189,7 @@ class Board:
                 f"There is no session {id!r} of the projects {', '.join(self.projects)}."
                 if self.projects
                 else f"Session {id!r} was not spawned: no project is configured.",
-                why="Only sessions that an orchestrator spawned can be led by one.",
+                why="An orchestrator leads only sessions that it spawned.",
                 fix=Advice("List them with list().", "`gittrix session list --as orchestrator` lists them."),
             )
         return found

@@ -41,8 +41,8 @@ class AgentPlugin(Protocol):
     A plugin may have ``prompt_as``: ``argument`` (the default: ``command`` puts the prompt into the command) or ``input`` (the prompt is
     written to the agent's standard input once it runs, and ``command`` is called without one).
 
-    A plugin may have a method ``home_activity(home, workspace, now_ns)`` beside ``activity``: what the agent does by the files in its home
-    directory, an ``AgentHome``. What was observed last counts.
+    A plugin may have a method ``home_activity(home, workspace, now_ns)`` as well as ``activity``: what the agent does by the files in its
+    home directory, an ``AgentHome``. What was observed last counts.
     """
 
     @property
@@ -85,7 +85,7 @@ class CommandAgent:
         log: its JSONL log, relative to the workspace, or to its home if it begins with ``~/``; ``*`` is any text without ``/``, and the
             newest file counts. Without ``rules`` it is a log of states; see ``record.state.agent_activity.read_jsonl``. By default,
             ``.ao/activity.jsonl`` and what the coding agents of the field write in their homes; see ``agent_logs.formats``.
-        database: its own SQLite database instead, likewise.
+        database: its own SQLite database instead, at such a path.
         query: the query of the database. With ``rules`` it gives records as JSON, the newest first.
         rules: what the records of the log or of the database mean.
         time: the key of a record's time, for rules.
@@ -327,7 +327,7 @@ def refuse_option(command: Sequence[str], prompt: str | None) -> None:
         prompt: the prompt, which may be one of them; behind a ``--`` it is none.
 
     Raises:
-        InvalidInput: the prompt begins with a hyphen, and stands where options may.
+        InvalidInput: the prompt begins with a hyphen, where options may be.
     """
     options = [*command][: [*command, "--"].index("--")]
     if prompt is None or not prompt.startswith("-") or prompt not in options:

@@ -67,8 +67,8 @@ class Orchestrator:
             ``["model:anthropic", "api.example.org:443"]``.
         limits: what each confined agent may use, such as ``{"memory": "2GB", "processes": 200}``; one that passes a limit is ended, and the
             record names the limit. None for all there is.
-        pass_env: names of variables of this process that agents get besides those that every agent gets.
-        readable: files and directories that confined agents may read besides the tools of the system.
+        pass_env: names of variables of this process that agents get in addition to those that every agent gets.
+        readable: files and directories that confined agents may read in addition to the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
         end_merged: as in the original's code, ``poll`` kills and purges a session whose pull request is merged, as soon as its agent is not
             active, waiting for input or blocked, or 5 minutes after. Otherwise ``cleanup`` does.
@@ -172,7 +172,7 @@ class Orchestrator:
     ) -> Session:
         """The session that leads a project's others: the existing one, or a new one. Concurrent calls get the same.
 
-        A confined agent leads nobody, since it reaches neither store nor daemon: give ``confine="off"`` to one that is to spawn sessions.
+        A confined agent cannot lead others, since it reaches neither store nor daemon: give ``confine="off"`` to one that is to spawn them.
 
         Raises:
             InvalidInput: there is no such project or agent.

@@ -26,17 +26,17 @@ def is_unfinished(name: str) -> bool:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Write a file of text so that nobody ever sees a part of it; missing directories are made, escaped bytes are written as they were.
+    """Write a file of text whole or not at all; missing directories are made, escaped bytes are written as they were.
 
     Raises:
         AdapterUnavailable: it cannot be written; then the old one is as it was.
-        InvalidInput: the text stands for no bytes, or the path has a null byte.
+        InvalidInput: the text cannot be encoded, or the path has a null byte.
     """
     check_place(path)
     try:
         raw = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as problem:
-        raise InvalidInput(f"{problem.object[problem.start : problem.end]!r} cannot be written: it stands for no byte.") from None
+        raise InvalidInput(f"{problem.object[problem.start : problem.end]!r} cannot be written: it is no byte.") from None
     # One name per writer, so that two never write one file; no session's id begins with a dot.
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     with typed_file(path):

@@ -25,7 +25,7 @@ if sys.platform != "win32":
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.02
 _NAP_SHARE: Final = 0.25
-"""A nap as a share of the wait so far, so that nobody waits much longer than a lock was held."""
+"""A nap as a share of the wait so far, so that a waiter waits little longer than the lock was held."""
 _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -58,7 +58,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Unlock an open file for everybody who has it open, such as a forked child. Closing it is enough where there is nobody else."""
+    """Unlock an open file for every process that has it open, such as a forked child. If there is no other, closing it is enough."""
     if sys.platform != "win32":
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
@@ -67,7 +67,7 @@ def retry(attempt: Callable[[], _T | None], *, wait: float, refusal: Callable[[]
     """Call a function until it returns something, with naps in between: a quarter of the wait so far, from half a millisecond to 20.
 
     Args:
-        attempt: what to try; returns None when somebody else has what is wanted.
+        attempt: what to try; returns None while another process has the lock.
         wait: seconds to go on trying; 0 tries once.
         refusal: makes the error to raise when the time is up.
     """
@@ -127,7 +127,7 @@ def locked_file(
 
 @contextmanager
 def exclusive(path: str | os.PathLike[str], *, wait: float = math.inf, refusal: Callable[[], Exception] = _never) -> Iterator[None]:
-    """Hold a lock between processes that seldom meet and hand it on to nobody: filelock's, which also works where flock does not.
+    """Hold a lock of filelock between processes that seldom meet and do not pass it to programs. It also works where flock does not.
 
     Args:
         path: the lock file, which is made if it is missing, and stays.
@@ -156,7 +156,7 @@ def make_lock_file(
     busy: Callable[[], object],
     refusal: Callable[[], Exception],
 ) -> None:
-    """Make a lock as git does, which is a file that exists, as soon as nobody else has it.
+    """Make a lock as git does, which is a file that exists, once no other process has it.
 
     Args:
         lock: the file.
@@ -195,7 +195,7 @@ def show_at_work(descriptor: int) -> bool:
 
 
 def nobody_at_work(descriptor: int) -> bool:
-    """Whether no other has a record lock on an open file; False where nobody can know."""
+    """Whether no other process has a record lock on an open file; False where that cannot be known."""
     if sys.platform != "linux" or not RECORD_LOCKS:
         return False
     try:

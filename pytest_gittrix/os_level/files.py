@@ -23,11 +23,11 @@ _OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
 _PRIVATE: Final = 0o700
 OWNERS: Final = 0o600
-"""The mode of a file that nobody but its owner may read."""
+"""The mode of a file that only its owner may read."""
 PUBLIC: Final = 0o644
 """The mode of a file that everybody may read, less the umask."""
 UNNEEDED_FOR: Final = 86400.0
-"""Seconds for which a store keeps what nobody needs any more, before a recovery removes it."""
+"""Seconds for which a store keeps unneeded files, before a recovery removes them."""
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 Permit = Callable[[int], int]
@@ -123,7 +123,7 @@ def whole_directory(path: str | os.PathLike[str], building: str | os.PathLike[st
         building: its name while it is being made, in the same file system. If the block raises, it is removed with all that is in it.
 
     Raises:
-        OSError: it cannot be renamed, perhaps because somebody else made ``path`` meanwhile.
+        OSError: it cannot be renamed, perhaps because another process made ``path`` meanwhile.
     """
     import shutil  # dear to load
 
@@ -182,7 +182,7 @@ def link_files(source: str | os.PathLike[str], target: str | os.PathLike[str], n
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give a file that nobody writes to a second name, or that name to a copy of it where there can be no link.
+    """Give a file that is never written again a second name, or that name to a copy of it where there can be no link.
 
     Raises:
         FileExistsError: ``target`` is there already.
@@ -318,7 +318,7 @@ def share(descriptor: int, permit: Permit | None) -> None:
 
 
 def write_new(path: str, data: bytes, mode: int = OWNERS, permit: Permit | None = None) -> None:
-    """Write a file that is not there yet, in place: for a directory that nobody looks into before it is whole.
+    """Write a file that is not there yet, in place: for a directory that is not read before it is whole.
 
     Raises:
         OSError: as the system says; something half-written may stay.

@@ -1,7 +1,7 @@
 """Who may write: one owner at a time, across threads and processes, released by the system when the owner dies.
 
 A lease is a ``flock`` on a file. The file itself means nothing: one left behind by a killed process, by eviction or by the
-TypeScript GitTrix (which creates ``.lock`` and can leave it for ever) is free as soon as nobody has it locked.
+TypeScript GitTrix (which creates ``.lock`` and can leave it for ever) is free as soon as it is not locked.
 
 A dead owner needs no heartbeat, since the system frees what it held. One that is stopped or hangs does: ``stale_after`` says how long
 it may be silent. Its lock cannot be taken from it, but the file can be removed, so that the next owner locks another one; the old
@@ -46,7 +46,7 @@ __all__ = ["RELEASES", "Lease", "LeaseState", "OnStale", "Owner"]
 _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _SECOND_LOOK = 0.02
 RELEASES = "releases"
-"""The directory beside a lock file where ``on_stale="break"`` keeps its evidence."""
+"""The directory next to a lock file where ``on_stale="break"`` keeps its evidence."""
 _MOST_ABOUT = 100
 _NOTE_SIZE = 512  # always overwritten whole, so the note of a longer-named owner never shows through
 
@@ -64,7 +64,7 @@ class Lease:
             the same, and the owner must ``beat`` more often than that.
         on_stale: what to do about a stale owner: ``block`` refuses as for any owner, ``break`` takes the lease away from it.
         now: seconds since 1970 UTC, for heartbeats.
-        about: what the owner has it for, in a few words: the next one is told that.
+        about: the owner's purpose, in a few words, for the message to those that wait.
         waiting: called once with a text that says who has the lease, since when and for what, if that takes longer than ``patience``.
         patience: real seconds.
 
@@ -117,7 +117,7 @@ class Lease:
         """Wait for the lease and take it.
 
         Between tries the point ``lease:busy`` is passed, where a test's scheduler can let the holder go on. With ``on_stale="break"`` a
-        stale owner's lease is taken away as by ``force_release``, with the evidence in ``releases`` beside the lock file.
+        stale owner's lease is taken away as by ``force_release``, with the evidence in ``releases`` next to the lock file.
 
         Raises:
             EvictionRace: another owner did not let go in time, or this thread already holds it; the message names the owner if known.
@@ -161,7 +161,7 @@ class Lease:
             os.close(fd)
 
     def remove(self) -> None:
-        """Take the file away, while it is held: for what will never be worked on again. Whoever waits for it finds that, and looks anew."""
+        """Delete the lock file while holding it; waiters notice and reopen it."""
         if self.held and not self.lost:
             with suppress(OSError):
                 os.unlink(self._file)
@@ -191,7 +191,7 @@ class Lease:
         raise LeaseLost(
             f"{self._file} {what}.",
             why="Another owner may be at work; two at once would lose one's work.",
-            fix="Stop here, release it, and acquire it anew; beating() keeps a lease from going stale.",
+            fix="Stop here, release it, and acquire it again; beating() keeps a lease from going stale.",
         )
 
     def beat(self) -> None:
@@ -236,11 +236,11 @@ class Lease:
             os.close(own)
 
     def state(self) -> LeaseState:
-        """Whether somebody has the lease, without taking it; who tries to acquire it in that very instant finds it busy.
+        """Whether the lease is held, without taking it; an attempt to acquire it in that very instant finds it busy.
 
         Returns:
-            ``available`` when nobody has it. ``active`` when its owner has. ``stale`` when that has not beaten for longer than
-            ``stale_after``. ``ambiguous`` when somebody has it, but the note does not say who, or the last heartbeat is more than 5
+            ``available`` when it is not held. ``active`` when its owner has. ``stale`` when that has not beaten for longer than
+            ``stale_after``. ``ambiguous`` when it is held, but the note does not say who, or the last heartbeat is more than 5
             seconds in the future.
 
         Raises:
@@ -258,7 +258,7 @@ class Lease:
             evidence: the directory for it; made if needed.
 
         Returns:
-            The file of the evidence; None when nobody has the lease, and nothing was done.
+            The file of the evidence; None when the lease was not held, and nothing was done.
 
         Raises:
             EvictionRace: its owner is active, or others were taking it, or taking it away, for longer than ``wait``.
@@ -348,7 +348,7 @@ class Lease:
         return fd
 
     def _try_beating(self) -> int | None:
-        """As ``_try``, for a lease that can go stale: nobody takes it away before its owner has shown itself."""
+        """As ``_try``, for a lease that can go stale: it is not taken away before its owner has shown itself."""
         try:
             with turnstile(self._file, alone=False) as ours:
                 fd = self._try() if ours else None
@@ -367,7 +367,7 @@ class Lease:
                 fd = os.open(self._file, _OPEN, OWNERS)
                 if not try_lock(fd):
                     return None
-                # Not so if eviction removed the file between our open and our lock: then we locked a file that nobody else can find.
+                # Not so if eviction removed the file between our open and our lock: then we locked a file without a name.
                 ours = _same_file(fd, self._file)
                 if ours:
                     with suppress(OSError):  # a full disk must not keep anybody from making room on it
@@ -388,7 +388,7 @@ class Lease:
                     f"{self._file} is stale: {holder} has it, and its last heartbeat was at {time_text(seen.beat_ns)}, "
                     f"more than {self.stale_after:g} s ago.",
                     why="An owner that was only stopped can come back and go on with its work.",
-                    fix="See to that process; if it is of no use any more, end it, or force_release() its lease.",
+                    fix="Check that process; if it is of no use any more, end it, or force_release() its lease.",
                     opt_out='Take stale leases without asking with on_stale="break".',
                 )
         return EvictionRace(
@@ -435,5 +435,5 @@ def _same_file(fd: int, path: str) -> bool:
 
 @lru_cache(maxsize=16)
 def _note(pid: int, about: str) -> bytes:
-    told = {"about": about} if about else {}
-    return json.dumps(owner_of(pid).to_json() | told).encode().ljust(_NOTE_SIZE - 1) + b"\n"
+    purpose = {"about": about} if about else {}
+    return json.dumps(owner_of(pid).to_json() | purpose).encode().ljust(_NOTE_SIZE - 1) + b"\n"

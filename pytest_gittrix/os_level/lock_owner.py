@@ -140,8 +140,8 @@ class LockSnapshot(NamedTuple):
     """What a lock file showed at one moment.
 
     Attributes:
-        held: whether somebody had it locked.
-        note: what is written in it, meant to name the owner; a file that nobody has locked keeps the note of the last one.
+        held: whether it was locked.
+        note: what is written in it, meant to name the owner; an unlocked file keeps the note of the last one.
         beat_ns: the last heartbeat, in nanoseconds since 1970 UTC.
     """
 
@@ -171,14 +171,14 @@ class LockSnapshot(NamedTuple):
 
 
 def look(path: str, *, met: bool = False) -> LockSnapshot:
-    """Look at a lock file; one that is not there is held by nobody. Raises OSError when it cannot be read.
+    """Look at a lock file; a missing file is not held. Raises OSError when it cannot be read.
 
     Whether it is held can only be learnt by asking for a lock that others share, for an instant: who asks for the lease in that
     very instant finds it busy.
 
     Args:
         path: the file.
-        met: take it for held, since its owner was just met there; then nobody is disturbed.
+        met: take it for held, since its owner was just met there; then the lock is not asked for.
     """
     try:
         fd = os.open(path, _READ)

@@ -167,7 +167,7 @@ def kind(status: os.stat_result) -> str:
 
 
 def kind_at(parent: int | None, name: str) -> str:
-    """The kind of what stands at a name, or an empty string. For messages only: it may have changed by the time it is read."""
+    """The kind of the file at a name, or an empty string. For messages only: it may have changed by the time it is read."""
     try:
         return kind(os.stat(name, dir_fd=parent, follow_symlinks=False))
     except OSError:
@@ -175,7 +175,7 @@ def kind_at(parent: int | None, name: str) -> str:
 
 
 def wrong_kind(path: str, found: str, wanted: str) -> WriteRejected:
-    """The error for a path where another kind of file stands than the one asked for."""
+    """The error for a path that has another kind of file than the one asked for."""
     return WriteRejected(
         f"{path!r} is a {found or 'thing that keeps changing'}, not a {wanted}",
         why="Only regular files and symbolic links can be part of a commit, and links are never followed.",
@@ -184,7 +184,7 @@ def wrong_kind(path: str, found: str, wanted: str) -> WriteRejected:
 
 
 def system_refused(error: BaseException) -> bool:
-    """Whether an error says that a disk, a limit or a right stood in the way, and nothing of what is there (which an agent decides)."""
+    """Whether an error is environmental (disk, quota, permission), not caused by a path that the agent controls."""
     cause = error if isinstance(error, OSError) and error.errno is not None else error.__cause__
     return isinstance(cause, OSError) and cause.errno not in _OF_SHAPE
 
@@ -246,5 +246,5 @@ def _not_found(path: str) -> PathNotFound:
     return PathNotFound(
         f"no file at {path!r}",
         why="A file that was deleted, or never made, reads as absent.",
-        fix="List the directory to see what is there.",
+        fix="List the directory.",
     )

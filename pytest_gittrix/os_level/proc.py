@@ -211,7 +211,7 @@ def descending(root: int, spare: frozenset[int] = frozenset()) -> Iterator[tuple
 def memory_of(pid: int) -> tuple[int, int]:
     """The bytes of memory that a process has: its share of what is no file, or one on disk, and of mapped files in memory.
 
-    Where shares cannot be seen, all of what it has in memory is its own; a dead process has nothing.
+    Where shares cannot be seen, all of its memory is its own; a dead process has nothing.
     """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:

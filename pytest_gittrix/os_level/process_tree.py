@@ -149,7 +149,7 @@ def marks_above(pid: int, variable: str = MARK) -> Iterator[str]:
 def signal_process(which: Process | Owner, number: int) -> bool:
     """Send a signal to a process if it is still the same one; whether it was sent.
 
-    Where the system has pidfds, nobody else can get the signal, however fast numbers are used again.
+    Where the system has pidfds, no other process can get the signal, however fast numbers are used again.
     """
     fd = None
     try:
@@ -226,7 +226,7 @@ class ProcessTree:
         """Have all of them end: the leader is asked first, then what it left behind; what does not end in time is killed.
 
         Args:
-            grace: real seconds from the first SIGTERM to SIGKILL; 0 asks nobody.
+            grace: real seconds from the first SIGTERM to SIGKILL; 0 kills at once.
             poll: the longest time between two looks, in real seconds.
         """
         asked = self._ask(grace, poll) if grace > 0 else []
@@ -253,7 +253,7 @@ class ProcessTree:
         return [*asked]
 
     def _kill(self) -> list[int]:
-        # A stopped supervisor waits for nobody, so that even those that die and fork all the time can be seen, and keep their numbers.
+        # A stopped supervisor waits for no child, so that even those that die and fork all the time can be seen, and keep their numbers.
         self._stop_supervisor()
 
         def look() -> list[Process]:

@@ -182,7 +182,7 @@ class SafeDir:
                 raise open_below.wrong_kind(path, open_below.kind_at(parent, name), "symbolic link") from error
 
     def lstat(self, path: str) -> os.stat_result | None:
-        """The status of what stands at a path, or None where nothing does. A path beyond a link or a file is nothing, as git sees it."""
+        """The status of the file at a path; None if there is none. As in git, there is none beyond a link or a file."""
         try:
             return self.status(path)
         except open_below.ParentNotDirectory:

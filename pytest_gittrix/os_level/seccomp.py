@@ -113,8 +113,8 @@ def failing(
     Args:
         calls: the errno for each name; ``_NUMBERS`` has those that there are.
         own_limits_only: whether prlimit(2) of another process fails, too: a limit of processor time would end that.
-        families: families of sockets that nobody can make.
-        only_families: the only families of sockets that somebody can make; None for all but ``families``.
+        families: families of sockets that cannot be made.
+        only_families: the only families of sockets that can be made; None for all but ``families``.
         connected_pairs_only: whether socketpair(2) makes stream and seqpacket sockets only. One end of a pair of another type can be
             connected to the path of any socket of the machine.
         notify_of_tcp: whether a listener answers calls of socket(2) for TCP by IPv4; all other calls of it fail, and so does what

@@ -49,7 +49,7 @@ class Meter:
         root: the process that the program and all it starts descend from.
         ours: how many processes are ours, from that one on in a line.
         jailed: whether the program has files in memory of its own.
-        beside: children of the root that are neither.
+        siblings: children of the root that are neither.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Meter:
         *,
         ours: int,
         jailed: bool,
-        beside: frozenset[int] = frozenset(),
+        siblings: frozenset[int] = frozenset(),
     ) -> None:
         self._limits = limits
         self._root = root
         self._ours = ours
         self._jailed = jailed
-        self._beside = beside
+        self._siblings = siblings
         self._due = 0.0
         self._alive: dict[tuple[int, bytes], int] = {}
         self._dead = 0
@@ -86,7 +86,7 @@ class Meter:
         return found
 
     def _look(self) -> str | None:
-        everything = [*descending(self._root, self._beside)]
+        everything = [*descending(self._root, self._siblings)]
         program = everything[self._ours :]
         if "processes" in self._limits and sum(int(fields[THREADS]) for _, fields in program) > self._limits["processes"]:
             return "processes"
@@ -97,7 +97,7 @@ class Meter:
         return "disk" if self._disk is not None and self._disk.is_passed([pid for pid, _ in program]) else None
 
     def _seconds(self, everything: list[tuple[int, list[bytes]]]) -> float:
-        """The processor time of those that live, and of the dead. A dead one that nobody waited for has what it had when it was seen."""
+        """The processor time of those that live, and of the dead. A dead one that was not waited for counts with its last value."""
         now = {(pid, fields[START_TIME]): sum(map(int, fields[OWN_TICKS])) for pid, fields in everything[self._ours :]}
         self._dead += sum(ticks for process, ticks in self._alive.items() if process not in now)
         self._alive = now
@@ -114,7 +114,7 @@ class Meter:
         return self._exact_memory() > most and self._exact_memory() > most
 
     def _exact_memory(self) -> int:
-        pids = [pid for pid, _ in descending(self._root, self._beside)][self._ours :]
+        pids = [pid for pid, _ in descending(self._root, self._siblings)][self._ours :]
         each = [memory_of(pid) for pid in pids]
         return sum(own for own, _ in each) + max(sum(mapped for _, mapped in each), self._files_in_memory(pids))
 

@@ -95,7 +95,7 @@ def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, i
         with open("/proc/sys/kernel/pid_max", "wb", buffering=0) as file:
             file.write(b"%d" % min(_RESERVED_NUMBERS + 1 + limits["processes"], _MOST_NUMBERS))
     if limits.keys() & {"memory", "disk"}:
-        # In a namespace of its own a program could mount file systems in memory, which nobody outside sees.
+        # In a namespace of its own a program could mount file systems in memory, which cannot be seen from outside.
         with open("/proc/sys/user/max_user_namespaces", "wb", buffering=0) as file:
             file.write(b"0")
     if os.geteuid() == 0 or os.access("/proc/sys/kernel/core_pattern", os.W_OK):
@@ -175,7 +175,7 @@ def _entered(name: str, directory: int, flags: int, make: str) -> int:
 
 def _put_devices(target: str, most_memory: int | None) -> None:
     os.makedirs(target)
-    # By default the root of a tmpfs is sticky and everybody's, and there the kernel lets nobody open another's file with O_CREAT.
+    # By default the root of a tmpfs is sticky and everybody's, and there the kernel refuses to open another user's file with O_CREAT.
     linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
     for name in DEVICES:
         if os.path.exists(f"{_OLD}/dev/{name}"):
@@ -213,7 +213,7 @@ def _put_overlay(point: str, target: str, upper: str, work: str, *lowers: str) -
     written = [path.replace("\\", r"\\").replace(",", r"\,") for path in inside]
     options = f"lowerdir={':'.join(below)},upperdir={written[0]},workdir={written[1]},userxattr"
     linux.mount("overlay", point, "overlay", linux.MS_NOSUID | linux.MS_NODEV, options, shown=target)
-    os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that nobody could remove it
+    os.chmod(os.path.join(inside[1], "work"), 0o700)  # the kernel makes it without any rights, so that it could not be removed
     for name in named:
         linux.unmount(name)
 

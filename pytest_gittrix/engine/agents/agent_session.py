@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.programs import Programs
 
 HOME: Final = ("engine", "home")
-"""Where the home of a session's programs is, in its record: beside what the engine noted of the workspace, with which it goes."""
+"""Where the home of a session's programs is, in its record; it is removed with the engine's notes about the workspace."""
 
 
 class AgentSession(SessionObject):
@@ -323,7 +323,7 @@ class AgentSession(SessionObject):
             self._recorder.append(type, data, actor=self._actor)
 
     def attach(self, data: bytes | str) -> str:
-        """Store bytes beside the log, for events to refer to (``resources`` of a ``user_message``); returns their name.
+        """Store bytes next to the log, for events to refer to (``resources`` of a ``user_message``); returns their name.
 
         Raises:
             InvalidInput: it is neither bytes nor text.
@@ -421,7 +421,7 @@ class AgentSession(SessionObject):
                 always the machine's.
             limits: what each may use, such as ``{"memory": "2GB", "processes": 200}``.
             at: the path at which a jail shows the workspace; None for its own.
-            readable: files and directories that they may read and execute, besides the system's and this Python's.
+            readable: files and directories that they may read and execute, in addition to the system's and this Python's.
             beside: absolute paths of further directories in a jail, empty at first.
             sockets: Unix sockets of this machine that they reach in a jail, by the paths at which the jail shows them.
             keep_home: whether the home and ``beside`` belong to the session, and are there again when it is resumed; else they are removed

@@ -1,4 +1,4 @@
-"""Stores what an agent and its model said to each other as events of the agent's session, beside what became of its files."""
+"""Stores what an agent and its model said to each other as events of the agent's session."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def record_exchange(recorder: Recorder, exchange: Exchange, *, keep_content: boo
     """Store an exchange as a ``model.exchange`` event of a session. One that cannot be stored is dropped: the agent waits for its answer.
 
     Args:
-        recorder: of the session, used by nobody else.
+        recorder: of the session, used by this alone.
         exchange: what was asked, and what it got.
-        keep_content: whether what was said is stored beside the log, too. It may have secrets.
+        keep_content: whether what was said is stored next to the log, too. It may have secrets.
     """
     with suppress(GittrixError, OSError), recorder.leased(wait=_WAIT):
         data = _data_of(exchange)

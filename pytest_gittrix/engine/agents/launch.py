@@ -55,8 +55,8 @@ class AgentSettings:
         confine: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard``, or ``off`` for not at all.
         network: ``none``, ``all`` for the machine's, or a list of what confined agents reach (``check_network``).
         limits: what a confined agent may use; None for all there is.
-        pass_env: names of variables of the launcher's process that agents get besides ``INHERITED``.
-        readable: files and directories that confined agents may read and execute besides the tools of the system.
+        pass_env: names of variables of the launcher's process that agents get in addition to ``INHERITED``.
+        readable: files and directories that confined agents may read and execute in addition to the tools of the system.
 
     Raises:
         InvalidInput: a value is not allowed.

@@ -134,7 +134,7 @@ class AgentProcess:
             return self._with_limit(observation)
         if self._supervisor is None:
             return Observation("missing", reason=f"process {owner.pid} is not there, and nothing tells how it ended")
-        return Observation("exited", reason="nobody was left to see how it ended")
+        return Observation("exited", reason="no process was left to see how it ended")
 
     def _written(self, owner: Owner) -> Observation | None:
         record = _json_file(self.directory / EXIT)

@@ -52,7 +52,7 @@ _CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
 # The caller's variables that a program needs. No other variable, and so no secret, is passed on.
 _INHERITED: Final = ("PATH", "LANG", "TERM")
 
-# Files that Python and pytest leave beside the code hold times and paths, so that equal work would become different commits.
+# Files that Python and pytest leave next to the code hold times and paths, so that equal work would become different commits.
 _WITHOUT_CACHES: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTHONHASHSEED": "0"}
 
 
@@ -104,11 +104,11 @@ class Programs:
             network: which network programs have; see ``confinement``.
             limits: what each program may use; see ``confinement``.
             at: the path at which a jail shows the workspace; None for its own.
-            readable: files and directories that programs may read and execute, besides the system's and this Python's.
+            readable: files and directories that programs may read and execute, in addition to the system's and this Python's.
             beside: absolute paths of further directories in a jail, empty at first; they exist as long as the home.
             sockets: Unix sockets of this machine that programs in a jail reach, by the absolute paths at which the jail shows them.
             directory: the directory in which the home is made; the one for temporary files by default.
-            home: the home itself, made if it is missing, and kept when this is closed, with what is beside it.
+            home: the home itself, made if it is missing, and kept when this is closed, with the directories next to it.
 
         Raises:
             CapabilityMissing: the workspace is no directory (``lazy``), or this machine cannot confine at that level or with that network,
@@ -303,7 +303,7 @@ def attend(programs: Programs, program: RunningProgram) -> tuple[ProgramLock, Se
 
     Args:
         programs: the session's.
-        program: what is told to end with the session.
+        program: the program, which ends with the session.
 
     Returns:
         The attendance, and what says that the session has ended. This is no method, so that an agent is not offered it.

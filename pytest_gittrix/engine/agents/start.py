@@ -68,7 +68,7 @@ def start_agent(
     if not sys.platform.startswith("linux") or process(os.getpid()) is None:
         raise CapabilityMissing(
             "Agents as processes need Linux and its /proc.",
-            why="Elsewhere nobody could tell an agent from a later process with its number.",
+            why="Elsewhere an agent could not be told from a later process with its number.",
             fix="Run them on Linux.",
         )
     files, working_dir = Path(os.path.abspath(directory)), os.path.abspath(workspace)
@@ -194,7 +194,7 @@ class _Starting:
         return AdapterUnavailable(
             f"The agent in {self.directory} was not started: {what}.",
             why="Nothing of it runs.",
-            fix="See to the memory, processes and disk of this machine, and try again.",
+            fix="Check the memory, processes and disk of this machine, and try again.",
         )
 
 

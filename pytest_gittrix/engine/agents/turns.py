@@ -196,7 +196,7 @@ class Turns:
     ) -> tuple[Turn, TurnContext]:
         if self._closed:
             raise AdapterUnavailable(
-                "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
+                "The engine was closed.", why="Nothing would end the turn.", fix="Start turns before close(), or open another engine."
             )
         begun = threading.Event()
         lease = self._claim(recorder, begun)

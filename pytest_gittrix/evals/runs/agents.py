@@ -102,7 +102,7 @@ class ProgramAgent:
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """The files among the arguments, and nothing beside them: an agent is often beside suites and runs, which it must not see."""
+        """The files among the arguments, and nothing next to them: an agent is often next to suites and runs, which it must not see."""
         shown = toolchain()
         files = {Path(argument) for argument in self.argv if _is_file(argument)}
         return tuple(sorted(file for file in files if not any(file.is_relative_to(path) for path in shown)))
@@ -149,7 +149,7 @@ class CallableAgent:
     """A Python function of a ``Toolbox``. It is not stopped when its time is up: the next program that it runs raises.
 
     Attributes:
-        spec: ``module:name`` or ``file.py:name``, the file absolute. A file may import the modules beside it.
+        spec: ``module:name`` or ``file.py:name``, the file absolute. A file may import the modules next to it.
     """
 
     spec: str
@@ -288,7 +288,7 @@ def check_known(identity: Mapping[str, Json], option: str) -> None:
     """
     if identity.get(UNKNOWN):
         raise InvalidInput(
-            f"Nobody can see whether the agent is still the same: {' '.join(identity[UNKNOWN])}",
+            f"It cannot be seen whether the agent is still the same: {' '.join(identity[UNKNOWN])}",
             why="Results of an agent that has changed since would count for this one.",
             fix="Run all samples again, into a new directory.",
             opt_out=f"{option} takes the agent to be the same",

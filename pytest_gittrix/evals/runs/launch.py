@@ -38,7 +38,7 @@ class ProgramLauncher:
         directory: the directory that programs run in and may change.
         home: their home directory.
         confinement: how they are confined.
-        readable: what they may read besides, in addition to this Python.
+        readable: what else they may read, in addition to this Python.
         vary: whether unconfined programs see another host name, if this user may change it for them alone.
     """
 

@@ -214,7 +214,7 @@ def _store(options: Options, manifest: Manifest) -> RunStore:
     if differing:
         raise InvalidInput(
             f"{store.path} was made from something else: {', '.join(differing)} differ.",
-            why="Its records would stand beside those of other inputs.",
+            why="Its records would be mixed with those of other inputs.",
             fix="Give the options that it was begun with, or another --out with --from to take over what is the same.",
         )
     return store

@@ -68,7 +68,7 @@ class SampleSpec:
         key: see ``identity.sample_key``.
         seed: 64 hex digits.
         agent: the agent.
-        instant: the instant that the clock stands at.
+        instant: the instant of the frozen clock.
         confinement: the confinement of programs.
         passed: the environment variables that are passed to the agent.
         path: the search path of programs.

@@ -45,7 +45,7 @@ class RunSetting:
         options: the options of the run: ``out`` is its directory, ``confine`` the level that is really used; no ``agent`` is a replay, or
             one that comes with each job.
         scratch: the directory of work directories.
-        instant: the instant that clocks stand at.
+        instant: the instant of the frozen clocks.
     """
 
     options: Options

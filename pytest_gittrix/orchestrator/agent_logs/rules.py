@@ -28,7 +28,7 @@ _BATCH: Final = 64
 class ActivityRule:
     """What a record means.
 
-    A key is names joined by dots (``message.content.type``); a list on the way stands for each of its items.
+    A key is names joined by dots (``message.content.type``); a list on the way means each of its items.
 
     Attributes:
         when: the values that a record has, by key: one of several, or ``*`` for any. All keys must fit.

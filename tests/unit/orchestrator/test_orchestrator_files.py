@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_a_type(tmp_path: Path) -> N
         read(tmp_path / "app-1")
     with pytest.raises(AdapterUnavailable):
         update(tmp_path / "app-1", {"a": "b"})
-    with pytest.raises(InvalidInput, match="stands for no byte"):
+    with pytest.raises(InvalidInput, match="it is no byte"):
         update(tmp_path / "app-2", {"a": "\ud800"})
     assert sorted(name for name in os.listdir(tmp_path) if not name.startswith(".lock")) == ["app-1"]
 

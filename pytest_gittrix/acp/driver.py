@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.acp.client import AcpAgent
     from pytest_gittrix.engine.agents.launch import AgentSettings
     from pytest_gittrix.engine.agents.processes import AgentProcess
-    from pytest_gittrix.engine.agents.turns import Status
+    from pytest_gittrix.engine.agents.turn_log import Status
     from pytest_gittrix.engine.operations.recorder import Recorder
     from pytest_gittrix.os_level.lease import Lease
     from pytest_gittrix.record.store.store import Store
@@ -246,7 +246,7 @@ class MemberLog:
 
     def begin_turn(self) -> str:
         """Store that a turn starts; gives its name. Raises as ``UserSession.begin_turn``."""
-        from pytest_gittrix.engine.agents.turns import claim, end_lost, record_start, release
+        from pytest_gittrix.engine.agents.turn_log import claim, end_lost, record_start, release
 
         lease = claim(self._recorder)
         try:
@@ -261,7 +261,7 @@ class MemberLog:
 
     def end_turn(self, turn: str, status: Status) -> None:
         """Store how a turn ended, unless that is stored already."""
-        from pytest_gittrix.engine.agents.turns import record_end, release
+        from pytest_gittrix.engine.agents.turn_log import record_end, release
 
         try:
             with self._recorder.leased() as state:

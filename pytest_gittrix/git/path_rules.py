@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.tree import Item, ReadTree, subtree_of
-from pytest_gittrix.os_level.safe_dir import is_temporary
+from pytest_gittrix.os_level.files import is_temporary
 
 MAX_COMPONENT = 255
 MAX_PATH = 4096

@@ -22,6 +22,8 @@ _NEW: Final = _CREATE | os.O_EXCL
 _OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
 _PRIVATE: Final = 0o700
+_TEMPORARY: Final = ".gittrix-tmp-"
+_TOKEN: Final = 16
 OWNERS: Final = 0o600
 """The mode of a file that only its owner may read."""
 PUBLIC: Final = 0o644
@@ -380,3 +382,23 @@ def read_text(path: str) -> str | None:
     finally:
         os.close(descriptor)
     return os.fsdecode(data).strip()
+
+
+def temporary_name() -> str:
+    """A new name for a file while it is being written; snapshots and listings pass over such names."""
+    token = os.urandom(_TOKEN // 2).hex()
+    return f"{_TEMPORARY}{token}{_seal(token)}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name, without directories, is one of ``temporary_name``: the prefix alone is not, since an agent may use it as well."""
+    if not name.startswith(_TEMPORARY):
+        return False
+    token = name[len(_TEMPORARY) :][:_TOKEN]
+    return name == f"{_TEMPORARY}{token}{_seal(token)}"
+
+
+def _seal(token: str) -> str:
+    import hashlib  # dear to load
+
+    return hashlib.sha256(os.fsencode(f"gittrix temporary file {token}")).hexdigest()[:_TOKEN]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, PathNotFound, WriteRejected
+from pytest_gittrix.os_level.files import temporary_name
 
 MAX_PATH = 4096
 
@@ -38,6 +40,9 @@ _KINDS = {
     stat.S_IFCHR: "character device",
     stat.S_IFBLK: "block device",
 }
+
+
+T = TypeVar("T")
 
 
 class ParentNotDirectory(WriteRejected):
@@ -143,6 +148,35 @@ class Root:
                 finally:
                     os.close(fd)
 
+    def replace(self, parents: Sequence[str], name: str, place: Callable[[int, str, str], T]) -> T:
+        """Run ``place(parent, name, temporary)``, which makes ``temporary`` and renames it to ``name``; leave nothing if it fails.
+
+        Args:
+            parents: components of the directory, made where they are missing.
+            name: what is made there.
+            place: called with the directory's descriptor.
+
+        Raises:
+            OSError: as the system says.
+            ParentNotDirectory: a component is not a directory.
+        """
+        temporary = temporary_name()
+        made: list[int] = []
+        try:
+            parent = self.descend(parents, made=made)
+            try:
+                return place(parent, name, temporary)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+            finally:
+                os.close(parent)
+        except BaseException:
+            if made:
+                self.prune(parents, keep=made[0] - 1)
+            raise
+
 
 def components(path: str) -> list[str]:
     """A canonical path's components.
@@ -247,4 +281,22 @@ def _not_found(path: str) -> PathNotFound:
         f"no file at {path!r}",
         why="A file that was deleted, or never made, reads as absent.",
         fix="List the directory.",
+    )
+
+
+def not_written(path: str, error: OSError) -> WriteRejected:
+    """The error for a file that the system refused to write."""
+    return WriteRejected(
+        f"{path!r} was not written: {error.strerror}",
+        why="The operating system refused; the earlier file is as it was, and nothing half-written is left.",
+        fix="Mend the cause (free space, quota, permissions, a directory removed meanwhile), then write again.",
+    )
+
+
+def too_large(path: str, size: int, limit: int) -> WriteRejected:
+    """The error for a file that is larger than what may be read."""
+    return WriteRejected(
+        f"{path!r} has {size} bytes, over the limit of {limit}",
+        why="A file is read whole into memory.",
+        fix="Leave it out, make it smaller, or raise the limit.",
     )

@@ -6,22 +6,17 @@ Each operation opens the parent directory (``open_below``) and acts on the last 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level import open_below
 from pytest_gittrix.os_level.files import write_all
-
-_TEMPORARY: Final = ".gittrix-tmp-"
-_TOKEN: Final = 16
 
 # O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | open_below.NO_FOLLOW
@@ -31,24 +26,6 @@ _ATTEMPTS = 60
 _AT_ONCE = 10
 
 _T = TypeVar("_T")
-
-
-def temporary_name() -> str:
-    """A new name for a file while it is being written; snapshots and listings pass over such names."""
-    token = secrets.token_hex(_TOKEN // 2)
-    return f"{_TEMPORARY}{token}{_seal(token)}"
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a name, without directories, is one of ``temporary_name``: the prefix alone is not, since an agent may use it as well."""
-    if not name.startswith(_TEMPORARY):
-        return False
-    token = name[len(_TEMPORARY) :][:_TOKEN]
-    return name == f"{_TEMPORARY}{token}{_seal(token)}"
-
-
-def _seal(token: str) -> str:
-    return hashlib.sha256(os.fsencode(f"gittrix temporary file {token}")).hexdigest()[:_TOKEN]
 
 
 class Found(NamedTuple):
@@ -61,10 +38,6 @@ class Found(NamedTuple):
     def is_dir(self) -> bool:
         """Whether it is a real directory."""
         return stat.S_ISDIR(self.stat.st_mode)
-
-
-def _is_git_directory(path: str) -> bool:
-    return path == ".git"
 
 
 class SafeDir:
@@ -127,12 +100,12 @@ class SafeDir:
         """
         with self._file(path) as (fd, status):
             if max_bytes is not None and status.st_size > max_bytes:
-                raise _too_large(path, status.st_size, max_bytes)
+                raise open_below.too_large(path, status.st_size, max_bytes)
             data = os.read(fd, status.st_size + 1)
             if len(data) != status.st_size:  # changing while it is read, or a file system that does not say its size
                 data = _read_rest(fd, data, max_bytes)
                 if max_bytes is not None and len(data) > max_bytes:
-                    raise _too_large(path, max(len(data), os.fstat(fd).st_size), max_bytes)
+                    raise open_below.too_large(path, max(len(data), os.fstat(fd).st_size), max_bytes)
             return data, status
 
     def part(self, path: str, most: int, *, end: int | None = None) -> tuple[bytes, int]:
@@ -347,7 +320,7 @@ class SafeDir:
                 finally:
                     os.close(fd)
 
-    def scan(self, path: str = ".", *, skip: Callable[[str], bool] = _is_git_directory) -> Iterator[Found]:
+    def scan(self, path: str = ".", *, skip: Callable[[str], bool] = lambda path: path == ".git") -> Iterator[Found]:
         """Walk everything below a directory: parents before children, siblings by name, links never followed.
 
         Args:
@@ -387,7 +360,7 @@ class SafeDir:
                             found.append(Found(prefix + entry.name, entry.stat(follow_symlinks=False)))
             finally:
                 os.close(fd)
-        found.sort(key=_by_path)
+        found.sort(key=lambda one: one.path)
         return found
 
     @contextmanager
@@ -433,36 +406,18 @@ class SafeDir:
     def _replace(self, path: str, place: Callable[[int, str, str], _T]) -> _T:
         """Run ``place(parent, name, temporary)``, which makes ``temporary`` and renames it to ``name``; leave nothing if it fails."""
         root, (*parents, name) = self._root, open_below.components(path)
-        for attempt in range(1, _ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                return _try_replace(root, parents, name, place)
+                return root.replace(parents, name, place)
             except IsADirectoryError as error:
                 raise open_below.wrong_kind(path, "directory", "file") from error
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS:
-                    raise _failed(path, error) from error
+                    raise open_below.not_written(path, error) from error
                 if attempt > _AT_ONCE:
-                    time.sleep(0.0002 * attempt)  # somebody takes away its directory each time: not in step with him any more
-        raise AssertionError("unreachable")
-
-
-def _try_replace(root: open_below.Root, parents: list[str], name: str, place: Callable[[int, str, str], _T]) -> _T:
-    temporary = temporary_name()
-    made: list[int] = []
-    try:
-        parent = root.descend(parents, made=made)
-        try:
-            return place(parent, name, temporary)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=parent)
-            raise
-        finally:
-            os.close(parent)
-    except BaseException:
-        if made:
-            root.prune(parents, keep=made[0] - 1)
-        raise
+                    time.sleep(0.0002 * attempt)  # another process removes its directory each time: get out of step
 
 
 def _make_directory(parent: int, name: str, _temporary: str) -> None:
@@ -471,10 +426,6 @@ def _make_directory(parent: int, name: str, _temporary: str) -> None:
     except FileExistsError:
         if (kind := open_below.kind_at(parent, name)) != "directory":
             raise open_below.wrong_kind(name, kind, "directory") from None
-
-
-def _by_path(found: Found) -> str:
-    return found.path
 
 
 def _status_at(parent: int, name: str) -> os.stat_result | None:
@@ -496,19 +447,3 @@ def _read_rest(fd: int, head: bytes, max_bytes: int | None) -> bytes:
         chunks.append(os.read(fd, 1 << 20))
         size += len(chunks[-1])
     return b"".join(chunks)
-
-
-def _failed(path: str, error: OSError) -> WriteRejected:
-    return WriteRejected(
-        f"{path!r} was not written: {error.strerror}",
-        why="The operating system refused; what stood there before still does, and nothing half-written is left.",
-        fix="Mend the cause (free space, quota, permissions, a directory removed meanwhile), then write again.",
-    )
-
-
-def _too_large(path: str, size: int, limit: int) -> WriteRejected:
-    return WriteRejected(
-        f"{path!r} has {size} bytes, over the limit of {limit}",
-        why="A file is read whole into memory.",
-        fix="Leave it out, make it smaller, or raise the limit.",
-    )

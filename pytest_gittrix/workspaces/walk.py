@@ -20,8 +20,8 @@ from pytest_gittrix.errors import Advice, WriteRejected
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
+from pytest_gittrix.os_level.files import is_temporary
 from pytest_gittrix.os_level.monotonic import real_wall_ns
-from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.creation_note import CreationState
 from pytest_gittrix.workspaces.overlay import is_opaque
 from pytest_gittrix.workspaces.seeds.seed import Seed

@@ -180,14 +180,9 @@ class AgentSession(SessionObject):
     def _shown(self, state: SessionState) -> ShownFiles:
         return ShownFiles.of(self._workspace, state)
 
-    def _snapshot(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
-        return self._noted(state, current_snapshot(state, self._workspace, self._limits, selected))
-
-    def _look(self, state: SessionState, selected: Collection[str] = ()) -> Snapshot:
-        """As ``_snapshot``, within an operation that only looks."""
-        return self._noted(state, snapshot_of(state, self._workspace, self._limits, selected))
-
-    def _noted(self, state: SessionState, snapshot: Snapshot) -> Snapshot:
+    def _snapshot(self, state: SessionState, selected: Collection[str] = (), *, looks: bool = False) -> Snapshot:
+        """The files as they are now; ``looks`` as for ``_working``."""
+        snapshot = (snapshot_of if looks else current_snapshot)(state, self._workspace, self._limits, selected)
         self._recorder.note_touched(state, snapshot.touched)
         return snapshot
 
@@ -197,7 +192,7 @@ class AgentSession(SessionObject):
         Those that can never be promoted, such as files that are too large, are among them.
         """
         with self._working("touched", looks=True) as state:
-            return self._look(state).touched
+            return self._snapshot(state, looks=True).touched
 
     def diff(self, paths: Iterable[str] | None = None) -> str:
         """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it.
@@ -206,7 +201,7 @@ class AgentSession(SessionObject):
         """
         names = None if paths is None else [self._name(path) for path in check_paths(paths, "paths")]
         with self._working("diff", looks=True) as state:
-            snapshot = self._look(state, names or ())
+            snapshot = self._snapshot(state, names or (), looks=True)
             chosen = None if names is None else [self._shown(state).touched_name(snapshot, name) for name in names]
             return patch_of(snapshot, chosen)
 
@@ -385,16 +380,10 @@ class AgentSession(SessionObject):
         """
         from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
 
+        most = MOST_OUTPUT if most_output is None else most_output
         with self.programs(confine=confine, network=network, limits=limits, at=None, keep_home=False) as programs:
             return programs.run(
-                argv,
-                stdin=stdin,
-                cwd=cwd,
-                environment=environment,
-                timeout=timeout,
-                most_output=MOST_OUTPUT if most_output is None else most_output,
-                merged=merged,
-                stop=stop,
+                argv, stdin=stdin, cwd=cwd, environment=environment, timeout=timeout, most_output=most, merged=merged, stop=stop
             )
 
     def programs(

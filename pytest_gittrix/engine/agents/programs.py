@@ -207,18 +207,8 @@ class Programs:
             InvalidInput: the command is empty or malformed.
             GittrixError: as ``confine.run``.
         """
-        return run(
-            self._command(argv, cwd, timeout),
-            self.place,
-            self.confinement,
-            environment=self.environment(environment),
-            stdin=stdin,
-            timeout=timeout,
-            most_output=most_output,
-            merged=merged,
-            stop=stop,
-            admit=self._admit,
-        )
+        asked = self._asked(argv, cwd, environment, timeout, most_output=most_output, merged=merged)
+        return run(**asked, stdin=stdin, stop=stop)
 
     def start(
         self,
@@ -248,20 +238,15 @@ class Programs:
         Raises:
             SessionExpired, InvalidInput, GittrixError: as for ``run``. ``Running.wait`` raises what is noticed later.
         """
-        return start(
-            self._command(argv, cwd, timeout),
-            self.place,
-            self.confinement,
-            environment=self.environment(environment),
-            stdin=stdin,
-            timeout=timeout,
-            most_output=most_output,
-            keep=keep,
-            merged=merged,
-            pty=pty,
-            size=size,
-            admit=self._admit,
-        )
+        asked = self._asked(argv, cwd, environment, timeout, most_output=most_output, merged=merged)
+        return start(**asked, stdin=stdin, keep=keep, pty=pty, size=size)
+
+    def _asked(
+        self, argv: Sequence[str], cwd: str, environment: Mapping[str, str] | None, timeout: float | None, **options: Any
+    ) -> dict[str, Any]:
+        """The arguments that ``confine.run`` and ``confine.start`` share."""
+        where = {"place": self.place, "confinement": self.confinement, "environment": self.environment(environment)}
+        return {"argv": self._command(argv, cwd, timeout), **where, "timeout": timeout, "admit": self._admit, **options}
 
     def _admit(self, running: Running) -> None:
         """Have a program count as use of the session, and end with it."""

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,18 +24,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pytest_gittrix import points
 from pytest_gittrix.engine.agents.context_pressure import Pressure
 from pytest_gittrix.engine.agents.session_parts import parts_of
-from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
+from pytest_gittrix.engine.agents.turn_log import Status, checkpoint, claim, end_lost, record_end, record_start, release
+from pytest_gittrix.engine.agents.turn_messages import SILENT, ask_engine, follow_engine, receive
 from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.recorder import Listener, Recorder
-from pytest_gittrix.engine.operations.review import current_snapshot
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, TurnOver
 from pytest_gittrix.git.environment import local_variables
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.process_tree import end_tree, lead
 from pytest_gittrix.record.eventlog.events import Event, live_event
 from pytest_gittrix.record.eventlog.log import report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import ROLE
-from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import TURN
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.agent_session import AgentSession
 
 Runs = Literal["process", "thread", "task"]
-Status = Literal["running", "done", "failed", "interrupted"]
 
 RUNS: Final[tuple[Runs, ...]] = ("process", "thread")
 """Where the engine runs the function of a turn."""
@@ -204,7 +202,7 @@ class Turns:
         try:
             with recorder.working("turn", "agent", marks=False) as state:
                 state = end_lost(recorder, state, "before_start_turn")
-                state = _checkpoint(recorder, state, agent)
+                state = checkpoint(recorder, state, agent)
                 turn = Turn(record_start(recorder, state, runs), runs)  # type: ignore[arg-type]
             warn = partial(self.pressure.register, recorder.id)
             role = role if role is not None else state.identity.get("role", ROLE)
@@ -295,7 +293,7 @@ class Turns:
         try:
             with recorder.leased() as state:
                 if not state.ended:
-                    state = _checkpoint(recorder, state, agent)
+                    state = checkpoint(recorder, state, agent)
                 if state.turn == turn.ref:
                     state = record_end(recorder, turn.ref, status, turn.error)
                 if status == "interrupted" and not state.ended:
@@ -310,64 +308,6 @@ class Turns:
                 now = recorder.clock.now_ns()
                 recorder.emit(live_event("status", {"status": "interrupted"}, ts=now, stream=recorder.id))
             turn._over.set()
-
-
-def claim(recorder: Recorder) -> Lease:
-    """Take the right to run a turn of a session; ``release`` gives it back.
-
-    Raises:
-        TurnBusy: a turn runs, here or in another process.
-        SessionNotFound: there is no such session.
-    """
-    # A turn that is being killed releases its lock with the last of its threads, a little after it seems to be gone.
-    try:
-        return Lease(recorder.directory / TURN, wait=0.1).acquire()
-    except EvictionRace:
-        raise TurnBusy(
-            f"Session {recorder.id} has a turn running.",
-            why="A session is one conversation: two turns at once would answer each other's calls.",
-            fix="Wait for it, or interrupt() it.",
-        ) from None
-    except GittrixError:
-        recorder.read()  # raises SessionNotFound for a session that is not there
-        raise
-
-
-def release(lease: Lease) -> None:
-    """Give back the right to run a turn, and leave no file of it."""
-    with suppress(OSError):
-        os.unlink(lease.path)
-    lease.release()
-
-
-def end_lost(recorder: Recorder, state: SessionState, reason: str) -> SessionState:
-    """Store as ``lost`` a turn whose process died, and answer the open calls. The caller holds the lease, and the right to run a turn."""
-    if state.turn is not None:
-        state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
-    return close_orphans(recorder, state, reason)
-
-
-def record_start(recorder: Recorder, state: SessionState, runs: str) -> str:
-    """Store that a turn starts, in which no other one is open; gives its name. The caller holds the lease."""
-    turn = f"t{state.seq + 1}"
-    recorder.append("turn.started", {"turn": turn, "runs": runs}, actor="agent")
-    return turn
-
-
-def record_end(recorder: Recorder, turn: str, status: Status, error: str | None = None) -> SessionState:
-    """Store that the open turn ended, and why if it failed. The caller holds the lease."""
-    reason = {"reason": error[:500]} if error and status == "failed" else {}
-    return recorder.append("turn.ended", {"turn": turn, "status": status, **reason}, actor="agent")
-
-
-def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
-    """Save the files for forks. A workspace that cannot be read now prevents no turn from starting or ending."""
-    try:
-        snapshot = current_snapshot(state, parts_of(agent).workspace, parts_of(agent).limits)
-        return save_checkpoint(recorder, recorder.note_touched(state, snapshot.touched), snapshot)
-    except (AdapterUnavailable, WriteRejected, OSError) as problem:
-        report_ignored(problem)
-        return state
 
 
 def call(fn: TurnFunction, context: TurnContext) -> Any:
@@ -406,38 +346,16 @@ def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callab
 
     def await_end() -> None:
         try:
-            turn.value, turn.error = _receive(messages, emit, lambda warning: answers.send(context.register_pressure_warning(*warning)))
+            turn.value, turn.error = receive(messages, emit, lambda warning: answers.send(context.register_pressure_warning(*warning)))
         finally:
             end_tree(pid)
             _, status = os.waitpid(pid, 0)
             answers.close()
             messages.close()
-        if turn.error == _SILENT:
+        if turn.error == SILENT:
             turn.error = f"its process ended with {os.waitstatus_to_exitcode(status)}"
 
     return await_end
-
-
-_SILENT: Final = "its process said nothing more"
-
-
-def _receive(messages: Connection, emit: Callable[[Event], None], warn: Callable[[tuple[Any, Any]], None]) -> tuple[Any, str | None]:
-    """Handle the messages of a turn's process, until it reports how it ended, or is gone; returns its value and its error."""
-    while True:
-        try:
-            kind, content = messages.recv()
-        except (EOFError, OSError):
-            return None, _SILENT
-        except Exception as problem:  # noqa: BLE001  (a value whose class cannot be made again here)
-            return None, f"what it returned cannot be read: {problem}"
-        if kind == "event":
-            emit(content)
-            continue
-        if kind == "pressure":
-            with suppress(OSError):  # it is gone, which the next recv() finds
-                warn(content)
-            continue
-        return (content, None) if kind == "done" else (None, content)
 
 
 def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine: Connection) -> None:
@@ -446,7 +364,7 @@ def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         lead()
         answers: SimpleQueue[str] = SimpleQueue()
-        threading.Thread(target=_follow_parent, args=(engine, answers), daemon=True).start()
+        threading.Thread(target=follow_engine, args=(engine, answers), daemon=True).start()
         sending = threading.Lock()
 
         def send(kind: str, content: Any) -> None:
@@ -454,7 +372,7 @@ def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine:
                 messages.send((kind, content))
 
         parts_of(context.session).recorder.emit = partial(send, "event")
-        context = replace(context, _warn=partial(_ask_engine, send, answers))
+        context = replace(context, _warn=partial(ask_engine, send, answers))
         for name in local_variables(os.environ):
             del os.environ[name]
         os.environ.update(context.session.environment({}))
@@ -471,20 +389,6 @@ def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine:
         signal.pause()
     finally:
         os._exit(1)
-
-
-def _ask_engine(send: Callable[[str, Any], None], answers: SimpleQueue[str], checkpoint_to_seq: int | None, tier: str) -> str:
-    Pressure().register("", checkpoint_to_seq, tier)  # refuses wrong arguments in this process
-    send("pressure", (checkpoint_to_seq, tier))
-    return answers.get()
-
-
-def _follow_parent(engine: Connection, answers: SimpleQueue[str]) -> None:
-    """Receive the engine's answers; when it is gone, end with it."""
-    with suppress(EOFError, OSError):
-        while True:
-            answers.put(engine.recv())
-    end_tree(os.getpid())
 
 
 # In a thread, or as a task -----------------------------------------------------------------------------------------------------

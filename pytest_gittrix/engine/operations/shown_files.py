@@ -16,8 +16,8 @@ from typing import Final, Literal
 from pytest_gittrix.errors import Advice, PathIsDirectory, PathNotFound, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.files import is_temporary
 from pytest_gittrix.os_level.open_below import LinkInTheWay, ParentNotDirectory, wrong_kind
-from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace

@@ -38,6 +38,7 @@ from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
+from pytest_gittrix.evals.runs.work_dirs import locked_part
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
@@ -165,7 +166,7 @@ class SampleRun:
                 return self._record_unreviewable(world, session, "refused", refusal.fact)
             except AdapterUnavailable:
                 # Otherwise an agent that fails could be left out of every rate by locking its workspace.
-                locked = _locked(session.workspace_path)
+                locked = locked_part(session.workspace_path)
                 if not locked:
                     raise
                 return self._record_unreviewable(world, session, "agent_error", locked)
@@ -439,20 +440,3 @@ def _packs_of(repository: Repository) -> tuple[str, ...]:
     """The packs of a new repository, which hold its base."""
     directory = os.path.join(repository.objects_dir, "pack")
     return tuple(os.path.join(directory, name.removesuffix(".idx")) for name in sorted(os.listdir(directory)) if name.endswith(".idx"))
-
-
-def _locked(workspace: Path | None) -> str:
-    """How the agent made its workspace unreadable; empty if it did not."""
-    if workspace is None:
-        return ""
-    if not workspace.is_dir() or workspace.is_symlink():
-        return "the agent took its workspace away"
-    if not os.access(workspace, os.R_OK | os.X_OK):
-        return "the agent locked its workspace"
-    for root, names, files in os.walk(workspace):
-        names.sort()
-        for name, needed in [*((name, os.R_OK | os.X_OK) for name in names), *((name, os.R_OK) for name in sorted(files))]:
-            path = os.path.join(root, name)
-            if not os.path.islink(path) and not os.access(path, needed):
-                return f"the agent locked {os.path.relpath(path, workspace)}"
-    return ""

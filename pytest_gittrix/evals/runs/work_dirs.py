@@ -158,6 +158,23 @@ def check_machine(directory: Path, *, own: int = _OWN) -> None:
             ) from None
 
 
+def locked_part(workspace: Path | None) -> str:
+    """How the agent made its workspace unreadable; empty if it did not."""
+    if workspace is None:
+        return ""
+    if not workspace.is_dir() or workspace.is_symlink():
+        return "the agent took its workspace away"
+    if not os.access(workspace, os.R_OK | os.X_OK):
+        return "the agent locked its workspace"
+    for root, names, files in os.walk(workspace):
+        names.sort()
+        for name, needed in [*((name, os.R_OK | os.X_OK) for name in names), *((name, os.R_OK) for name in sorted(files))]:
+            path = os.path.join(root, name)
+            if not os.path.islink(path) and not os.access(path, needed):
+                return f"the agent locked {os.path.relpath(path, workspace)}"
+    return ""
+
+
 def owners(root: Path) -> dict[str, tuple[Owner, str]]:
     """The owner and the run of each work directory, by its name."""
     found = {}

@@ -32,9 +32,9 @@ from pytest_gittrix.git.worktree.attributes import ATTRIBUTES
 from pytest_gittrix.git.worktree.conversion import Conversions
 from pytest_gittrix.git.worktree.encodings import Unconvertible
 from pytest_gittrix.os_level.file_lock import make_lock_file
-from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
+from pytest_gittrix.os_level.files import create_whole, is_temporary, read_text, sync_directory, write_file
 from pytest_gittrix.os_level.open_below import tolerating_shape
-from pytest_gittrix.os_level.safe_dir import SafeDir, is_temporary
+from pytest_gittrix.os_level.safe_dir import SafeDir
 
 _T = TypeVar("_T")
 _ELSEWHERE: Final = Advice(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.turns import Status, Turn, TurnContext
+from pytest_gittrix.engine.agents.turn_log import Status
+from pytest_gittrix.engine.agents.turns import Turn, TurnContext
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.testing.oracle import require

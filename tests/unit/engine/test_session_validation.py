@@ -21,7 +21,7 @@ from pytest_gittrix.engine.operations.validation import (
 )
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, PromoteFailed, WriteRejected
-from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.os_level.files import temporary_name
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.state.values import Policy
 

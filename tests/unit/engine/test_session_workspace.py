@@ -13,7 +13,7 @@ from support.engine import FILES, KINDS, SUBMODULE, Site, open_site, shell
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.objects import ObjectFormat, Objects, open_objects
-from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.os_level.files import temporary_name
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.git import FORMATS, Content, GitRepo, executable, git, link, put, s
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.worktree.checkout_update import lock_checkout
-from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.os_level.files import temporary_name
 from pytest_gittrix.testing.repos.member_witness import everything_below
 
 FORWARD: dict[str, Mapping[str, Content]] = {

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
+from pytest_gittrix.os_level.files import is_temporary, temporary_name
 from pytest_gittrix.os_level.open_below import Root
-from pytest_gittrix.os_level.safe_dir import Found, SafeDir, is_temporary, temporary_name
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir
 
 
 def open_descriptors() -> int:

@@ -14,7 +14,7 @@ import pytest
 from support.git import Content, Found, GitRepo, executable, found, git, link, make_workspace, moded, put, submodule
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK
-from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.os_level.files import temporary_name
 from pytest_gittrix.workspaces.snapshot import latest_change, take_snapshot
 from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 

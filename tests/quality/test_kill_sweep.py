@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 from support.fault_sweep import sweep_scenes
-from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, did, do
+from support.scene import FIRST, SOAK, TTL, WORK, Scene, Scenes, Where, did, do, one_session
 
 from pytest_gittrix.engine.operations.in_use import ProgramLock
 from pytest_gittrix.errors import BaselineConflict, GittrixError
@@ -49,7 +49,7 @@ class Operation:
 GIVEN = {"given.txt": "given\n"}
 KEPT = ("app.py", "src/b/two.txt")
 """The part of the work that a promotion takes after which the session goes on: a change, and a deletion that empties a directory."""
-FIRST, SECOND, THIRD = "session-0", "session-1", "session-2"
+SECOND, THIRD = "session-1", "session-2"
 
 
 def start(scene: Scene) -> None:
@@ -108,10 +108,6 @@ def append(scene: Scene) -> None:
     with scene.engine(init=False) as engine:
         engine.get_session(FIRST).write("app.py", WORK["app.py"] or b"")
         engine.get_session(FIRST).commit("struck")
-
-
-def one_session(scene: Scene) -> None:
-    assert scene.session() == FIRST
 
 
 def with_a_side_branch(scene: Scene) -> None:

@@ -23,7 +23,7 @@ from support.fault_sweep import (
     sweep_operation,
     sweep_recovery,
 )
-from support.scene import SOAK, WORK, Scene, did, do, person
+from support.scene import FIRST, SOAK, WORK, Scene, did, do, person
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, SessionExpired
@@ -32,7 +32,6 @@ from pytest_gittrix.workspaces.kinds import WorkspaceKind
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
-FIRST: Final = "session-0"
 PICTURE: Final = b"a picture"
 SAID: Final = [("user_message", "look"), ("assistant_message", "I see")]
 

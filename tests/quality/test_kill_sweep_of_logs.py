@@ -27,7 +27,7 @@ from support.fault_sweep import (
     sweep_operation,
     sweep_recovery,
 )
-from support.scene import SOAK, WORK, Scene, Scenes, did
+from support.scene import FIRST, SOAK, WORK, Scene, Scenes, did, one_session
 
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
@@ -37,13 +37,8 @@ from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, s
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
-FIRST: Final = "session-0"
 PICTURE: Final = b"a picture"
 CALL: Final = {"call_id": "1", "name": "read", "args": {}}
-
-
-def one_session(scene: Scene) -> None:
-    assert scene.session() == FIRST
 
 
 # One log ----------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from support.fault_sweep import Operation, sweep_operation
-from support.scene import SOAK, Scene
+from support.scene import FIRST, SOAK, Scene, one_session
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
@@ -20,12 +20,7 @@ from pytest_gittrix.testing.faults.supervisor import supported
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
-FIRST: Final = "session-0"
 REFUSALS: Final = ("ENOSPC", "EIO", "EMFILE", "EACCES")
-
-
-def one_session(scene: Scene) -> None:
-    assert scene.session() == FIRST
 
 
 def archived(session: UserSession) -> str:

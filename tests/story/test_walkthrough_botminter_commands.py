@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.cli import Cli
+from support.cli import Cli, started
 from support.daemon import LONG, DaemonClient, DaemonProcess, Staff, serving, wait_until
 from support.git import GitRepo
 from support.orchestrator import on_linux
@@ -51,11 +51,6 @@ def staff(cli: Cli, tmp_path: Path) -> Iterator[Staff]:
 def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
-
-
-def started(cli: Cli, member: str, *arguments: str) -> str:
-    """Start a session; its id."""
-    return cli.ok("member", "start", member, *arguments).lines[0]
 
 
 def retained(cli: Cli, member: str = "eve") -> str:

@@ -192,3 +192,8 @@ def handed_on(cli: Cli, id_: str, *arguments: str) -> str:
 def cells(line: str) -> list[str]:
     """The words of a table's line."""
     return line.split()
+
+
+def started(cli: Cli, member: str, *arguments: str) -> str:
+    """Start a session; its id."""
+    return cli.ok("member", "start", member, *arguments).lines[0]

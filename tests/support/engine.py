@@ -333,3 +333,17 @@ def kill_at(point: str, action: Callable[[], object], *, nth: int = 1) -> None:
             action()
 
     assert in_child(run) == -signal.SIGKILL, f"{point} was not passed {nth} time(s)"
+
+
+def work(session: UserSession) -> None:
+    """An edit, a new file, a new executable, a deletion."""
+    session.write("src/util.py", edited(3))
+    session.write("new/file.txt", b"\0binary\xff")
+    session.write("run.sh", "#!/bin/sh\nexit 1\n")
+    session.delete("README.md")
+
+
+def types(session: UserSession) -> list[str]:
+    """What happened, from the first turn on."""
+    names = [event.type for event in session.history()]
+    return names[names.index("turn.started") :]

@@ -98,3 +98,8 @@ class AgentWorkspace:
     def finalize(self, *, id_: str = "s1", **options: Any) -> Finalized:
         """Finalize the workspace."""
         return finalize(self.member.workspace, id_, **options)
+
+
+def kinds(actions: Iterable[Any]) -> list[tuple[str, str | None]]:
+    """What was done, and to which branch."""
+    return [(one.action, one.branch) for one in actions]

@@ -235,3 +235,9 @@ def make_workspace(
 def found(snapshot: Snapshot) -> Found:
     """What a snapshot changes, with the bytes instead of ids."""
     return {path: (entry.mode, snapshot.blobs[entry.id]) if entry else None for path, entry in snapshot.changes.items()}
+
+
+def intent_to_add(repo: GitRepo) -> None:
+    """Add a file to the index by name only."""
+    put(repo.path, {"soon": "s\n"})
+    repo.git("add", "--intent-to-add", "soon")

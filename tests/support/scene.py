@@ -32,6 +32,8 @@ from pytest_gittrix.testing.repos.templates import shared_templates
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 """Whether to run everything, which takes minutes, instead of a sample."""
 
+FIRST = "session-0"
+"""The id of the first session of a scene."""
 HISTORY = History.of(
     history=[Step(SMALL_PROJECT), Step({"src/a/one.txt": "one\n", "src/b/two.txt": "two\n", "run.sh": Executable("#!/bin/sh\n")})]
 )
@@ -231,3 +233,8 @@ class Scenes:
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir()
         return self._make(self._root)
+
+
+def one_session(scene: Scene) -> None:
+    """Start the first session of a scene."""
+    assert scene.session() == FIRST

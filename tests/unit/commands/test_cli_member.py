@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cli import Cli
+from support.cli import Cli, started
 from support.daemon import Staff, wait_until
 
 from pytest_gittrix.commands.render import confinement_note
@@ -24,11 +24,6 @@ def staff(cli: Cli, tmp_path: Path) -> Iterator[Staff]:
     with Staff.open(tmp_path, cli.home) as made:
         made.hires(ada=made.agents.script("ada").polite().at("up").hang(), bob=made.commits("bob.txt", "bob"))
         yield made
-
-
-def started(cli: Cli, member: str, *arguments: str) -> str:
-    """Start a session; its id."""
-    return cli.ok("member", "start", member, *arguments).lines[0]
 
 
 def chat(cli: Cli, member: str = "eve") -> str:

@@ -21,11 +21,11 @@ from support.engine import (
     edited,
     open_site,
     shell,
+    work,
 )
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
-from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,
     InvalidInput,
@@ -40,14 +40,6 @@ def any_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     object_format, _, bare = request.param.partition("-")
     with open_site(tmp_path, bare=bool(bare), object_format=object_format) as opened:
         yield opened
-
-
-def work(session: UserSession) -> None:
-    """An edit, a new file, a new executable, a deletion."""
-    session.write("src/util.py", edited(3))
-    session.write("new/file.txt", b"\0binary\xff")
-    session.write("run.sh", "#!/bin/sh\nexit 1\n")
-    session.delete("README.md")
 
 
 def packs(site: Site) -> list[Path]:

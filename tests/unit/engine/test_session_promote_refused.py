@@ -8,21 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engine import Site, at_point, edited, open_site, shell
+from support.engine import Site, at_point, open_site, shell, work
 
 from pytest_gittrix import points
 from pytest_gittrix.backends import local
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, SecretsFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.record.eventlog import log as log_module
-
-
-def work(session: UserSession) -> None:
-    """An edit, a new file, an edit of an executable, a deletion."""
-    session.write("src/util.py", edited(3))
-    session.write("new/file.txt", b"\0binary\xff")
-    session.write("run.sh", "#!/bin/sh\nexit 1\n")
-    session.delete("README.md")
 
 
 class TestARefusedPromotion:

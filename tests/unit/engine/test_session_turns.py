@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.daemon import wait_until
-from support.engine import Site
+from support.engine import Site, types
 
 from pytest_gittrix import EvictionPolicy
 from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
@@ -36,12 +36,6 @@ everywhere = pytest.mark.parametrize("runs", RUNS)
 def session(site: Site) -> UserSession:
     """One that was just started; that its turn runs does not lengthen its absolute time."""
     return site.start(eviction=EvictionPolicy(ttl_absolute="4h"))
-
-
-def types(session: UserSession) -> list[str]:
-    """What happened, from the first turn on."""
-    names = [event.type for event in session.history()]
-    return names[names.index("turn.started") :]
 
 
 def hang(context: TurnContext) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.checkout import EDIT, FILES, bring, checkout_at, planned
-from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
+from support.git import FORMATS, Content, GitRepo, executable, git, intent_to_add, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 from pytest_gittrix.git.repository import Repository
@@ -90,11 +90,6 @@ def another_file_staged_and_edited(repo: GitRepo) -> None:
 
 def another_deletion_staged(repo: GitRepo) -> None:
     repo.git("rm", "-q", "--cached", "other.py")
-
-
-def intent_to_add(repo: GitRepo) -> None:
-    put(repo.path, {"soon": "s\n"})
-    repo.git("add", "--intent-to-add", "soon")
 
 
 def stashed(repo: GitRepo) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.git import GitRepo, executable, link, put
+from support.git import GitRepo, executable, intent_to_add, link, put
 
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git import index as index_module
@@ -116,11 +116,6 @@ def skip_worktree(repo: GitRepo) -> None:
 
 def assume_unchanged(repo: GitRepo) -> None:
     repo.git("update-index", "--assume-unchanged", "b")
-
-
-def intent_to_add(repo: GitRepo) -> None:
-    put(repo.path, {"soon": "s\n"})
-    repo.git("add", "--intent-to-add", "soon")
 
 
 def long_name(repo: GitRepo) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.finalize import AgentWorkspace
+from support.finalize import AgentWorkspace, kinds
 from support.life import Lived, at
 from support.secret_corpus import FILES, LINES, TYPICAL
 from support.secret_forms import FORMS, github
@@ -15,11 +15,6 @@ from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
 from pytest_gittrix.testing.repos.member_workspaces import git
-
-
-def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
-    return [(one.action, one.branch) for one in actions]
-
 
 # How the original lost work -----------------------------------------------------------------------------------------------------
 

@@ -9,22 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.finalize import AgentWorkspace
+from support.finalize import AgentWorkspace, kinds
 from support.life import Lived
 from support.remote import TOKEN
 
 from pytest_gittrix.errors import EvictionRace, InvalidInput
 from pytest_gittrix.members.finalize import finalize
-from pytest_gittrix.members.finalize_record import Action
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.member_workspaces import RemoteKind, RepositoryPlan, git
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec, checkout_all
-
-
-def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
-    return [(one.action, one.branch) for one in actions]
-
 
 # Remotes that do not take it ---------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.descriptors import open_descriptors
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def paths(found: Iterator[Found]) -> list[str]:

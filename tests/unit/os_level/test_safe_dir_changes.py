@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.descriptors import open_descriptors
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
 from pytest_gittrix.os_level.files import is_temporary, temporary_name
 from pytest_gittrix.os_level.open_below import Root
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def paths(found: Iterator[Found]) -> list[str]:

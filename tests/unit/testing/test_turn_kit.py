@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site
+from support.engine import Site, types
 
 from pytest_gittrix.engine.agents.turns import RUNS
 from pytest_gittrix.engine.user_session import UserSession
@@ -30,12 +30,6 @@ def turns(tmp_path: Path) -> Iterator[TurnKit]:
     """A kit; closed before the engine is."""
     with TurnKit(tmp_path / "turns", timeout=LONG) as kit:
         yield kit
-
-
-def types(session: UserSession) -> list[str]:
-    """What happened, from the first turn on."""
-    names = [event.type for event in session.history()]
-    return names[names.index("turn.started") :]
 
 
 @everywhere

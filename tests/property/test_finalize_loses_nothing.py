@@ -25,7 +25,7 @@ from pytest_gittrix.members.finalize_files import classify
 from pytest_gittrix.members.finalize_record import Finalized, Notes
 from pytest_gittrix.members.finalize_remote import Remote
 from pytest_gittrix.members.finalize_repository import Saving
-from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
+from pytest_gittrix.testing.faults.faults import Errno, Fault, KillAt
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.member_witness import FinalizationWitness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
@@ -49,7 +49,7 @@ def attempt(member: Member, fault: Fault | None) -> None:
 
 
 def killed(member: Member, chance: random.Random) -> None:
-    attempt(member, Kill(chance.randint(1, CALLS)))
+    attempt(member, KillAt(chance.randint(1, CALLS)))
 
 
 def disk_full(member: Member, chance: random.Random) -> None:

@@ -24,7 +24,7 @@ from pytest_gittrix.git.consolidation import MOST_PACKS
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
+from pytest_gittrix.testing.faults.supervisor import Fault, KillAt, SupervisedRun, supervise_function, supported
 
 Durability = Literal["full", "fast"]
 
@@ -407,7 +407,7 @@ def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: st
 
 
 def killed_at(scene: Scene, at: int) -> SupervisedRun:
-    return supervise_function(lambda: promote(scene), fault=Kill(at), within=scene.root)
+    return supervise_function(lambda: promote(scene), fault=KillAt(at), within=scene.root)
 
 
 def points_of_a_promotion(place: Path) -> list[str]:

@@ -33,7 +33,7 @@ from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError, TurnBusy
 from pytest_gittrix.record.store.index import SMALL, Index
-from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, supported
+from pytest_gittrix.testing.faults.supervisor import KillAt, supervise_function, supported
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
@@ -368,7 +368,7 @@ def test_who_is_killed_beside_another_keeps_it_from_nothing(place: Path, what: s
         ask(1)
         for at in range(12, 72, 1 if SOAK else 5):
             ask(3)
-            struck = supervise_function(lambda: act(scene), fault=Kill(at), within=scene.root)
+            struck = supervise_function(lambda: act(scene), fault=KillAt(at), within=scene.root)
             assert struck.killed
             printed = [line.split() for line in struck.stdout.decode().splitlines()]
             ask(1)

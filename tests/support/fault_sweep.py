@@ -23,7 +23,7 @@ from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata
 from pytest_gittrix.record.store.index import Index, IndexRow, unsettled
 from pytest_gittrix.record.store.listing import is_temporary
 from pytest_gittrix.testing.faults.fault_sweep import sweep
-from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
+from pytest_gittrix.testing.faults.supervisor import Fault, KillAt, SupervisedRun, supervise_function
 from pytest_gittrix.workspaces.seeds.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
@@ -210,7 +210,7 @@ def sweep_recovery(operation: Operation, directory: Path, *, kinds: Sequence[str
 
         def prepare(scene: Scene, at: int = at) -> None:
             operation.prepare(scene)
-            run(operation, scene, Kill(at))
+            run(operation, scene, KillAt(at))
 
         recovery = Operation(prepare, recover, lambda scene, _lines: operation.judge(scene, []), operation.stride)
         scene = scenes.next()

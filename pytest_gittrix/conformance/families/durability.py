@@ -15,7 +15,7 @@ from pytest_gittrix.conformance.base.expect import at_work, lands, refused
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.faults.fault_sweep import describe_call, kind_of, plan
-from pytest_gittrix.testing.faults.faults import Fault, FileCall, Kill, SupervisedRun, TornKill
+from pytest_gittrix.testing.faults.faults import Fault, FileCall, KillAt, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
@@ -248,7 +248,7 @@ class DurabilityClauses(Clauses):
 
 
 def _kill(call: FileCall) -> Fault | None:
-    return Kill(call.index)
+    return KillAt(call.index)
 
 
 def _half_of(call: FileCall) -> Fault | None:

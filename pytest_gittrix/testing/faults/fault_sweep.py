@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
+from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, KillAt, ShortWrite, SupervisedRun, TornKill
 
 KINDS: Final = "kill, torn, torn:BYTES, short, short:BYTES, an errno name such as ENOSPC, or one that sticks: sticky-EIO"
 """The kinds of fault, for messages."""
@@ -107,7 +107,7 @@ def require_kind(kind: str) -> Callable[[FileCall], list[Fault]]:
     """
     name, _, size = kind.partition(":")
     if kind == "kill":
-        return lambda call: [Kill(call.index)]
+        return lambda call: [KillAt(call.index)]
     if name in _WRITES and not size and ":" not in kind:
         return lambda call: [_WRITES[name](call.index, cut) for cut in _cuts(name, call.size or 0)]
     if name in _WRITES and re.fullmatch(r"[0-9]{1,9}", size):
@@ -133,7 +133,7 @@ def fault_at(kind: str, at: int) -> Fault:
 def kind_of(fault: Fault) -> str:
     """Return the name of a fault's kind, as ``require_kind`` reads it."""
     match fault:
-        case Kill():
+        case KillAt():
             return "kill"
         case TornKill(bytes=size):
             return f"torn:{size}"

@@ -27,7 +27,7 @@ class FileCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillAt:
     """SIGKILL the whole process tree before call ``at`` happens."""
 
     at: int
@@ -73,7 +73,7 @@ class TornKill:
         _at_least("bytes", self.bytes, 0)
 
 
-Fault = Kill | Errno | ShortWrite | TornKill
+Fault = KillAt | Errno | ShortWrite | TornKill
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from threading import Lock
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.server import ModelServer
 from pytest_gittrix.os_level.proc import running_in
-from pytest_gittrix.testing.faults.fault_sweep import Progress, Report, SweepFailure
+from pytest_gittrix.testing.faults.fault_sweep import Progress, Report, SweepFailure, collect
 from pytest_gittrix.testing.repos.durable import DurableRepo
 
 MOST_REQUESTS: Final = 30
@@ -122,16 +122,16 @@ class WorldModel(ModelServer):
                 fix="Let the run pass by itself first, with an agent that asks the model.",
             )
         cases = [(at, fault) for at in exchanges or range(1, len(clean.replies) + 1) for fault in faults if _spoils(fault, clean, at)]
-        failures: list[SweepFailure] = []
-        for number, (at, fault) in enumerate(cases, 1):
+
+        def failure(case: tuple[int, AnswerFault]) -> SweepFailure | None:
+            at, fault = case
             done = self._once(run, at, fault, most=len(clean.states) + MOST_REQUESTS)
             problems = [*done.problems, *_judged(clean, done, fault)]
-            if problems:
-                replay = f"gittrix_model.sweep(run, faults=[{fault}], exchanges=[{at}])"
-                failures.append(SweepFailure(at, str(fault), f"exchange {at}", "\n".join(problems)[:_LONGEST_PROBLEM], replay))
-            if progress is not None:
-                progress(number, len(cases), len(failures))
-        return Report("faults", len(clean.replies), len(cases), tuple(failures), unit="exchanges")
+            replay = f"gittrix_model.sweep(run, faults=[{fault}], exchanges=[{at}])"
+            message = "\n".join(problems)[:_LONGEST_PROBLEM]
+            return SweepFailure(at, str(fault), f"exchange {at}", message, replay) if problems else None
+
+        return replace(collect("faults", len(clean.replies), cases, failure, progress), unit="exchanges")
 
     def _once(self, run: Callable[[UserSession], object], at: int = 0, fault: AnswerFault | None = None, most: int = 1_000) -> _Run:
         """Run the agent in a new session, with a fault at one exchange."""

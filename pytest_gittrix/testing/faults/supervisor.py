@@ -1,6 +1,6 @@
 """Runs a program, counts every call of its process tree that changes a file, and plays a fault at the N-th of them.
 
-The N-th such call, in one order over the command and all its descendants, can be preceded by a kill (`Kill`), fail (`Errno`), or write only
+The N-th such call, in one order over the command and all its descendants, can be preceded by a kill (`KillAt`), fail (`Errno`), or write
 a part (`ShortWrite`, `TornKill`). `fault_sweep` does so at every call. Needs Linux on x86_64 or aarch64 and no privilege; `supported` gives
 the reason where it does not work.
 
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
+from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, KillAt, ShortWrite, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.tracer import Tracer, TracerFailure
 
 __all__ = [
     "Errno",
     "Fault",
     "FileCall",
-    "Kill",
+    "KillAt",
     "ShortWrite",
     "SupervisedRun",
     "TornKill",

@@ -56,7 +56,6 @@ from pytest_gittrix.testing.world import World
 
 KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
-
 _MOST_ALIVE = 3
 RIVAL_POINTS: Final = ("head-read", "drift-checked", "intent-logged")
 """Points inside a promotion of our engine at which a rival can commit, before the branch moves: the ends of their names."""

@@ -20,7 +20,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.schedules.actors import Actors, Outcome
-from pytest_gittrix.testing.schedules.trace_table import Choice, PlayedOrder, TraceStep, checked, columns, ending
+from pytest_gittrix.testing.schedules.trace_table import PlayedOrder, TraceStep, TurnChoice, checked, columns, ending
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -128,7 +128,7 @@ class _Player(Generic[W]):
             raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: actors={'A': lambda world: ...}.")
         self.make, self.actors, self.check, self.timeout = make, actors, check, timeout
 
-    def play(self, schedule: Schedule) -> tuple[Run, list[Choice[str]]]:
+    def play(self, schedule: Schedule) -> tuple[Run, list[TurnChoice[str]]]:
         """Play one schedule in a fresh world; return the run, and the alternatives at each step."""
         names, check = tuple(self.actors), self.check
         with self.make() as world:
@@ -150,7 +150,7 @@ class _TurnScheduler:
 
     def __init__(self, actors: Actors, names: Sequence[str], wanted: Mapping[int, str]) -> None:
         self.steps: list[TraceStep] = []
-        self.choices: list[Choice[str]] = []
+        self.choices: list[TurnChoice[str]] = []
         self.taken: list[tuple[int, str]] = []
         self._actors = actors
         self._wanted = wanted
@@ -169,14 +169,14 @@ class _TurnScheduler:
                 return problem
         return None
 
-    def _chosen(self, able: list[str]) -> tuple[str, Choice[str]]:
+    def _chosen(self, able: list[str]) -> tuple[str, TurnChoice[str]]:
         usual = next((name for name in able if name not in self._waiting), able[0])
         wanted = self._wanted.get(len(self.steps), usual)
         under_way = bool(self.steps) and self.steps[-1].point is not None and not self.steps[-1].waits
-        choice = Choice(len(self.steps), tuple(name for name in able if name != usual), preempts=under_way)
+        choice = TurnChoice(len(self.steps), tuple(name for name in able if name != usual), preempts=under_way)
         return wanted if wanted in able else usual, choice
 
-    def _go(self, name: str, choice: Choice[str]) -> str | None:
+    def _go(self, name: str, choice: TurnChoice[str]) -> str | None:
         problem = None
         try:
             step = TraceStep(name, self._actors.step(name))
@@ -209,7 +209,7 @@ class _TurnScheduler:
         while time.monotonic() < deadline:
             for name in tuple(self._alive):
                 before = len(self.steps)
-                problem = self._go(name, Choice(before, (), False))
+                problem = self._go(name, TurnChoice(before, (), False))
                 if problem is not None or len(self.steps) > before:
                     return problem
         where = {step.actor: step.point for step in self.steps}

@@ -15,7 +15,7 @@ from typing import Final
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.schedules.process_stepper import Ended, SteppedProcess
-from pytest_gittrix.testing.schedules.trace_table import Choice, PlayedOrder, TraceStep, columns
+from pytest_gittrix.testing.schedules.trace_table import PlayedOrder, TraceStep, TurnChoice, columns
 
 _MOST_STEPS: Final = 20_000
 _GRACE: Final = 2.0  # seconds in which an actor may still get what it waits for from outside the actors
@@ -62,7 +62,7 @@ class ProcessInterleaving(PlayedOrder):
     preemptions: tuple[tuple[int, int], ...]
     turns: tuple[ProcessTurn, ...]
     ended: tuple[Ended, ...]
-    choices: tuple[Choice[int], ...]
+    choices: tuple[TurnChoice[int], ...]
     missed: tuple[tuple[int, int], ...]
     finding: str | None
     root: str
@@ -125,7 +125,7 @@ class TurnScheduler:
         enters: tuple[int, int] | None = None,
     ) -> None:
         self.turns: list[ProcessTurn] = []
-        self.choices: list[Choice[int]] = []
+        self.choices: list[TurnChoice[int]] = []
         self.taken: list[tuple[int, int]] = []
         self.met: set[int] = set()  # steps at which the wanted actor could go on
         self._trees = trees
@@ -161,17 +161,17 @@ class TurnScheduler:
             self._alive.append(actor)
             self._wanted[len(self.turns)] = actor
 
-    def _chosen(self, able: list[int]) -> tuple[int, Choice[int]]:
+    def _chosen(self, able: list[int]) -> tuple[int, TurnChoice[int]]:
         usual = next((actor for actor in able if actor not in self._waiting), able[0])
         step = len(self.turns)
         wanted = self._wanted.get(step, usual)
         if wanted in able:
             self.met.add(step)
         under_way = bool(self.turns) and self.turns[-1].came_to is not None and self.turns[-1].waits is None
-        choice = Choice(step, tuple(actor for actor in able if actor != usual), under_way)
+        choice = TurnChoice(step, tuple(actor for actor in able if actor != usual), under_way)
         return wanted if wanted in able else usual, choice
 
-    def _go(self, actor: int, choice: Choice[int] | None = None) -> bool:
+    def _go(self, actor: int, choice: TurnChoice[int] | None = None) -> bool:
         """Let an actor go on; whether it made progress instead of waiting on."""
         tree = self._trees[actor]
         did = tree.go()

@@ -22,7 +22,7 @@ Order = TypeVar("Order", bound="PlayedOrder")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[A]):
+class TurnChoice(Generic[A]):
     """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
 
     step: int

@@ -21,7 +21,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.testing.faults.faults import Kill
+from pytest_gittrix.testing.faults.faults import KillAt
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.systems.driver import sandbox_of
@@ -110,7 +110,7 @@ class Access:
         """
         if self.native or dies_at is None or supported() is not None:
             return in_another_process(action, dies_at=dies_at)
-        run = supervise_function(_without_refusals(action), fault=Kill(dies_at), within=world.path)
+        run = supervise_function(_without_refusals(action), fault=KillAt(dies_at), within=world.path)
         if run.exit_code not in (0, None) and not run.killed:
             raise AssertionError(
                 f"An operation in another process failed with an error that is not one of the system's.\n{os.fsdecode(run.stderr)}"

@@ -16,7 +16,7 @@ from pytest_gittrix.record.store import fold_checkpoint
 from pytest_gittrix.record.store.fold_checkpoint import FILE, WORTH
 from pytest_gittrix.record.store.listing import is_temporary
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, supported
+from pytest_gittrix.testing.faults.supervisor import KillAt, supervise_function, supported
 from tests.unit.record.test_fold import CREATED, SAMPLES
 
 ID = "sess_a"
@@ -179,7 +179,7 @@ def test_a_store_that_cannot_be_written_is_read_without_checkpoints(store: Store
 @pytest.mark.skipif(supported() is not None, reason=str(supported()))
 def test_whoever_is_killed_while_it_is_written_leaves_it_whole_or_not_there(store: Store) -> None:
     right, kills = without(store), 0
-    while supervise_function(lambda: store.load(ID), fault=Kill(kills + 1), within=store.root).killed:
+    while supervise_function(lambda: store.load(ID), fault=KillAt(kills + 1), within=store.root).killed:
         kills += 1
         assert with_it(store) == right
         checkpoint(store).unlink()

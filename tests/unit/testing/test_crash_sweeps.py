@@ -31,7 +31,7 @@ from pytest_gittrix.testing.faults.fault_sweep import (
     require_kind,
     sweep_and_check,
 )
-from pytest_gittrix.testing.faults.faults import Errno, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
+from pytest_gittrix.testing.faults.faults import Errno, FileCall, KillAt, ShortWrite, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.small_disks import SmallDisks, byte_count, run_on_small_disk, small_disk
 
 
@@ -168,7 +168,7 @@ MKDIR = FileCall(5, 1, "mkdir", "/d/new", None)
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
-        ("kill", [Kill(4)]),
+        ("kill", [KillAt(4)]),
         ("torn", [TornKill(4, 1), TornKill(4, 5), TornKill(4, 9)]),
         ("torn:0", [TornKill(4, 0)]),
         ("short", [ShortWrite(4, 5)]),

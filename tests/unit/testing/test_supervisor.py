@@ -16,7 +16,7 @@ from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
-    Kill,
+    KillAt,
     ShortWrite,
     SupervisedRun,
     TornKill,
@@ -229,7 +229,7 @@ def test_a_kill_at_every_point_of_an_atomic_replace_leaves_old_or_new(target: Pa
         assert struck.fired == struck.calls[-1]
         left[fault.at] = target.read_bytes()
     assert left == {1: OLD, 2: OLD, 3: OLD, 4: OLD}
-    assert run(Kill(5)).fired is None
+    assert run(KillAt(5)).fired is None
     assert target.read_bytes() == NEW
 
 
@@ -243,7 +243,7 @@ def test_a_sweep_catches_a_replace_that_is_not_atomic(target: Path) -> None:
 
 
 def test_a_kill_takes_the_shell_and_its_children_before_the_call(disk: Path) -> None:
-    run = supervise(["sh", "-c", "mkdir a; mkdir b; mkdir c"], fault=Kill(2), within=disk, cwd=disk)
+    run = supervise(["sh", "-c", "mkdir a; mkdir b; mkdir c"], fault=KillAt(2), within=disk, cwd=disk)
     assert run.fired is not None
     assert (run.fired.name, run.fired.path) == ("mkdir", str(disk / "b"))
     assert sorted(os.listdir(disk)) == ["a"]
@@ -331,6 +331,6 @@ def test_threads_of_the_target_are_counted_too(disk: Path) -> None:
         thread.start()
         thread.join()
 
-    run = supervise_function(work, fault=Kill(1), within=disk)
+    run = supervise_function(work, fault=KillAt(1), within=disk)
     assert run.killed
     assert os.listdir(disk) == []

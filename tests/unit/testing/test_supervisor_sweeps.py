@@ -26,7 +26,7 @@ from pytest_gittrix.testing.faults.small_disks import mounting_supported, small_
 from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
-    Kill,
+    KillAt,
     ShortWrite,
     SupervisedRun,
     TornKill,
@@ -63,8 +63,8 @@ def test_a_sweep_visits_the_points_and_kinds_it_is_told(disk: Path) -> None:
         return supervise_function(lambda: write_file(disk / "x", NEW), fault=fault, within=disk)
 
     half = len(NEW) // 2
-    assert [fault for fault, _ in sweep(run, points=slice(1, None))] == [Kill(2), Kill(3)]
-    assert [fault for fault, _ in sweep(run, kinds=("kill", "short"), points=iter([2]))] == [Kill(2), ShortWrite(2, half)]
+    assert [fault for fault, _ in sweep(run, points=slice(1, None))] == [KillAt(2), KillAt(3)]
+    assert [fault for fault, _ in sweep(run, kinds=("kill", "short"), points=iter([2]))] == [KillAt(2), ShortWrite(2, half)]
     assert [fault for fault, _ in sweep(run, kinds=["torn"])] == [TornKill(2, 1), TornKill(2, half), TornKill(2, len(NEW) - 1)]
     kinds = ("EIO", "sticky ENOSPC")
     assert [fault for fault, _ in sweep(run, kinds=kinds, points=[1])] == [Errno(1, errno.EIO), Errno(1, errno.ENOSPC, sticky=True)]
@@ -92,7 +92,7 @@ def test_an_unknown_kind_of_fault_is_refused_by_name(disk: Path) -> None:
         list(sweep(lambda fault: supervise_function(lambda: None, fault=fault), kinds=["explode"]))
 
 
-@pytest.mark.parametrize("make", [lambda: Kill(0), lambda: Errno(1, 0), lambda: ShortWrite(1, -1), lambda: TornKill(0, 1)])
+@pytest.mark.parametrize("make", [lambda: KillAt(0), lambda: Errno(1, 0), lambda: ShortWrite(1, -1), lambda: TornKill(0, 1)])
 def test_faults_that_mean_nothing_are_refused(make: object) -> None:
     with pytest.raises(InvalidInput, match="must be"):
         make()  # type: ignore[operator]
@@ -130,7 +130,7 @@ def test_daemons_die_with_the_tree(disk: Path) -> None:
         os.wait()
         os.mkdir("d")
     """)
-    run = supervise([sys.executable, "-c", script], fault=Kill(1), within=disk, cwd=disk, env={**os.environ, word: "1"})
+    run = supervise([sys.executable, "-c", script], fault=KillAt(1), within=disk, cwd=disk, env={**os.environ, word: "1"})
     assert run.killed
     assert processes_mentioning(word) == []
     assert not (disk / "d").exists()
@@ -170,7 +170,7 @@ def test_a_program_that_signals_its_own_group_does_not_hit_the_supervisor(disk: 
 
 def test_the_caller_keeps_no_children_and_no_descriptors(disk: Path) -> None:
     def run() -> None:
-        supervise_function(lambda: write_file(disk / "x", NEW), fault=Kill(2), within=disk)
+        supervise_function(lambda: write_file(disk / "x", NEW), fault=KillAt(2), within=disk)
         supervise(["true"])
 
     def held() -> tuple[list[str], str]:
@@ -231,7 +231,7 @@ def test_finalizers_of_the_caller_do_not_run_in_the_target(disk: Path) -> None:
 def test_it_works_from_any_thread(disk: Path) -> None:
     runs: list[SupervisedRun] = []
     threads = [
-        threading.Thread(target=lambda n=name: runs.append(supervise_function(lambda: os.mkdir(disk / n), fault=Kill(1), within=disk)))
+        threading.Thread(target=lambda n=name: runs.append(supervise_function(lambda: os.mkdir(disk / n), fault=KillAt(1), within=disk)))
         for name in "abcd"
     ]
     for thread in threads:
@@ -257,7 +257,7 @@ def test_an_unprivileged_user_needs_nothing_more(disk: Path) -> None:
             os.write(os.open("x", os.O_WRONLY | os.O_CREAT), b"12345")
         print(supervisor.supported())
         print(supervisor.supervise_function(work, fault=supervisor.TornKill(2, 3), within=sys.argv[1]).killed, open("x").read())
-        run = supervisor.supervise(["sh", "-c", "mkdir a; mkdir b"], fault=supervisor.Kill(2), within=sys.argv[1])
+        run = supervisor.supervise(["sh", "-c", "mkdir a; mkdir b"], fault=supervisor.KillAt(2), within=sys.argv[1])
         print(len(run.calls), os.path.exists("a"), os.path.exists("b"))
     """)
     try:

@@ -12,7 +12,7 @@ from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.forms import finish_by_hand
 from pytest_gittrix.conformance.worktrees.base.world import PRECIOUS, NoVerdict, PromiseBroken, ToolWorld, token
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.testing.faults.faults import FileCall, Kill
+from pytest_gittrix.testing.faults.faults import FileCall, KillAt
 from pytest_gittrix.testing.faults.supervisor import supervise, supported
 from pytest_gittrix.testing.schedules.blackbox import Command, OrderSearch, ProcessInterleaving
 
@@ -96,7 +96,7 @@ def _killed(world: ToolWorld, case: str) -> Iterator[tuple[str, str]]:
         clean = supervise(argv, within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
         for at in trials(spread(len(clean.calls)), MOST_POINTS, world.search.crash):
             restore()
-            run = supervise(argv, fault=Kill(at), within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
+            run = supervise(argv, fault=KillAt(at), within=world.root, env=env, cwd=where, timeout=world.tool.timeout)
             if run.fired is not None:
                 reached += 1
                 yield text, _named(world, run.fired)

@@ -38,7 +38,7 @@ def withheld(mode: GitVariables = "drop") -> Iterator[Collection[str]]:
     if mode not in get_args(GitVariables):
         raise InvalidInput(
             f"git_variables={mode!r} is not known.",
-            why="It says whether programs inherit variables that lead git to another repository.",
+            why="It decides whether programs inherit variables that point git to another repository.",
             fix=f"Use one of {', '.join(get_args(GitVariables))}.",
         )
     if mode == "keep":

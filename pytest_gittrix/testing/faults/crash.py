@@ -148,7 +148,7 @@ class Crash:
         if faulty.fired is None:
             raise InvalidInput(
                 f"{kind} met nothing at call {n}: the program made {len(faulty.calls)} that change a file.",
-                why="A fault that never struck shows nothing.",
+                why="A fault that did not happen shows nothing.",
                 fix="Torn and short faults strike plain writes only; calls count only below `within`.",
             )
         return faulty
@@ -249,6 +249,6 @@ def _unreached(point: str, nth: int, passed: Sequence[str], why: str = "") -> De
     times = "" if nth == 1 else f" {nth} times"
     return Deadlock(
         f"Never reached{times}: {point}{f', {why}' if why else ''}.",
-        why="Nothing crashed, so the test has not shown what it says.",
+        why="Nothing crashed, so the test has shown nothing.",
         fix=f"Points that were passed: {', '.join(dict.fromkeys(passed)) or 'none'}.",
     )

@@ -236,7 +236,7 @@ def sweep(
             raise InvalidInput(
                 f"{fault} met nothing: {len(faulty.calls)} counted calls, {len(clean.calls)} in the clean run",
                 why="The program does not repeat its calls, so the points of this sweep are not the points it has.",
-                fix="Reset the world before each run, narrow `within`, and see that nothing runs in parallel.",
+                fix="Reset the world before each run, narrow `within`, and run nothing in parallel.",
             )
         yield fault, faulty
 
@@ -273,7 +273,7 @@ def sweep_and_check(
     if problem := check_problem(lambda: check(clean)):
         raise InvalidInput(
             f"The check does not hold after a run without any fault: {problem}",
-            why="Then it tells nothing of faults.",
+            why="Then it shows nothing about faults.",
         )
 
     def failure(fault: Fault) -> SweepFailure | None:

@@ -248,7 +248,7 @@ class SandboxMachine(RuleBasedStateMachine):
     def promote_beside_a_rival(self, session: HeldSession, meeting: Meeting, point: str) -> None:
         """The agent works, and a rival commits at the same paths inside the promotion, before the branch moves."""
         self.trial.edit(session, meeting.work)
-        event(f"promote beside a rival: {self.trial.promote_beside_a_rival(session, meeting.drift, point)}")
+        event(f"promote against a rival: {self.trial.promote_beside_a_rival(session, meeting.drift, point)}")
 
     @rule(target=sessions, session=LIVING, meeting=MEETINGS)
     @some_live

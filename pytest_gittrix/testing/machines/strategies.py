@@ -357,7 +357,9 @@ def interleavings(actors: Sequence[str], steps: int, *, max_preemptions: int = 3
     """
     names = tuple(actors)
     if not names or len(set(names)) != len(names):
-        raise InvalidInput(f"actors={actors!r} are not different names.", why="A schedule says who goes next.", fix='Give ("A", "B").')
+        raise InvalidInput(
+            f"actors={actors!r} are not different names.", why="A schedule names the actor that goes next.", fix='Give ("A", "B").'
+        )
     if steps < 1 or max_preemptions < 0:
         raise InvalidInput(f"steps={steps}, max_preemptions={max_preemptions}: there is nothing to draw.", fix="Give 1 and 0 or more.")
     preemption = st.tuples(st.integers(0, steps - 1), st.sampled_from(names))

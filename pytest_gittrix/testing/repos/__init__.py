@@ -1,4 +1,4 @@
-"""Repositories, remotes and forges that a test holds, and the directory that they stand in."""
+"""Repositories, remotes and forges that a test holds, and the directory they are in."""
 
 from __future__ import annotations
 

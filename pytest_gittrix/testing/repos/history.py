@@ -239,7 +239,7 @@ def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry 
     for given, content in contents.items():
         path = check_path(given)
         if path in changes:
-            raise InvalidInput(f"{path!r} is given twice, once as {given!r}.", why="Only one content can stand there.", fix="Give it once.")
+            raise InvalidInput(f"{path!r} is given twice, once as {given!r}.", why="A path has one content.", fix="Give it once.")
         match content:
             case None:
                 changes[path] = None
@@ -324,7 +324,7 @@ def _encoded(path: str, data: str | bytes) -> bytes:
 def _wrong_type(path: str, content: object) -> InvalidInput:
     return InvalidInput(
         f"The content of {path!r} is {type(content).__name__}: {content!r:.80}.",
-        why="Only text, bytes and the types below say what the file will hold.",
+        why="A content is text, bytes or one of the types below.",
         fix="Give str (UTF-8), bytes, Executable(...), Symlink(...), Submodule(...), an Entry, or None to delete.",
     )
 

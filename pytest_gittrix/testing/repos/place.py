@@ -139,7 +139,7 @@ def _directory(path: str | os.PathLike[str] | None) -> Path:
     if os.path.lexists(root / "durable"):
         raise InvalidInput(
             f"{root} holds a durable repository already.",
-            why="A world starts from what its arguments say, and from nothing else.",
+            why="A world starts from its arguments alone.",
             fix="Give a directory of its own to each world.",
         )
     return root

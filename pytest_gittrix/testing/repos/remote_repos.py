@@ -184,9 +184,7 @@ class HeldPushes:
         deadline = time.monotonic() + timeout
         while not self._waiting():
             if time.monotonic() > deadline:
-                raise Deadlock(
-                    f"No push came to the hook of {self._directory.parent} in {timeout:g} s.", fix="See that something pushes to it."
-                )
+                raise Deadlock(f"No push came to the hook of {self._directory.parent} in {timeout:g} s.", fix="Push to it, or wait longer.")
             time.sleep(_POLL)
 
     def release(self) -> None:

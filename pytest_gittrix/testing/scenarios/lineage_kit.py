@@ -268,11 +268,11 @@ def _check_ends(ends: Sequence[str]) -> None:
     early = [end for end in ends[:-1] if end not in _GOES_ON]
     if early:
         raise InvalidInput(
-            f"Nothing goes on with a session that is {early[0]!r}.", why="A line goes on by handoffs and after crashes.", fix="Put it last."
+            f"A session that is {early[0]!r} has no successor.", why="A line goes on by handoffs and after crashes.", fix="Put it last."
         )
     if ends[-1] == "handoff":
         raise InvalidInput(
-            "The last session is handed on to none.",
-            why="A handoff is a step that has a child.",
+            "The last session of a line cannot end as a handoff.",
+            why="A handoff has a child that goes on.",
             fix='Say how the child ends, or "active".',
         )

@@ -1,6 +1,6 @@
 """Where a test meets processes and turns that follow a script: one named pipe for their messages, and one for each point where they wait.
 
-Nobody sleeps, and a test and its scripts share nothing but a directory.
+Neither side sleeps; a test and its scripts share only a directory.
 """
 
 from __future__ import annotations

@@ -358,7 +358,7 @@ def _system(state: str, of: str | None) -> str:
 
 def _outcome(state: str, outcome: str | None) -> str:
     if outcome is not None and outcome not in TERMINAL:
-        raise InvalidInput(f"No run of an agent ends as {outcome!r}.", fix=f"Use: {', '.join(sorted(TERMINAL))}.")
+        raise InvalidInput(f"{outcome!r} is no end of a run.", fix=f"Use: {', '.join(sorted(TERMINAL))}.")
     if state in ("retained", "removed"):
         return outcome or "completed"
     _refuse(outcome not in (None, state), "outcome", f"a session that is {state} has {'that end' if state in TERMINAL else 'no end yet'}")

@@ -104,7 +104,10 @@ class Played:
         after = _after(when)
         until = [one for one in self.looks if one.after <= after]
         if not until:
-            raise InvalidInput(f"Nobody had looked after {format_duration(after)}.", fix=f"The first look is after {self.looks[0].after}.")
+            raise InvalidInput(
+                f"The session was not observed before {format_duration(after)}.",
+                fix=f"The first observation is after {self.looks[0].after}.",
+            )
         return until[-1].status
 
     def no_flapping(self, within: str | timedelta = "5m") -> None:
@@ -160,7 +163,7 @@ class Timeline:
         self._session, self._clock, self._dialect = session, clock, dialect
         self._every = None if every is None else _after(every)
         if self._every == timedelta(0):
-            raise InvalidInput("Nobody looks at a session all the time.", fix="Give an interval, or None for the points alone.")
+            raise InvalidInput("The interval between observations is zero.", fix="Give an interval, or None for the points alone.")
         self._points: list[_Point] = []
 
     def at(
@@ -208,7 +211,7 @@ class Timeline:
                 raise InvalidInput(f"{name}={value!r} is never seen.", fix=f"Use: {', '.join(known[name])}.")
         if self._points and after < self._points[-1].after:
             raise InvalidInput(
-                f"{format_duration(after)} is before {format_duration(self._points[-1].after)}.", fix="Tell a story from its beginning."
+                f"{format_duration(after)} is before {format_duration(self._points[-1].after)}.", fix="Add the points in order of time."
             )
         facts = {**given, "since": None if since is None else _after(since), "mergeable": mergeable, "draft": draft, "report": report}
         self._points.append(_Point(after, {name: value for name, value in facts.items() if value is not None}))

@@ -111,7 +111,7 @@ class Actors:
             if point is None:
                 raise Deadlock(
                     f"{name} ended without having reached {to!r}.",
-                    why="The order the test asked for cannot happen.",
+                    why="The requested order cannot happen.",
                     fix=f"Points it passed: {', '.join(dict.fromkeys(actor.path)) or 'none'}.",
                 )
             if point.endswith(WAITING) and time.monotonic() > deadline:
@@ -182,7 +182,7 @@ class Actors:
             return self._actors[name]
         raise InvalidInput(
             f"There is no actor {name!r}.",
-            why="A schedule says which actor goes next.",
+            why="A schedule names the actor that goes next.",
             fix=f"Actors: {', '.join(self._actors) or 'none'}.",
         )
 
@@ -192,7 +192,7 @@ class Actors:
         inside = traceback.extract_stack(frame)[-1] if frame else None
         return Deadlock(
             f"{stuck.name} did not go on within {self._timeout:g} s: {everyone}.",
-            why="It waits for something that an actor standing still holds, so this order cannot happen.",
+            why="It waits for something that a stopped actor holds, so this order cannot happen.",
             fix=f"Let the holder go on first.{f' {stuck.name} is in {inside.name} ({inside.filename}:{inside.lineno}).' if inside else ''}",
             opt_out="An actor that is only slow needs a longer timeout: Race(..., timeout=).",
         )

@@ -303,7 +303,9 @@ def _play(
     enters: tuple[int, int] | None = None,
 ) -> tuple[list[SteppedProcess], ProcessInterleaving]:
     if not actors:
-        raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: a function or a command.")
+        raise InvalidInput(
+            "There are no actors.", why="Without one there is nothing to run.", fix="Give at least one: a function or a command."
+        )
     unknown = [actor for _, actor in preemptions if not 0 <= actor < len(actors)]
     if unknown:
         raise InvalidInput(f"There is no actor {unknown[0]}.", fix=f"Actors are 0 to {len(actors) - 1}, in the order they are given.")

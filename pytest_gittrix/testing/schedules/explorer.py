@@ -125,7 +125,11 @@ class _Player(Generic[W]):
 
     def __init__(self, make: Make[W], actors: Mapping[str, Act[W]], check: Callable[[W, Run], object] | None, timeout: float):
         if not actors:
-            raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: actors={'A': lambda world: ...}.")
+            raise InvalidInput(
+                "There are no actors.",
+                why="Without one there is nothing to run.",
+                fix="Give at least one: actors={'A': lambda world: ...}.",
+            )
         self.make, self.actors, self.check, self.timeout = make, actors, check, timeout
 
     def play(self, schedule: Schedule) -> tuple[Run, list[TurnChoice[str]]]:
@@ -243,7 +247,7 @@ def replay(
     unknown = [name for _, name in schedule if name not in actors]
     if unknown:
         raise InvalidInput(
-            f"There is no actor {unknown[0]!r}.", why="A schedule says which actor goes on.", fix=f"Actors: {', '.join(actors)}."
+            f"There is no actor {unknown[0]!r}.", why="A schedule names the actor that goes next.", fix=f"Actors: {', '.join(actors)}."
         )
     return _Player(make, actors, check, timeout).play(schedule)[0]
 
@@ -306,6 +310,6 @@ def schedules(actors: Iterable[str], *, steps: int = 40, most: int = 4) -> Searc
 
     names = list(actors)
     if not names:
-        raise InvalidInput("There are no actors.", why="A schedule says which actor goes on.", fix="Give their names.")
+        raise InvalidInput("There are no actors.", why="A schedule names the actor that goes next.", fix="Give their names.")
     preemption = st.tuples(st.integers(0, max(steps - 1, 0)), st.sampled_from(names))
     return st.lists(preemption, max_size=most, unique_by=lambda drawn: drawn[0]).map(sorted)

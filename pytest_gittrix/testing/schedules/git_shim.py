@@ -21,7 +21,7 @@ Side = Literal["before", "after"]
 
 _STOP: Final = b"stop\n"
 
-# Options of git itself stand before the command; some take the next word. A shim opens its own pipe for reading before it asks, so that an
+# Options of git itself precede the command; some take the next word. A shim opens its own pipe for reading before it asks, so that an
 # answer neither blocks nor is lost, and fails with ENXIO when the shim was killed.
 _SCRIPT: Final = """\
 #!/bin/sh

@@ -209,7 +209,7 @@ class Race:
         near = dict.fromkeys(name for step in unreached if (name := nearest(_word(step), map(_word, reached))) is not None)
         raise Deadlock(
             " ".join(facts),
-            why="What should have happened there did not, so the test has not shown what it says.",
+            why="The action of that step did not run, so the test has shown nothing.",
             fix=f"{f'Did you mean {_listed(near)}? ' if near else ''}Steps that were reached: {_listed(reached) or 'none'}."
             + (" A step without a colon is a git command of a program that runs with the race's env." if never_run else ""),
             opt_out="Pass times=None for a step that need not be reached.",

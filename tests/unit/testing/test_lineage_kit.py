@@ -92,9 +92,9 @@ class TestMaking:
         [
             ([], "is no line"),
             ("done", "is no line"),
-            (["handoff"], "handed on to none"),
-            (["done", "done"], "goes on with a session that is 'done'"),
-            (["active", "done"], "goes on with a session that is 'active'"),
+            (["handoff"], "cannot end as a handoff"),
+            (["done", "done"], "that is 'done' has no successor"),
+            (["active", "done"], "that is 'active' has no successor"),
             (["promoted"], "cannot end as 'promoted'"),
         ],
     )

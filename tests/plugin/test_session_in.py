@@ -302,7 +302,7 @@ def test_a_story_is_told_in_order_of_what_can_be_seen() -> None:
         Timeline().play()
     with pytest.raises(InvalidInput, match="interval"):
         Timeline(every="0s")
-    with pytest.raises(InvalidInput, match="looked"):
+    with pytest.raises(InvalidInput, match="not observed"):
         Timeline().at("5m", runtime="alive").play().status_at("1m")
 
 

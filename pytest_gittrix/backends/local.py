@@ -347,8 +347,8 @@ class LocalEphemeral:
         check_history(self.history)
         if not isinstance(self.spares, int) or isinstance(self.spares, bool) or not 0 <= self.spares <= MOST_SPARES:
             raise InvalidInput(
-                f"spares={self.spares!r} is no number of spares.",
-                why="Each is a whole workspace on the disk.",
+                f"spares={self.spares!r} is not a number of spares.",
+                why="Each spare is a whole workspace on the disk.",
                 fix=f"Use a whole number from 0 to {MOST_SPARES}.",
             )
         if self.confine is not None:

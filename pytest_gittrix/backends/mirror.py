@@ -204,8 +204,8 @@ class RemoteMirror:
         def refusal() -> AdapterUnavailable:
             return AdapterUnavailable(
                 f"{path} is held by another program.",
-                why="A push may be under way, of another engine or of one that was killed; until it ends nobody knows what is in.",
-                fix="Wait for it to end. A program that a hook of the remote left running can hold it: end that one.",
+                why="A push may be under way, of another engine or of one that was killed; until it ends the branch may still move.",
+                fix="Wait for it to end. A program that a hook of the remote left running can hold the lock, too: end it.",
             )
 
         with locked_file(path, wait=self.transport.timeout + 1, refusal=refusal) as descriptor:
@@ -221,7 +221,7 @@ class RemoteMirror:
         if known:
             raise InvalidInput(
                 f"{self.path} is the mirror of {known}, not of {url}.",
-                why="What was fetched from one repository says nothing of another.",
+                why="A mirror has the objects of one repository only.",
                 fix="Give each remote a mirror= of its own.",
             )
         try:
@@ -237,7 +237,7 @@ class RemoteMirror:
             write_file(str(note), f"{url}\n".encode(errors="surrogateescape"), sync=self.sync)
         except OSError as problem:
             raise AdapterUnavailable(
-                f"{self.path} cannot be made a mirror: {problem.strerror}.", fix="Give a directory that is yours to write, with space."
+                f"{self.path} cannot be made a mirror: {problem.strerror}.", fix="Give a writable directory with free space."
             ) from problem
 
     def _safe_directories(self) -> list[str]:

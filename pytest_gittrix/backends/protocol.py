@@ -209,7 +209,7 @@ class Ephemeral(Protocol):
             return self
         raise CapabilityMissing(
             f"{type(self).__name__} makes workspaces of the kind {self.kind!r} only, and {kind!r} was asked for.",
-            why="The files of another kind would be in another place.",
+            why="The files of another kind would be stored elsewhere.",
             fix="Leave the kind out, or make an engine with LocalEphemeral.",
         )
 
@@ -247,9 +247,9 @@ def check_durable(adapter: Durable) -> Durable:
     missing = sorted(filter(is_missing, wanted))
     if missing:
         raise InvalidInput(
-            f"{type(adapter).__name__} is no adapter of a durable repository: it has no {', '.join(missing)}.",
+            f"{type(adapter).__name__} is not an adapter of a durable repository: it lacks {', '.join(missing)}.",
             why="The engine starts sessions from the repository and promotes to it through these members alone.",
-            fix="Give it each of them, as pytest_gittrix.backends.Durable declares them.",
+            fix="Implement them as pytest_gittrix.backends.Durable declares them.",
         )
     return adapter
 
@@ -264,8 +264,8 @@ def check_ephemeral(adapter: Ephemeral) -> Ephemeral:
     missing = sorted({name for name in wanted if not hasattr(adapter, name)})
     if missing:
         raise InvalidInput(
-            f"{type(adapter).__name__} is no adapter of workspaces: it has no {', '.join(missing)}.",
+            f"{type(adapter).__name__} is not an adapter of workspaces: it lacks {', '.join(missing)}.",
             why="The engine makes and opens every workspace through it.",
-            fix="Subclass pytest_gittrix.backends.Ephemeral, which has what you leave out except for kind, create and open.",
+            fix="Subclass pytest_gittrix.backends.Ephemeral, which implements everything except kind, create and open.",
         )
     return adapter

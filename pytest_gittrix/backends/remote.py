@@ -92,7 +92,7 @@ class RemoteDurable(Durable):
         """
         url = mirror_url(mirror)
         if url is None:
-            raise AdapterUnavailable(f"{os.fspath(mirror)} is no mirror of a remote repository.", fix="Give RemoteDurable its URL.")
+            raise AdapterUnavailable(f"{os.fspath(mirror)} is not a mirror of a remote repository.", fix="Give RemoteDurable its URL.")
         return cls(url, branch, mirror=mirror, **options)
 
     def __repr__(self) -> str:
@@ -249,14 +249,14 @@ class RemoteDurable(Durable):
             return DurableLocked(
                 f"{self.url} did not take the commit, because a lock is held there: {push.reason.partition(': File exists')[0]}.",
                 stage="apply",
-                why="Another push may be under way; a git that was killed there leaves such a lock, too, and it is not ours to break.",
+                why="Another push may be under way; a git that was killed there leaves such a lock, too.",
                 fix="Promote again; if it stays, have the file removed at the remote once no git runs there.",
             )
         return PromoteFailed(
             f"{self.url} refused the commit: {push.reason}.",
             stage="apply",
             why="The branch did not move, and nothing of the commit is left behind.",
-            fix="See to what the remote says, then promote again.",
+            fix="Fix what the remote reported, then promote again.",
             opt_out=Advice(
                 "Or promote with strategy='branch', where only this branch is closed to you.",
                 "Or promote with --strategy branch, where only this branch is closed to you.",
@@ -265,9 +265,9 @@ class RemoteDurable(Durable):
 
     def _unknown_error(self, push: PushResult) -> AdapterUnavailable:
         return AdapterUnavailable(
-            f"{self.url} did not say what came of the push: {push.reason}.",
+            f"{self.url} did not report the result of the push: {push.reason}.",
             why="The connection ended after the commit was sent; the branch did not show it yet.",
-            fix="Promote again when the remote can be reached: what landed after all is seen as drift and never made twice.",
+            fix="Promote again when the remote can be reached: a commit that did land is seen as drift, and never made twice.",
         )
 
     def contains(self, branch: str, commit: str) -> bool:

@@ -160,8 +160,8 @@ class RemoteWorkspace(Workspace):
         if answer.status != 200 or not answer.tag or answer.tag.startswith("W/"):
             raise AdapterUnavailable(
                 f"{self._place.url} answered GET with status {answer.status} and the tag {answer.tag!r}.",
-                why="Without a list and its strong tag, what is added later could be removed unseen.",
-                fix="See that the server is one of workspaces (docs/reference/http.md).",
+                why="Without a list and its strong tag, files that are added later could be removed unseen.",
+                fix="Check that the server serves workspaces (docs/reference/http.md).",
             )
         os.makedirs(self.path, exist_ok=True)
         if answer.body is None:
@@ -197,9 +197,9 @@ class RemoteWorkspace(Workspace):
 
     def _unfit(self, path: str, reason: str) -> AdapterUnavailable:
         return AdapterUnavailable(
-            f"{self._place.url} has {path!r}, which the session cannot take: {reason}.",
-            why="The copy would not be what is there.",
-            fix="Mend or remove it at the server, then try again. A discard ends the session all the same, and keeps the rest.",
+            f"{self._place.url} has {path!r}, which cannot be stored in the session: {reason}.",
+            why="The local copy would differ from the server's files.",
+            fix="Fix or remove it at the server, then try again. A discard ends the session anyway, and archives the rest.",
         )
 
     def _contents(self, files: SafeDir) -> Listing:
@@ -321,12 +321,14 @@ class RemoteEphemeral(Ephemeral):
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
             raise InvalidInput(
-                "RemoteEphemeral was given no address of a server.",
-                why="It is in the records of sessions, so it holds no password.",
+                "RemoteEphemeral needs the address of a server.",
+                why="Records of sessions contain the address, so it must have no password.",
                 fix="Give http://host:port/path or https://..., and the token as token=.",
             )
         if token is not None and not _TOKEN.fullmatch(token):
-            raise InvalidInput("The token holds a character that no header can.", fix="Give it as the server shows it, without line ends.")
+            raise InvalidInput(
+                "The token has a character that is not allowed in a header.", fix="Give it as the server shows it, without line ends."
+            )
         self._address = address.rstrip("/")
         self._token, self._timeout = token, timeout
         self._limits = limits or Limits()
@@ -381,7 +383,7 @@ class RemoteEphemeral(Ephemeral):
             name, is_made = note["name"], note.get("made", True)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise AdapterUnavailable(
-                f"What the engine noted about the workspace {path} cannot be read: {problem}.", fix="Discard the session."
+                f"The engine's note of the workspace {path} cannot be read: {problem}.", fix="Discard the session."
             ) from problem
         return self._workspace(copy, name, is_made=is_made)
 
@@ -415,9 +417,9 @@ def _listing(url: str, body: bytes, known: Collection[str]) -> tuple[Listing, di
         listed = {_decoded(path): (int(mode, 8), str(digest)) for path, (mode, digest) in files}
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeError, RecursionError) as problem:
         raise AdapterUnavailable(
-            f"{url} gave no list of files: {problem}.",
-            why="Nobody can say what the session holds.",
-            fix="See that the server is one of workspaces.",
+            f"{url} did not answer with a list of files: {problem}.",
+            why="The files of the session are unknown.",
+            fix="Check that the server serves workspaces.",
         ) from problem
     faults = {path: _fault(path, mode, listed, known) for path, (mode, _) in listed.items()}
     return {path: what for path, what in listed.items() if not faults[path]}, {path: fault for path, fault in faults.items() if fault}

@@ -110,7 +110,7 @@ class ServedWorkspace:
         """Send a request, and read at most ``most`` bytes of the answer.
 
         Raises:
-            AuthFailed: it wants another token.
+            AuthFailed: it refused the token.
             AdapterUnavailable: it cannot be reached, or did not do what it was asked.
         """
         with self.connected() as connection:
@@ -127,16 +127,16 @@ class ServedWorkspace:
                 connection.close()
                 raise AdapterUnavailable(
                     f"{self.url} cannot be reached: {problem or type(problem).__name__}.",
-                    why="The files of the session are there; what it did not confirm may not be stored.",
-                    fix="Try again when the server answers. Nothing that it confirmed is lost.",
+                    why="The session's files are at the server; what it did not confirm may not be stored.",
+                    fix="Try again when the server answers. Everything that it confirmed is stored.",
                 ) from problem
         if answer.status in (401, 403):
-            raise AuthFailed(f"{self.url} wants another token.", fix="Give RemoteEphemeral(token=...) the server's token.")
+            raise AuthFailed(f"{self.url} refused the token.", fix="Give RemoteEphemeral(token=...) the server's token.")
         if answer.status not in _SUCCESSES:
             refused = RequestRefused(
                 f"{self.url} answered {method} with status {answer.status}: {(answer.body or b'')[:200].decode(errors='replace')!r}.",
-                why="The files of the session are there, and the server did not do what it was asked.",
-                fix="Mend the server, then try again.",
+                why="The session's files are at the server, which refused the request.",
+                fix="Fix the server, then try again.",
             )
             refused.status = answer.status
             raise refused

@@ -174,7 +174,7 @@ class Transport:
         elif match is not None and ":" in urlsplit(text).netloc.rpartition("@")[0]:
             raise InvalidInput(
                 f"The address {_without_user(text)!r} has a password in it, and {protocol} takes none.",
-                why="It is written into records, and shown.",
+                why="Records and messages contain the address.",
                 fix=Advice(
                     "Leave it out; for ssh, give SSH_AUTH_SOCK in environment=.",
                     "Leave it out; for ssh, an agent that holds the key is used.",
@@ -268,7 +268,7 @@ class Transport:
         return AdapterUnavailable(
             f"{self.url} cannot be read: {what}.",
             why="The engine asks the remote itself where a branch is; an old answer could hide what changed there.",
-            fix="See that the address is right and the remote can be reached, then try again.",
+            fix="Check that the address is right and that the remote can be reached, then try again.",
         )
 
     def auth_error(self, action: str, message: str) -> AuthFailed:
@@ -280,7 +280,7 @@ class Transport:
         """
         return AuthFailed(
             f"{self.url} does not let you {action}: {message}.",
-            why="The remote refused the credentials, or there were none; the engine asks nobody and uses no credential helper.",
+            why="The remote refused the credentials, or there were none; the engine neither prompts for them nor uses a credential helper.",
             fix=Advice(
                 "Give credentials=(user, token), with the rights that the token needs there.",
                 "Set GITTRIX_FORGE_REPO and GITTRIX_FORGE_TOKEN to the repository and a token that has the rights needed there.",
@@ -356,7 +356,9 @@ def _authorization(credentials: tuple[str, str] | None) -> tuple[str | None, tup
         return None, ()
     user, password = credentials
     if any(bad in user + password for bad in "\r\n\0") or ":" in user:
-        raise InvalidInput("credentials= hold a character that no header can.", fix="Give user and token as they are, without line ends.")
+        raise InvalidInput(
+            "credentials= have a character that is not allowed in a header.", fix="Give user and token as they are, without line ends."
+        )
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
     return f"Authorization: Basic {encoded}", tuple(text for text in (encoded, password, quote(password, safe="")) if text)
 
@@ -364,7 +366,7 @@ def _authorization(credentials: tuple[str, str] | None) -> tuple[str | None, tup
 def _invalid_address(text: str) -> InvalidInput:
     shown = re.sub(r"//[^/@]*@", "//", text)[:200]
     return InvalidInput(
-        f"{shown!r} is no address of a repository.",
-        why="An address that git would run as a command, or read as an option, is never one.",
+        f"{shown!r} is not the address of a repository.",
+        why="Git would run it as a command, read it as an option, or does not know its protocol.",
         fix=f"Give a path, user@host:path, github://owner/repo, or a URL of one of these: {', '.join(_SCHEMES)}.",
     )

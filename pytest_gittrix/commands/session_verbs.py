@@ -73,7 +73,7 @@ def read(options: Namespace) -> CommandResult:
             contents = session.read(options.path)
         except PathNotFound as problem:
             meant = did_you_mean(options.path, [entry.path for entry in session.list(".")])
-            raise PathNotFound(problem.fact, why=problem.why, fix=f"{meant}`gittrix session list-files` names those there are.") from None
+            raise PathNotFound(problem.fact, why=problem.why, fix=f"{meant}`gittrix session list-files` shows the existing ones.") from None
     return CommandResult({"path": options.path, "contentBase64": b64encode(contents).decode("ascii")}, contents)
 
 

@@ -97,7 +97,7 @@ class EventStream:
                 if listener.behind >= self._backlog:
                     self._listeners.discard(listener)
                     listener.put(
-                        {"error": "TOO_SLOW", "message": f"More than {self._backlog} events behind; what was missed is in the logs."}
+                        {"error": "TOO_SLOW", "message": f"More than {self._backlog} events behind; the missed events are in the logs."}
                     )
                     listener.put(None)
                     continue
@@ -178,7 +178,7 @@ def follow(path: str | os.PathLike[str], *, session: str | None = None, types: l
     except OSError as problem:
         connection.close()
         raise AdapterUnavailable(
-            f"No engine is to be heard at {path}: {problem.strerror}.", fix="Have one call stream() with this path."
+            f"No engine listens at {path}: {problem.strerror}.", fix="Call stream() with this path in the engine's process."
         ) from problem
     request = {name: value for name, value in (("session", session), ("types", types)) if value is not None}
     connection.sendall(_line(request))
@@ -192,7 +192,7 @@ def _received(connection: socket.socket) -> Iterator[dict[str, Any]]:
         for line in file:
             message = json.loads(line)
             if "error" in message:
-                raise InvalidInput(f"The engine does not tell: {message['message']}")
+                raise InvalidInput(f"The engine refused the listener: {message['message']}")
             yield message
 
 
@@ -206,7 +206,7 @@ def _request(connection: socket.socket) -> dict[str, Any]:
     except ValueError:
         request = None
     if not isinstance(request, dict) or any(name not in _KEYS for name in request) or not isinstance(request.get("types") or [], list):
-        raise InvalidInput(f"What is wanted is not said in one line of JSON with any of {', '.join(_KEYS)}.")
+        raise InvalidInput(f"The request is not one line of JSON with any of {', '.join(_KEYS)}.")
     return request
 
 
@@ -232,7 +232,7 @@ def _bound(path: Path) -> socket.socket:
         server.close()
         raise AdapterUnavailable(
             f"The socket {path} cannot be made: {problem.strerror}.",
-            fix="See that its directory is there and yours to write, and that nothing else listens at that path.",
+            fix="Check that its directory exists and is writable, and that no other program listens at that path.",
         ) from problem
     return server
 

@@ -119,9 +119,9 @@ class Records:
         """
         known = (*OUTCOMES, "handoff")
         if outcome is not None and outcome not in known:
-            raise InvalidInput(f"{outcome!r} is no outcome.", fix=f"Use one of: {', '.join(known)}.")
+            raise InvalidInput(f"{outcome!r} is not an outcome.", fix=f"Use one of: {', '.join(known)}.")
         if isinstance(limit, bool) or not isinstance(limit, int):
-            raise InvalidInput(f"limit={limit!r} is no number of sessions.", fix="Give a whole number; 0 means all.")
+            raise InvalidInput(f"limit={limit!r} is not a number of sessions.", fix="Give a whole number; 0 means all.")
         self.index.sync()
         query = Query(
             agent=agent,
@@ -146,7 +146,7 @@ class Records:
             InvalidInput: not exactly one of the two is given.
         """
         if (chain is None) == (work_unit is None):
-            raise InvalidInput("A line is asked for by its id or by a work unit.", fix="Give chain or work_unit=, one of them.")
+            raise InvalidInput("Exactly one of chain and work_unit is needed.", fix="Give the id of a chain, or work_unit=.")
         self.index.sync()
         if chain is not None:
             rows = self.index.query(Query(chain=chain))
@@ -167,10 +167,10 @@ class Records:
         self.index.sync()
         ids = self.index.ids_from(prefix, _SHOWN + 1)
         if not ids:
-            raise SessionNotFound(f"There is no session {prefix!r}.", fix="`gittrix session list` shows those there are.")
+            raise SessionNotFound(f"There is no session {prefix!r}.", fix="`gittrix session list` shows the existing ones.")
         if len(ids) > 1 and ids[0] != prefix:
             shown = ", ".join(ids[:_SHOWN]) + (" and more" if len(ids) > _SHOWN else "")
-            raise InvalidInput(f"{prefix!r} is ambiguous: {shown}.", fix="Write more of the id.")
+            raise InvalidInput(f"{prefix!r} is ambiguous: {shown}.", fix="Give more characters of the id.")
         return ids[0]
 
     def tree(self, id_: str, *, depth: int = DEPTH) -> Node:
@@ -188,14 +188,14 @@ class Records:
             raise InvalidInput(
                 f"depth={depth} is out of bounds.",
                 fix=Advice(
-                    f"Give 0 to {_DEEPEST}; chain() has a line of any length.",
-                    f"Give 0 to {_DEEPEST}; `gittrix session chain` has a line of any length.",
+                    f"Give 0 to {_DEEPEST}; chain() shows a chain of any length.",
+                    f"Give 0 to {_DEEPEST}; `gittrix session chain` shows a chain of any length.",
                 ),
             )
         self.index.sync()
         row = self.index.row(id_)
         if row is None:
-            raise SessionNotFound(f"There is no session {id_!r}.", fix="`gittrix session list` shows those there are.")
+            raise SessionNotFound(f"There is no session {id_!r}.", fix="`gittrix session list` shows the existing ones.")
         return self._node(row, frozenset(), depth)
 
     def baselines(self) -> set[str]:

@@ -104,9 +104,9 @@ class EngineServices:
         if state.intent is not None or state.handoff is not None:
             for problem in self.recovery().run([recorder.id]).problems:
                 raise AdapterUnavailable(
-                    f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",
-                    why="Until then nobody knows whether it is promoted.",
-                    fix="Bring its durable repository back, then try again.",
+                    f"The killed promotion of session {recorder.id} cannot be settled: {problem.message.partition(chr(10))[0]}",
+                    why="Until then it is unknown whether the session is promoted.",
+                    fix="Restore its durable repository, then try again.",
                 )
         return recorder
 

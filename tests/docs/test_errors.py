@@ -632,7 +632,7 @@ def _a_line_with_a_token(bench: Bench) -> object:
 
 @provokes(
     "FILTERED_CONTENT",
-    "selected files go through a filter such as Git LFS, and may not be as it would store them",
+    "selected files go through a filter such as Git LFS, which might store something else",
     "`filters` gives its name for each path",
 )
 def _a_file_where_its_pointer_belongs(bench: Bench) -> object:

@@ -101,7 +101,7 @@ WRONG = {
     "repository='/nowhere'": ["has a wrong value for repository=.", "/nowhere is not a directory."],
     "branch='a b'": ["has a wrong value for branch=.", "'a b' is not a branch name."],
     "eviction='4 hours'": ["has a wrong value for eviction=.", "'4 hours' is not a duration."],
-    "eviction=4": ["has a wrong value for eviction=.", "eviction=4 is no eviction policy."],
+    "eviction=4": ["has a wrong value for eviction=.", "eviction=4 is not an eviction policy."],
     "bare='yes'": ["was given bare='yes'.", "It takes True or False."],
     "task=3": ["was given task=3.", "It takes a text."],
     "workspace='zip'": ["was given workspace='zip'.", "Valid values: clone, lazy, copy, worktree, overlay."],

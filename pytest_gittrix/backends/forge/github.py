@@ -67,7 +67,7 @@ class GitHubForge:
 
     def __init__(self, repo: str, *, base_url: str = GITHUB, token: str | None = None, patience: Patience | None = None) -> None:
         if not _REPO.fullmatch(repo) or ".." in repo or any(part in (".", "..") for part in repo.split("/")):
-            raise InvalidInput(f"repo={repo!r} is no repository at a forge.", fix="Give owner/name.")
+            raise InvalidInput(f"repo={repo!r} is not a repository at a forge.", fix="Give owner/name.")
         required("httpx", "forge")
         self.repo = repo
         self._rest = RestClient(base_url, token, patience if patience is not None else Patience())
@@ -152,7 +152,7 @@ class GitHubForge:
     def ci(self, sha: str) -> CiFacts:
         """The CI checks of a commit: its check runs and its commit statuses together."""
         if not _SHA.fullmatch(sha):
-            raise InvalidInput(f"{sha[:80]!r} is no commit id.", fix="Give the whole id, such as a pull request's head_sha.")
+            raise InvalidInput(f"{sha[:80]!r} is not a commit id.", fix="Give the whole id, such as a pull request's head_sha.")
         path, query = f"{self._path}/commits/{sha}", {"per_page": _PER_PAGE}
         runs = [run for page in self._rest.pages(f"{path}/check-runs", query) for run in self._parse(_runs, page)]
         statuses = [status for page in self._rest.pages(f"{path}/status", query) for status in self._parse(_statuses, page)]
@@ -192,14 +192,14 @@ class GitHubForge:
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise ForgeUnavailable(
                 f"{self.url} answered in another form than GitHub's: {type(problem).__name__}: {problem}.",
-                why="A fact that was misread would decide what happens to a session.",
-                fix="See that base_url is that of an API like GitHub's.",
+                why="A misread answer could decide what happens to a session.",
+                fix="Check that base_url is the address of an API like GitHub's.",
             ) from problem
 
 
 def _number(number: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidInput(f"{number!r} is no number of a pull request or an issue.", fix="Give a number from 1.")
+        raise InvalidInput(f"{number!r} is not the number of a pull request or an issue.", fix="Give a number from 1.")
     return number
 
 

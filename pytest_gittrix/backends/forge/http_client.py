@@ -106,12 +106,14 @@ class RestClient:
         self.base_url = self.base_url.rstrip("/")
         if not re.fullmatch(r"https?://[^\s/@?#]+(?:/[^\s?#]*)?", self.base_url):
             raise InvalidInput(
-                f"base_url={re.sub('//[^/@]*@', '//', self.base_url)!r} is no address of an API.",
-                why="The token goes there, and nowhere else.",
+                f"base_url={re.sub('//[^/@]*@', '//', self.base_url)!r} is not the address of an API.",
+                why="The token is sent to that address only.",
                 fix="Give one such as https://api.github.com or https://forge.example.com/api/v3, without credentials.",
             )
         if self.token is not None and not re.fullmatch(r"[\x21-\x7e]+", self.token):
-            raise InvalidInput("The token holds a character that no header can.", fix="Give it as the forge shows it, without line ends.")
+            raise InvalidInput(
+                "The token has a character that is not allowed in a header.", fix="Give it as the forge shows it, without line ends."
+            )
 
     def close(self) -> None:
         """Release connections; a later call opens them again."""
@@ -164,14 +166,16 @@ class RestClient:
             if reply.next is None:
                 return
             reply = self.call("GET", self._path_of(reply.next))
-        raise ForgeUnavailable(f"{self.base_url} gave more than {_MOST_PAGES} pages of {path}.", why="Such a list has no end.")
+        raise ForgeUnavailable(
+            f"{self.base_url} gave more than {_MOST_PAGES} pages of {path}.", why="A list of that length is taken for an endless one."
+        )
 
     def _path_of(self, address: str) -> str:
         if not address.startswith(f"{self.base_url}/"):
             raise ForgeUnavailable(
                 f"{self.base_url} says that a list goes on at {address[:_SHOWN]!r}.",
-                why="That is another place, which is not given the token.",
-                fix="Give the base_url that the forge itself calls its API by.",
+                why="That is another address, and the token is not sent there.",
+                fix="Give the base_url that the forge uses in its own links.",
             )
         return address.removeprefix(self.base_url)
 
@@ -190,7 +194,7 @@ class RestClient:
             waited = f"within {self.patience.timeout:g} s" if self._time_left() > 0 else "in the time there was for all"
             slow = ForgeTimeout(
                 f"{self._request_text(method, path)} was not answered {waited}.",
-                why="The engine does not wait for ever.",
+                why="The engine waits for a limited time.",
                 fix="Try again later, or give a longer timeout.",
             )
             slow.uncertain = not harmless and not isinstance(problem, (httpx.ConnectTimeout, httpx.PoolTimeout))
@@ -241,15 +245,15 @@ class RestClient:
         if status in _SERVER_FAULTS:
             harmless = method in _HARMLESS
             failed = ForgeUnavailable(
-                f"{request} failed with status {status}: {message}.", why="The forge itself is in trouble.", fix="Try again later."
+                f"{request} failed with status {status}: {message}.", why="The forge has an internal error.", fix="Try again later."
             )
             failed.uncertain = not harmless
             return _Failure(failed, _seconds(headers.get("retry-after"), self.patience.now()) or 0.0 if harmless else None)
         if 400 <= status < 500:
-            hint = "The name or number is wrong, or the token may not see it." if status in (404, 410) else "See to what the forge says."
+            hint = "The name or number is wrong, or the token may not see it." if status in (404, 410) else "Follow the forge's message."
             return _Failure(InvalidInput(f"{request} was refused with status {status}: {message}.", fix=hint), None)
         if not 200 <= status < 300:
-            return _Failure(ForgeUnavailable(f"{request} was answered with status {status}.", fix="See that base_url is right."), None)
+            return _Failure(ForgeUnavailable(f"{request} was answered with status {status}.", fix="Check that base_url is right."), None)
         return self._parse(method, request, headers, data)
 
     def _parse(self, method: str, request: str, headers: httpx.Headers, data: bytes) -> RestReply | _Failure:
@@ -259,9 +263,9 @@ class RestClient:
             parsed = json.loads(data) if data else None
         except ValueError:
             malformed = ForgeUnavailable(
-                f"{request} was answered with what is no JSON: {self._clean(data[:80].decode(errors='replace'))!r}.",
+                f"{request} was answered with something other than JSON: {self._clean(data[:80].decode(errors='replace'))!r}.",
                 why="Something that is not the forge may be answering, such as a proxy or a login page.",
-                fix="See that base_url is right.",
+                fix="Check that base_url is right.",
             )
             malformed.uncertain = method not in _HARMLESS
             return _Failure(malformed, None)
@@ -294,7 +298,7 @@ class RestClient:
         error = ForgeUnavailable(
             f"{self.base_url} cannot be reached: {self._clean(str(problem)) or type(problem).__name__}.",
             why="The connection failed before an answer was whole.",
-            fix="See that base_url is right and that the forge is up, then try again.",
+            fix="Check that base_url is right and that the forge is up, then try again.",
         )
         error.uncertain = uncertain
         return error

@@ -226,4 +226,4 @@ def check_pr_filter(state: str) -> PrFilter:
     """Validate the state to filter pull requests by. Raises InvalidInput for a value not in ``PR_FILTERS``."""
     if state in PR_FILTERS:
         return state  # type: ignore[return-value]
-    raise InvalidInput(f"state={state!r} is no state to look for.", fix=f"Use one of: {', '.join(PR_FILTERS)}.")
+    raise InvalidInput(f"state={state!r} is not a state to filter by.", fix=f"Use one of: {', '.join(PR_FILTERS)}.")

@@ -55,7 +55,7 @@ def check_files(value: object) -> FilesOf:
     """Validate which files a fork begins with. Raises InvalidInput, which lists the ways."""
     if value in FILES:
         return value
-    raise InvalidInput(f"files={value!r} is not a way to begin a fork.", fix=f"Use one of: {', '.join(FILES)}.")
+    raise InvalidInput(f"files={value!r} is not one of the ways to begin a fork.", fix=f"Use one of: {', '.join(FILES)}.")
 
 
 def check_seq(value: int | None, state: SessionState) -> int:
@@ -156,7 +156,7 @@ class ForkRequest:
         if not events or events[0].type != "session.created":
             raise CapabilityMissing(
                 f"Session {state.id} was started by another system, and cannot be forked.",
-                why="What it began with is not known well enough to begin another with it.",
+                why="Too little is known of its start to start another session like it.",
                 fix="Promote or discard it, and start a new one.",
             )
         then = fold(events[: seq + 1])
@@ -248,9 +248,9 @@ class ForkFiles:
             return lambda: Files({}, {})
         raise AdapterUnavailable(
             f"The files of session {self.state.id} are gone: it is {self.state.outcome or ended}.",
-            why="They went with its workspace.",
+            why="They were removed with its workspace.",
             fix=Advice(
-                f"Fork {self.state.successor or 'a session that lives'}, or begin with files='baseline'.",
-                f"Fork {self.state.successor or 'a session that lives'}, or begin with --files baseline.",
+                f"Fork {self.state.successor or 'a live session'}, or begin with files='baseline'.",
+                f"Fork {self.state.successor or 'a live session'}, or begin with --files baseline.",
             ),
         )

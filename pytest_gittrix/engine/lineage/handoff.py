@@ -52,7 +52,7 @@ def require_crashed(parent: SessionState) -> SessionState:
     raise SessionExpired(
         f"Session {parent.id} {what}.",
         state=parent.state,
-        why="A line of sessions does not fork: each has one that comes after it.",
+        why="A chain of sessions does not branch: each session has one successor.",
         fix=Advice(
             "Start a session without a parent, or hand a live one on with handoff().",
             "Start a session without --parent, or hand a live one on with `gittrix session handoff`.",
@@ -169,13 +169,15 @@ class Handoff:
         """The event that the session began with. Raises CapabilityMissing if it cannot be handed on."""
         if state.workspace_kind == "worktree":
             raise CapabilityMissing(
-                "A 'worktree' cannot be handed on.", why="Durable knows it by its place.", fix="Use 'clone', 'lazy' or 'copy'."
+                "A 'worktree' cannot be handed on.",
+                why="The durable repository refers to it by its path.",
+                fix="Use 'clone', 'lazy' or 'copy'.",
             )
         first = self.recorder.log.first()
         if first is None or first.type != "session.created":
             raise CapabilityMissing(
                 f"Session {state.id} was started by another system, and cannot be handed on.",
-                why="What it began with is not known well enough to begin another with it.",
+                why="Too little is known of its start to start another session like it.",
                 fix="Promote or discard it, and start a new one.",
             )
         return first

@@ -55,7 +55,7 @@ def place_initial_files(recorder: Recorder, workspace: Workspace, files: Initial
     for path, data in files.items():
         if path in seed.directories or any(one in seed.entries for one in (path, *parents(path))):
             raise InvalidInput(
-                f"The seed file {path!r} is where the repository has something already.",
+                f"The repository already has something at the seed file's path {path!r}.",
                 why="It would be unclear whether the agent changed it, or the start did.",
                 fix=Advice("Give it another path, or write it with session.write(), as a change.", "Give it another path."),
             )

@@ -51,13 +51,15 @@ def attached(directory: Path, name: str) -> bytes:
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise InvalidInput(f"{name!r} names nothing that is attached.", fix="Use what attach() gave: sha256: and 64 hex digits.")
+        raise InvalidInput(
+            f"{name!r} is not the name of an attachment.", fix="Use the name that attach() returned: sha256: and 64 hex digits."
+        )
     try:
         data = (directory / RESOURCES / found[1]).read_bytes()
     except FileNotFoundError:
-        raise PathNotFound(f"Nothing of the name {name} is attached to the session.", fix="attach() it first.") from None
+        raise PathNotFound(f"The session has no attachment {name}.", fix="attach() it first.") from None
     if resource_name(data) != name:
-        raise LogDamaged(f"{directory / RESOURCES / found[1]} is not what was attached.", why="Its digest is another one.")
+        raise LogDamaged(f"{directory / RESOURCES / found[1]} is not the attachment that was stored.", why="Its digest has changed.")
     return data
 
 

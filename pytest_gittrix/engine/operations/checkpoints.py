@@ -121,8 +121,8 @@ def checkpoint_at(events: list[Event], seq: int) -> Checkpoint:
         return before[-1]
     possible = sorted({_last_like(events, checkpoint) for checkpoint in saved})
     raise InvalidInput(
-        f"The files as they were after event {seq} were not kept.",
-        why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
+        f"The files as they were after event {seq} were not saved.",
+        why="They are saved at the start and end of turns, at commits and checkpoints, and before messages of a user.",
         fix=f"Fork after one of the events {', '.join(map(str, possible[-8:])) or '(none yet)'}; or call checkpoint() where it matters.",
         opt_out=Advice(
             "files='now' takes the files as they are, files='baseline' none of the changes.",

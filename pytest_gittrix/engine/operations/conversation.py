@@ -31,11 +31,11 @@ def check_recordable(type: str, data: Mapping[str, Any]) -> str:
         return type
     if type in ANNOUNCED:
         raise InvalidInput(
-            f"The event {type!r} is announced, not stored.", why="It shows what goes on, and means nothing later.", fix="Use emit()."
+            f"The event {type!r} is announced, not stored.", why="It shows progress, and has no meaning later.", fix="Use emit()."
         )
     raise InvalidInput(
-        f"{type!r} is no event that a session's user stores.",
-        why="What happened to files, promotions and ends is recorded by what did it, so that it cannot be said without being so.",
+        f"{type!r} is not an event that a user can store.",
+        why="The engine itself records what happens to files, promotions and ends of sessions.",
         fix=f"Use one of: {', '.join(CONVERSATION)}.",
     )
 
@@ -56,7 +56,7 @@ def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
     if unknown:
         raise InvalidInput(
             f"There is no event {unknown[0]!r}.",
-            fix=f"{did_you_mean(unknown[0], [*VOCABULARY, *LIVE])}There are: {', '.join([*VOCABULARY, *LIVE])}.",
+            fix=f"{did_you_mean(unknown[0], [*VOCABULARY, *LIVE])}Known events: {', '.join([*VOCABULARY, *LIVE])}.",
         )
     return wanted
 
@@ -120,7 +120,7 @@ def _keys(data: Mapping[Any, Any]) -> list[tuple[str, Any]]:
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise InvalidInput(f"{key!r} cannot be a key of an event's data.", fix="Use text.")
         if str(key) in found:
-            raise InvalidInput(f"Two keys of an event's data come to {str(key)!r}.", why="One of the two values would be lost.")
+            raise InvalidInput(f"Two keys of an event's data are the same text, {str(key)!r}.", why="One of the two values would be lost.")
         found[str(key)] = value
     return [*found.items()]
 

@@ -100,7 +100,7 @@ def moved_references(directory: Path, durable: Durable, promoted: Collection[str
         packed = PackedReferences(shared.read_bytes() if shared.exists() else b"")
     except (OSError, ValueError) as problem:
         raise AdapterUnavailable(
-            f"Where durable's references were is not known any more: {problem}.", fix="Ask while the session lives."
+            f"The engine's notes of durable's references cannot be read: {problem}.", fix="Ask while the session lives."
         ) from problem
     loose_now, packed_now = durable.stored_references()
     shared_then = packed.below(*BRANCHES_AND_TAGS)

@@ -349,7 +349,7 @@ def settled_later(what: str, *, session: str | None = None) -> Iterator[None]:
         made = f" If it is finished, session {session} has the workspace." if session is not None else ""
         problem.leave_open(
             f"{what} had begun: the next recovery finishes or undoes it, and nothing of the work is lost.{made}",
-            "Mend the cause, then call recover() or `gittrix recover`, and look at the session again.",
+            "Fix the cause, then call recover() or `gittrix recover`, and check the session again.",
             session,
         )
         raise
@@ -358,8 +358,8 @@ def settled_later(what: str, *, session: str | None = None) -> Iterator[None]:
 def _refused(problem: OSError) -> AdapterUnavailable:
     return AdapterUnavailable(
         f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
-        why="The operation stopped there; what was stored before stays true.",
-        fix="See that the disk has space and that its files are yours to write, then try again.",
+        why="The operation stopped there. Events stored before this point are intact.",
+        fix="Free disk space, or check the permissions of its files, then try again.",
     )
 
 
@@ -374,7 +374,7 @@ def require_in_time(state: SessionState, clock: Clock) -> None:
     raise SessionExpired(
         f"The TTL of session {state.id} has passed.",
         state="expired",
-        why="The next sweep evicts it; until then it can do nothing any more.",
+        why="The next sweep evicts it; until then it refuses every operation.",
         fix="Start a new session; its work will be in its archive.",
         opt_out=Advice(
             "Give sessions a longer TTL with EvictionPolicy(ttl_idle=...), or extend() them in time.",

@@ -108,5 +108,5 @@ def require_person(store: Path, verb: str) -> None:
     raise PersonRequired(
         f"The agent of session {sessions[0]} asked to {verb}, which only a person may.",
         why="The agent works in its workspace, and a person decides what becomes of that work. Nothing was changed.",
-        fix="Do it yourself, in a terminal that no agent started. The agent can ask for it in a report or in its output.",
+        fix="Do it yourself, in a terminal outside the agent. The agent can ask for it in a report or in its output.",
     )

@@ -110,7 +110,7 @@ class Resources:
 
             url = mirror_url(path)
             if url is None:
-                raise AdapterUnavailable(f"{path} is no mirror of a remote repository any more.", fix="Give the remote's address.")
+                raise AdapterUnavailable(f"{path} is no longer a mirror of a remote repository.", fix="Give the remote's address.")
             return self._remote(url, branch, path)
         return LocalDurable(path, branch, sync=self.store.durability == "full")
 
@@ -164,7 +164,7 @@ class Resources:
                 raise InvalidInput(
                     f"durable_ref={_SECRET.sub('//', ref)!r} cannot be used.",
                     fix="Give local://<absolute path>#<branch>, or a remote as https://..., github://owner/repo, ssh://..., file://... or "
-                    "user@host:path with #<branch>; and no durable_path beside it.",
+                    "user@host:path with #<branch>, without durable_path.",
                 )
             branch = named or None if branch is None else branch
             path = _path_of(address) if address.startswith(LOCAL) else self.mirror(address)
@@ -208,10 +208,10 @@ class Resources:
         if not os.path.isdir(state.durable_path):
             raise AdapterUnavailable(
                 f"The durable repository of session {state.id} is not at {state.durable_path} any more.",
-                why="It was moved or removed, and the session goes by the path that it had.",
+                why="It was moved or removed, and the session still has its old path.",
                 fix=Advice(
-                    "Put it back, or name the place where it is now with session.relocate(path).",
-                    f"Put it back, or name the place where it is now with `gittrix session relocate {state.id} PATH`.",
+                    "Move it back, or give its new path with session.relocate(path).",
+                    f"Move it back, or give its new path with `gittrix session relocate {state.id} PATH`.",
                 ),
             )
         return self.at(state.durable_path)
@@ -226,8 +226,8 @@ class Resources:
         if state.workspace_kind == "worktree" or state.durable_path is None or os.path.isfile(os.path.join(state.durable_path, MIRROR)):
             raise CapabilityMissing(
                 f"Session {state.id} cannot be given another path of its durable repository.",
-                why="It is behind an address, or the workspace is a linked work tree, which the two find by paths of their own.",
-                fix="Put the repository back where it was.",
+                why="It is behind an address, or the workspace is a linked work tree, which refers to the repository by its path.",
+                fix="Move the repository back to its old path.",
             )
         durable = self.at(os.path.realpath(path))
         try:
@@ -235,7 +235,7 @@ class Resources:
         except MissingObject as problem:
             raise AdapterUnavailable(
                 f"{path} has no commit {state.baseline}, which session {state.id} started from.",
-                why="So it is another repository, or one that has lost that commit.",
+                why="It is another repository, or it has lost that commit.",
                 fix="Give the path of the session's own repository.",
             ) from problem
         return durable
@@ -251,7 +251,7 @@ class Resources:
         if state.life is not None:
             raise InvalidInput(
                 f"Session {state.id} is a member's: its workspace has repositories of its agent's own.",
-                why="They have no baseline, so nothing in them can be read, written or promoted as in other sessions.",
+                why="They have no baseline, so their files cannot be read, written or promoted as in other sessions.",
                 fix="Inspect it, stop it, or clean it up; what its agent did is saved to the remotes when it ends.",
             )
         directory = self.store.directory(state.id)
@@ -363,7 +363,7 @@ def _require_layers(directory: str) -> None:
     if why:
         raise CapabilityMissing(
             f"No overlay can be mounted above {directory}: {why}.",
-            why="Programs in an overlay workspace see it through a mount of their own; without that they would see what changed alone.",
+            why="Programs in an overlay workspace see it through a mount of their own; without it they would see only the changed files.",
             fix="Use Linux 5.11 (6.6 for a store in memory), allow this user namespaces, and keep the store on tmpfs or ext4.",
             opt_out=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
         )
@@ -418,6 +418,6 @@ def _made(directory: Path) -> Path:
         private_directory(directory, close=True)
     except OSError as problem:
         raise AdapterUnavailable(
-            f"{directory} cannot be made: {problem.strerror}.", fix="See that the home is a writable directory with space (GITTRIX_HOME)."
+            f"{directory} cannot be made: {problem.strerror}.", fix="Set GITTRIX_HOME to a writable directory with free space."
         ) from problem
     return directory

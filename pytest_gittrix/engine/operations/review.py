@@ -224,7 +224,7 @@ class Review:
         if outside:
             raise InvalidInput(
                 f"{outside[0]!r} is not in the review.",
-                why="A promotion of a review promotes what was looked at, and nothing else.",
+                why="A promotion of a review promotes exactly what was reviewed.",
                 fix="Review that file too: session.review([...]).",
             )
         return [*self.changes] if requested is None and not hunks else requested

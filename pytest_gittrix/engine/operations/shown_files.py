@@ -75,7 +75,7 @@ class ShownFiles:
             raise PathIsDirectory(
                 f"{path!r} is a directory.",
                 why="Only files have bytes.",
-                fix=Advice(f"list({path!r}) names what is in it.", "`gittrix session list-files` names what is in it."),
+                fix=Advice(f"list({path!r}) shows its contents.", "`gittrix session list-files` shows its contents."),
             )
         if status is not None and stat.S_ISLNK(status.st_mode):
             return self.workspace.files.read_link(path)
@@ -85,8 +85,8 @@ class ShownFiles:
         if entry is None or entry.mode == SUBMODULE:
             raise PathNotFound(
                 f"There is no file {path!r} in the workspace.",
-                why="A deleted file reads as absent.",
-                fix=Advice("list() names those there are.", "`gittrix session list-files` names those there are."),
+                why="A deleted file is absent, too.",
+                fix=Advice("list() shows the existing ones.", "`gittrix session list-files` shows the existing ones."),
             )
         return self.workspace.seed.blob(entry.id)
 
@@ -253,7 +253,7 @@ class ShownFiles:
         if not here:
             raise PathNotFound(
                 f"There is no directory {path!r} in the workspace.",
-                fix=Advice("list('.') names those there are.", "`gittrix session list-files` names those there are."),
+                fix=Advice("list('.') shows the existing ones.", "`gittrix session list-files` shows the existing ones."),
             )
         return [ListEntry(name, type_) for name in sorted(found) if (type_ := found[name]) is not None]
 
@@ -286,9 +286,9 @@ def _is_other(status: os.stat_result | None) -> bool:
 def _leads_nowhere(path: str, reason: str) -> WriteRejected:
     return WriteRejected(
         f"{path!r} leads out of the workspace, in a circle or nowhere: {reason}.",
-        why="What is outside belongs to others.",
+        why="An agent has no access to files outside its workspace.",
         fix="Name a file of the workspace.",
-        opt_out=Advice("With follow=False the link itself is meant.", ""),
+        opt_out=Advice("Use the link itself with follow=False.", ""),
     )
 
 

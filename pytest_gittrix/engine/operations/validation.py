@@ -59,7 +59,7 @@ def check_commit_text(value: object, what: str = "message") -> str:
     if (found := _CONTROL.search(subject)) is not None:
         raise InvalidInput(
             f"The subject of {what} has the control character {found[0]!r}: {_shown(text)}.",
-            why="A terminal that lists commits would obey it.",
+            why="A terminal that lists commits would execute it.",
             fix="Leave it out; a line ends with a newline alone.",
         )
     return text
@@ -74,7 +74,7 @@ def check_message(value: object, what: str = "message") -> str:
     """Validate a commit message, which must not be blank. Raises InvalidInput, as ``check_commit_text`` and for a blank one."""
     message = check_commit_text(value, what)
     if not message.strip():
-        raise InvalidInput("The commit message is empty.", why="A log of empty messages says nothing.", fix="Say what changed.")
+        raise InvalidInput("The commit message is empty.", why="A log of empty messages is of no use.", fix="Say what changed.")
     return message
 
 
@@ -95,7 +95,7 @@ def check_contents(value: Any, what: str) -> bytes:
     except TypeError:
         raise InvalidInput(
             f"{what} is {type(value).__name__}, not str or bytes: {_shown(value)}.",
-            why="Only text and bytes say by themselves what the file will hold.",
+            why="The contents of a file are either text or bytes.",
             fix=f"Pass {what} as str (written as UTF-8) or bytes; str() and json.dumps() make text of other values.",
         ) from None
 
@@ -179,8 +179,8 @@ def check_ttl(value: object, what: str = "ttl") -> timedelta:
             f"{what}={value!r} is longer than {LONGEST_TTL.days} days.",
             why="The deadline could lie beyond the calendar.",
             fix=Advice(
-                "For a session that nothing but a person ends, use EvictionPolicy(ttl_idle=None).",
-                "For a session that nothing but a person ends, use `gittrix session start --manual`.",
+                "For a session that only a person ends, use EvictionPolicy(ttl_idle=None).",
+                "For a session that only a person ends, use `gittrix session start --manual`.",
             ),
         )
     return value
@@ -206,7 +206,7 @@ def policy_of(eviction: object, default: _Default) -> Policy | _Default:
     if isinstance(eviction, EvictionPolicy):
         return eviction.policy()
     raise InvalidInput(
-        f"eviction={_shown(eviction)} is no eviction policy.",
+        f"eviction={_shown(eviction)} is not an eviction policy.",
         why="It decides when the session expires.",
         fix='Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".',
     )

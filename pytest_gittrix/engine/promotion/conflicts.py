@@ -70,7 +70,7 @@ def reconcile(
     if conflicts:
         raise _conflict(conflicts, seed.commit, head)
     if not changes:
-        raise PromoteFailed("Durable already holds everything that was selected.", stage="staging", fix="Discard the session.")
+        raise PromoteFailed("Durable already has everything that was selected.", stage="staging", fix="Discard the session.")
     return SelectedChanges(changes, blobs)
 
 

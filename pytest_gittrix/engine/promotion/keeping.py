@@ -38,7 +38,7 @@ class Keeping:
         if self.workspace.state_dir is None:
             raise CapabilityMissing(
                 f"Session {self.state.id} was started by another system, and cannot go on after a promotion.",
-                why="Nobody noted how its workspace was made, so it cannot get another baseline.",
+                why="It is unknown how its workspace was made, so it cannot get another baseline.",
                 fix=Advice("Promote it without keep=True.", "Promote it without --keep."),
             )
 

@@ -24,8 +24,8 @@ from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.record.eventlog.events import Actor
 from pytest_gittrix.record.state.fold import SessionState
 
-_MAKE_SPACE: Final = "Make room, then promote again."
-_GET_PERMISSION: Final = "See that the repository is yours to write, then promote again."
+_MAKE_SPACE: Final = "Free disk space, then promote again."
+_GET_PERMISSION: Final = "Check that you may write to the repository, then promote again."
 _CLOSE_FILES: Final = "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."
 _REMEDIES: Final[Mapping[int, str]] = {
     errno.ENOSPC: _MAKE_SPACE,
@@ -158,7 +158,7 @@ class Landing:
             self._log_aborted(reason)
         if isinstance(error, GittrixError):
             raise error
-        remedy = _REMEDIES.get(error.errno or 0, "Mend the cause, then promote again.")
+        remedy = _REMEDIES.get(error.errno or 0, "Fix the cause, then promote again.")
         raise PromoteFailed(f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix=remedy) from error
 
     def _log_aborted(self, reason: str) -> None:

@@ -80,8 +80,8 @@ class PromotionPlan:
                 raise
             raise InvalidInput(
                 f"The session's branch {self.branch!r} is gone from durable.",
-                why="An earlier promotion of the session made it, and whoever merges a pull request may delete its branch.",
-                fix="Start a new session from the branch that has the work now. Discard this one: the rest of its work is archived.",
+                why="An earlier promotion of the session made it. A branch is often deleted when its pull request is merged.",
+                fix="Start a new session from the branch that it was merged into. Discard this one: the rest of its work is archived.",
             ) from problem
 
     def target_branches(self) -> Iterator[str]:
@@ -135,7 +135,7 @@ class PromotionPlan:
             raise PromoteFailed(
                 f"{clash.path!r} would be both a file and a directory in durable.",
                 stage="staging",
-                why="The selection holds only one half of a file that became a directory, or the reverse.",
+                why="The selection has only one half of a change from a file to a directory, or the reverse.",
                 fix="Select the other half too.",
             ) from clash
         added = [path for path, entry in selection.changes.items() if entry is not None and self.snapshot.seed.entries.get(path) is None]

@@ -162,7 +162,7 @@ def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) 
         return lambda durable: given if is_own(durable) else None
     if not callable(forge):
         raise InvalidInput(
-            f"forge={forge!r} is no forge.", fix="Give a Forge, such as GitHubForge('owner/name'), or a function from a durable to one."
+            f"forge={forge!r} is not a forge.", fix="Give a Forge, such as GitHubForge('owner/name'), or a function from a durable to one."
         )
     return forge
 

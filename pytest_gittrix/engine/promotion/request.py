@@ -71,9 +71,11 @@ class PromoteRequest:
         hunks = None if self.hunks is None else {relative(path): numbers for path, numbers in self.hunks.items()}
         for name, text in (("title", self.title), ("body", self.body)):
             if text is not None and "\0" in check_text(text, name):
-                raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
+                raise InvalidInput(f"{name} holds a NUL.", why="Forges do not accept it.", fix="Leave it out.")
         if self.title is not None and (not self.title.strip() or "\n" in self.title or visible(self.title) != self.title):
-            raise InvalidInput(f"{self.title[:80]!r} is no title.", fix="Give one line that says something, without control characters.")
+            raise InvalidInput(
+                f"{self.title[:80]!r} cannot be the title of a pull request.", fix="Give one line of text without control characters."
+            )
         if self.base is not None:
             short_branch(check_text(self.base, "base"))
         return replace(self, what=what, files=listed(self.files), hunks=hunks, allow_secrets=allowed)
@@ -93,7 +95,7 @@ class PromoteRequest:
         if self.what.baseline != state.baseline:
             raise InvalidInput(
                 f"The review is of the changes since {self.what.baseline[:12]}, and the session's baseline is {state.baseline[:12]} now.",
-                why="A promotion moved the baseline, so what was reviewed is no longer what would be promoted.",
+                why="A promotion moved the baseline, so the reviewed changes differ from those that would be promoted.",
                 fix="Review the session again.",
             )
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
@@ -131,11 +133,11 @@ class PromoteRequest:
         if not found:
             return
         raise FilteredContent(
-            f"{_counted(found, 'selected file goes', 'selected files go')} through a filter, and may not be as it would store them.",
+            f"{_counted(found, 'selected file goes', 'selected files go')} through a filter, which might store something else.",
             filters=found,
             stage="staging",
-            why=_listed(f"{path}: filter={name}" for path, name in found.items()) + "\nThe engine runs no filter of yours.",
-            fix="Put in the workspace what the filter would store, such as a pointer of Git LFS, or select the other files.",
+            why=_listed(f"{path}: filter={name}" for path, name in found.items()) + "\nThe engine does not run filters.",
+            fix="Put what the filter would store into the workspace, such as a pointer of Git LFS, or select the other files.",
             opt_out=Advice(
                 "Promote the bytes as they are with allow_filtered=True.", "Promote the bytes as they are with --allow-filtered."
             ),
@@ -165,20 +167,18 @@ class PromoteRequest:
         if self.keep and strategy == "patch":
             raise InvalidInput(
                 "A promotion by the strategy 'patch' cannot keep the session.",
-                why="No commit lands from which the session could go on.",
+                why="It makes no commit that could be the session's next baseline.",
                 fix=Advice("Promote with another strategy, or without keep=True.", "Promote with another strategy, or without --keep."),
             )
         before = state.kept if state.kept is not None and state.kept.branch == branch else None
         if strategy == "pr" and self.base is None and before is not None and before.pr_url is not None:
             raise InvalidInput(
                 f"The session's branch {branch!r} has a pull request: {before.pr_url}",
-                why="Another one would be merged into that branch.",
+                why="A second one would be merged into that branch.",
                 fix=Advice(
                     "Promote with strategy='commit', which adds to that pull request.", "Promote with --strategy commit, which adds to it."
                 ),
-                opt_out=Advice(
-                    "Name the branch that another one goes to, with base=.", "Name the branch that another one goes to, with --base."
-                ),
+                opt_out=Advice("Name the base of a second one with base=.", "Name the base of a second one with --base."),
             )
         if self.keep is not None:
             return self.keep
@@ -203,8 +203,8 @@ class PromoteRequest:
         given = [name for name, value in arguments.items() if value is not None]
         if strategy != "pr" and given:
             raise InvalidInput(
-                f"A promotion by the strategy {strategy!r} opens no pull request, and was given what only one has: {', '.join(given)}.",
-                why="What was asked for would be lost without a word.",
+                f"A promotion by the strategy {strategy!r} opens no pull request, but was given arguments of one: {', '.join(given)}.",
+                why="The arguments would have no effect.",
                 fix=Advice("Promote with strategy='pr', or leave it out.", "Promote with --strategy pr, or leave it out."),
             )
         if strategy != "pr":

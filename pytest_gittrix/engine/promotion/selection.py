@@ -55,7 +55,7 @@ def select(
     if refused:
         raise WriteRejected(
             f"{refused[0]!r} cannot be promoted: {snapshot.refused[refused[0]]}.",
-            why="A promotion takes what it can keep exactly, or says so before anything moves.",
+            why="A promotion stores files exactly as they are, or refuses before it changes anything.",
             fix="Rename or remove it, or select the other files by name.",
         )
     if unknown:
@@ -64,14 +64,14 @@ def select(
         raise PromoteFailed(
             f"{', '.join(map(repr, unknown[:_SHOWN]))} {'was' if len(unknown) == 1 else 'were'} not touched in this session.",
             stage="staging",
-            why="A selection that quietly left something out would promote less than was meant.",
+            why="The promotion would have fewer changes than were asked for.",
             fix=f"{did_you_mean(unknown[0], snapshot.changes)}{touched}",
         )
     if not wanted and snapshot.changes:
         raise PromoteFailed(
             "No file was selected.",
             stage="staging",
-            why="An empty list promotes nothing; only a list that is left out stands for everything touched.",
+            why="An empty list promotes nothing. Without a list, everything touched is promoted.",
             fix=Advice("Name the files to promote, or leave files= out.", "Name the files to promote, or leave --files out."),
         )
     if not wanted:

@@ -130,7 +130,7 @@ class StrategyPolicy:
             return configured or self._by_contributors(durable, branch)
         if requested == "commit":
             raise PromoteFailed(
-                f"{branch!r} is protected, so nothing is committed on it directly.",
+                f"{branch!r} is protected, so the engine does not commit on it directly.",
                 stage="staging",
                 fix=Advice("Promote with strategy='branch'.", "Promote with --strategy branch."),
             )

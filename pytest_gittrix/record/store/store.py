@@ -220,7 +220,7 @@ class Store:
             raw, written_ns = path.read_bytes(), path.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
             raise SessionNotFound(
-                f"There is no session {id!r} in {self.root}.", fix="`gittrix session list` shows those there are."
+                f"There is no session {id!r} in {self.root}.", fix="`gittrix session list` shows the existing ones."
             ) from None
         except OSError as problem:
             raise _unavailable(path, problem) from problem

@@ -37,7 +37,7 @@ def test_one_that_has_everything_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MEMBERS)
 def test_one_without_a_member_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     with open_site(tmp_path) as site:
-        with pytest.raises(InvalidInput, match=rf"^Delegating is no adapter of a durable repository: it has no {name}\.\n"):
+        with pytest.raises(InvalidInput, match=rf"^Delegating is not an adapter of a durable repository: it lacks {name}\.\n"):
             GitTrix(Delegating(LocalDurable(site.durable.path), without=name), store=tmp_path / "s")  # type: ignore[arg-type]
         assert not (tmp_path / "s").exists()
 
@@ -45,7 +45,7 @@ def test_one_without_a_member_is_refused_by_its_name(tmp_path: Path, name: str) 
 def test_what_a_subclass_inherits_from_the_protocol_counts_as_missing(tmp_path: Path) -> None:
     members = {name: (lambda *_args, **_options: None) for name in MEMBERS if name not in ("land", "uri")}
     partial = type("Partial", (Durable,), {"__init__": lambda _self: None, **members})
-    with pytest.raises(InvalidInput, match=r"Partial is no adapter of a durable repository: it has no land, uri\."):
+    with pytest.raises(InvalidInput, match=r"Partial is not an adapter of a durable repository: it lacks land, uri\."):
         GitTrix(partial(), store=tmp_path / "s")
 
 
@@ -59,5 +59,5 @@ def test_no_member_is_called_to_find_out(tmp_path: Path) -> None:
 
 
 def test_what_is_no_adapter_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"int is no adapter of a durable repository: it has no blob, branch, bring_forward"):
+    with pytest.raises(InvalidInput, match=r"int is not an adapter of a durable repository: it lacks blob, branch, bring_forward"):
         GitTrix(5, store=tmp_path / "s")  # type: ignore[arg-type]

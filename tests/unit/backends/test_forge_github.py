@@ -215,7 +215,7 @@ def test_what_ci_says_is_of_one_commit(forge: GitHubForge, server: ForgeServer) 
 
 @pytest.mark.parametrize("sha", ["main", "abc", "", "../../x"])
 def test_ci_is_asked_for_by_a_whole_commit_id(forge: GitHubForge, sha: str) -> None:
-    with pytest.raises(InvalidInput, match="is no commit id"):
+    with pytest.raises(InvalidInput, match="is not a commit id"):
         forge.ci(sha)
 
 

@@ -283,7 +283,7 @@ def test_a_push_that_was_cut_before_it_landed_is_none_and_can_be_made_again(web:
     session = edited(web)
     web.forge.fail("status", status=502, on=PUSH, times=None)
 
-    with pytest.raises(AdapterUnavailable, match="did not say what came of the push"):
+    with pytest.raises(AdapterUnavailable, match="did not report the result of the push"):
         session.promote()
 
     assert commits(web) == 1

@@ -237,7 +237,7 @@ def test_an_adapter_of_somebody_else_s_works(tmp_path: Path) -> None:
 
 def test_what_is_no_adapter_is_refused_by_what_it_lacks(tmp_path: Path) -> None:
     with open_site(tmp_path, ephemeral=object()) as site:
-        with pytest.raises(InvalidInput, match="object is no adapter of workspaces: it has no address, confine, create"):
+        with pytest.raises(InvalidInput, match="object is not an adapter of workspaces: it lacks address, confine, create"):
             site.start()
 
 
@@ -288,7 +288,10 @@ HOSTILE = ("../x", "/etc/x", "a\0b", ".GIT/config", "sub/.git/HEAD", "a//b", "n"
 def test_a_listed_path_that_no_workspace_may_have_is_refused_before_anything_is_put(site: Site, server: WorkspaceServer, path: str) -> None:
     session = site.start()
     listed = {"files": {"app.py": ["100644", HASH], path: ["100644", HASH]}}
-    with server.trouble(f"list {json.dumps(listed)}"), pytest.raises(AdapterUnavailable, match="which the session cannot take") as caught:
+    with (
+        server.trouble(f"list {json.dumps(listed)}"),
+        pytest.raises(AdapterUnavailable, match="which cannot be stored in the session") as caught,
+    ):
         session.read("app.py")
     assert server.address in str(caught.value)
     assert (site.store / session.id / "workspace/app.py").read_text() == "print('v1')\n"

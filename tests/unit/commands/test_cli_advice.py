@@ -25,7 +25,7 @@ ONLY_IN_PYTHON = {
     "Use one of: ...; or store it with record().": "commands announce nothing",
     'Give a mapping, such as hunks={"app.py": [1, 3]}.': "a command makes the mapping",
     'Give names, such as pass_env=["ANTHROPIC_API_KEY"].': "a team file has names",
-    "Give chain or work_unit=, one of them.": "a command gives one id",
+    "Give the id of a chain, or work_unit=.": "a command gives one id",
     'Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".': (
         "a command takes a duration"
     ),

@@ -228,4 +228,4 @@ def test_an_error_puts_the_fact_first_and_the_rest_below(cli: Cli) -> None:
     fact, *rest = cli.refused("session", "info", "sess_nobody").splitlines()
 
     assert fact.startswith("gittrix: There is no session 'sess_nobody' in ")
-    assert rest == ["  `gittrix session list` shows those there are."]
+    assert rest == ["  `gittrix session list` shows the existing ones."]

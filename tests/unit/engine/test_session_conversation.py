@@ -73,8 +73,8 @@ def test_what_is_emitted_is_announced_and_leaves_nothing(site: Site, session: Us
 @pytest.mark.parametrize(
     ("type", "data", "named"),
     [
-        ("promote.done", {"commit": "c", "ref": "r", "branch": "b", "strategy": "commit"}, "is no event that a session's user stores"),
-        ("session.ended", {"state": "expired"}, "is no event that a session's user stores"),
+        ("promote.done", {"commit": "c", "ref": "r", "branch": "b", "strategy": "commit"}, "is not an event that a user can store"),
+        ("session.ended", {"state": "expired"}, "is not an event that a user can store"),
         ("text_delta", {"chunk": "x"}, "is announced, not stored"),
         ("user_message", {}, "lacks text"),
         ("user_message", {"text": "x", "colour": "red"}, "no place for colour"),

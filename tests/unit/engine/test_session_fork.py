@@ -164,7 +164,7 @@ def test_files_that_were_not_kept_are_refused_and_it_says_which_were(session: Us
     seq = session.history()[-1].seq
     session.write("later.txt", "later\n")
 
-    with pytest.raises(InvalidInput, match=r"after event \d+ were not kept") as refused:
+    with pytest.raises(InvalidInput, match=r"after event \d+ were not saved") as refused:
         session.fork(seq)
     assert f"Fork after one of the events 2, {seq_of(session, 'second')};" in str(refused.value)
     assert said(session.fork(seq, files="baseline")) == ["first", "second", "done"]

@@ -568,7 +568,7 @@ def test_forks_begin_with_the_baseline_of_their_event(site: Site) -> None:
 
     old = session.fork(before)
     assert (old.info().baseline_sha, old.touched_files()) == (began, ["app.py", "left.txt"])
-    with pytest.raises(InvalidInput, match="were not kept"):
+    with pytest.raises(InvalidInput, match="were not saved"):
         session.fork(after)
     session.checkpoint()
     now = session.fork()

@@ -132,7 +132,7 @@ class TestARefusedPromotion:
         session.write("app.py/inner", "x\n")
         error = self.refused(site, session, PromoteFailed, match="both a file and a directory", files=["app.py/inner"])
         assert error.stage == "staging"  # type: ignore[attr-defined]
-        assert error.why == "The selection holds only one half of a file that became a directory, or the reverse."
+        assert error.why == "The selection has only one half of a change from a file to a directory, or the reverse."
         assert error.fix == "Select the other half too."
         assert sorted(site.durable.changed(session.promote().sha)) == ["app.py", "app.py/inner"]
 
@@ -198,10 +198,10 @@ class TestADiskThatFailsWhileTheCommitLands:
     @pytest.mark.parametrize(
         ("number", "fix"),
         [
-            (errno.ENOSPC, "Make room, then promote again."),
-            (errno.EROFS, "See that the repository is yours to write, then promote again."),
+            (errno.ENOSPC, "Free disk space, then promote again."),
+            (errno.EROFS, "Check that you may write to the repository, then promote again."),
             (errno.EMFILE, "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."),
-            (errno.EIO, "Mend the cause, then promote again."),
+            (errno.EIO, "Fix the cause, then promote again."),
         ],
     )
     def test_before_the_branch_moved_refuses_the_promotion(self, site: Site, session: UserSession, number: int, fix: str) -> None:
@@ -241,7 +241,7 @@ class TestADiskThatFailsWhileTheCommitLands:
             session.promote()
         assert (caught.value.fact, caught.value.fix) == (
             "Durable refused the commit: the disk is odd.",
-            "Mend the cause, then promote again.",
+            "Fix the cause, then promote again.",
         )
         assert names.index("land:packed") < names.index("promote:failed")
 

@@ -97,9 +97,9 @@ def test_another_process_knows_them_too(site: Site) -> None:
 @pytest.mark.parametrize(
     ("files", "error", "fact"),
     [
-        ({"app.py": "mine\n"}, InvalidInput, "'app.py' is where the repository has something already"),
-        ({"src": "mine\n"}, InvalidInput, "'src' is where the repository has something already"),
-        ({"app.py/below": "mine\n"}, InvalidInput, "'app.py/below' is where the repository has something already"),
+        ({"app.py": "mine\n"}, InvalidInput, "already has something at the seed file's path 'app.py'"),
+        ({"src": "mine\n"}, InvalidInput, "already has something at the seed file's path 'src'"),
+        ({"app.py/below": "mine\n"}, InvalidInput, "already has something at the seed file's path 'app.py/below'"),
         ({"../out": "mine\n"}, WriteRejected, "out"),
         ({".git/config": "mine\n"}, WriteRejected, ".git"),
         ({"one": 1}, InvalidInput, "the data of 'one' is int"),

@@ -218,7 +218,7 @@ class LocalDurable(Durable):
         return LandingResult(tuple(root for root, why in left.items() if not why), {root: why for root, why in left.items() if why}, notes)
 
     def _update(self, locked: LockedCheckout) -> str:
-        """Bring a checkout forward once its branch has moved; returns what was left behind, and how to mend it, or nothing."""
+        """Bring a checkout forward once its branch has moved; returns what was left behind and how to fix it; empty if nothing was."""
         try:
             return _reasons_text(locked.update(sync=self.sync))
         except (GittrixError, OSError) as error:
@@ -231,7 +231,7 @@ class LocalDurable(Durable):
             )
 
     def _update_absent(self, checkouts: Iterable[Checkout], sides: Sides, commit: str) -> None:
-        """See that a work tree that is not there now, such as one on a disk that is not mounted, does not take the commit back later."""
+        """Update the index of a work tree that is absent, such as one on an unmounted disk, so that it never reverts the commit."""
         for checkout in checkouts:
             lock = lock_checkout(checkout, self.repository.format, sides, self.blob, token=commit, resumed=True, wait=0, sync=self.sync)
             with suppress(OSError, GittrixError), lock as locked:
@@ -326,7 +326,7 @@ class LocalEphemeral:
             (linked work tree, which shares references with durable) or ``overlay`` (a ``clone`` that is whole in a jail only).
         history: how much history a ``clone`` or an ``overlay`` contains: ``none``, a number of commits, or ``full``.
         confine: how an agent's programs are confined: ``auto``, ``off``, ``guard`` or ``jail`` (docs/reference/confinement.md). None leaves
-            it to whoever starts them, and all of those take ``auto``.
+            it to the one who starts them, which is ``auto``.
         limits: how large a session's changes may be.
         spares: how many workspaces an engine makes ahead, in the background, so that the next start is a rename; of ``clone``, ``copy`` and
             ``overlay`` on a repository of this machine. Each takes the disk space of a workspace (docs/how-to/choose-a-workspace.md).

@@ -167,7 +167,7 @@ class RemoteMirror:
         return not run_git(["rev-list", "--max-count=1", commit, f"^{head}"], env=self._environment())
 
     def repair(self, commit: str, pack: str | None) -> list[str]:
-        """Remove what a killed ``push`` or ``store`` of a commit left in the mirror. Returns the paths that were removed.
+        """Remove the remains of a killed ``push`` or ``store`` of a commit from the mirror. Returns the removed paths.
 
         Args:
             commit: its id.
@@ -254,7 +254,7 @@ class RemoteMirror:
         write_file(os.path.join(self.repository, "gittrix-ready"), b"")
 
     def _remove_stale_files(self) -> None:
-        """Remove what a killed git or a full disk left in the mirror. The caller holds the lock, so no git is running there."""
+        """Remove the remains of a killed git or a full disk. The caller holds the lock, so no git is running in the mirror."""
         for pattern in _STALE:
             for path in Path(self.repository).glob(pattern):
                 with suppress(OSError):

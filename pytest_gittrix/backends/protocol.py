@@ -170,7 +170,7 @@ class Ephemeral(Protocol):
 
     @property
     def confine(self) -> Level | None:
-        """How programs in its workspaces are confined; None leaves it to whoever starts them."""
+        """How programs in its workspaces are confined; None leaves it to the one who starts them."""
         return None
 
     @property

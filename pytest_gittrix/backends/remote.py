@@ -279,7 +279,7 @@ class RemoteDurable(Durable):
         return head is not None and self._mirror.contains(head, commit)
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:  # noqa: ARG002 - the branch is part of the protocol
-        """Remove what a killed landing of ``built`` left in the mirror; the remote itself discards a push that did not land."""
+        """Remove the remains of a killed landing from the mirror; the remote discards a push that did not land."""
         with self._mirror.lock():
             return self._mirror.repair(built, pack)
 

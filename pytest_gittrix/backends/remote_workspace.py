@@ -48,7 +48,7 @@ Listing = Mapping[str, tuple[int, str]]
 
 
 class _RemoteFiles(SafeDir):
-    """The copy on this machine; what is changed in it is changed at the server, or an error is raised and the copy is outdated."""
+    """The copy on this machine, whose changes are made at the server, too; on an error the copy is outdated."""
 
     _owner: RemoteWorkspace
 
@@ -107,7 +107,7 @@ class RemoteWorkspace(Workspace):
 
     @contextmanager
     def operation(self) -> Iterator[None]:
-        """A block in which the files are those of its beginning, but for what it changes itself; it has one connection."""
+        """A block with one connection, in which the files stay as at its beginning, except for its own changes."""
         if self._is_current():
             yield
             return
@@ -152,7 +152,7 @@ class RemoteWorkspace(Workspace):
             self._update(may_miss=False)
 
     def _update(self, *, may_miss: bool) -> Mapping[str, str]:
-        """As ``pull``. With ``may_miss`` it returns by path why something is missing in the copy, where that is for what the files are."""
+        """As ``pull``. With ``may_miss`` it skips files that cannot be stored, and returns the reasons by path."""
         asked = {"If-None-Match": self._tag} if self._tag else None
         answer = self._place.request("GET", headers=asked, most=_LARGEST_LIST)
         if answer.status == 304 and asked:
@@ -176,7 +176,7 @@ class RemoteWorkspace(Workspace):
         return missing
 
     def _take(self, there: Listing, unfit: Mapping[str, str], *, may_miss: bool) -> dict[str, str]:
-        """Make the copy what is there, but leave it as it is at unfit paths; returns those and what else is missing, with the reasons."""
+        """Refresh the copy from the server's files, except at unfit paths; returns by path why something is missing in the copy."""
         missing = dict(unfit)
         with SafeDir.open(self.path) as copy:
             here = self._contents(copy)
@@ -203,7 +203,7 @@ class RemoteWorkspace(Workspace):
         )
 
     def _contents(self, files: SafeDir) -> Listing:
-        """What is in the copy. A file whose status is that of the last time is not read again."""
+        """The files of the copy. A file with an unchanged status is not read again."""
         known, self._hashes = self._hashes, {}
         contents: dict[str, tuple[int, str]] = {}
         for found in files.scan():
@@ -251,7 +251,7 @@ class RemoteWorkspace(Workspace):
             held.close()
 
     def move_aside(self, path: str) -> None:
-        """Move the copy, and bring it up to date for the last time; ``remove`` sees that nothing is added at the server afterwards.
+        """Move the copy, and bring it up to date for the last time; ``remove`` fails if the server's files change afterwards.
 
         What cannot be taken does not keep the session from ending: ``left_out`` names it. A workspace that is gone at the server was
         removed there by an end whose answer was lost; then the copy is as it was.
@@ -280,7 +280,7 @@ class RemoteWorkspace(Workspace):
         super().remove(trash)
 
     def withdraw(self) -> None:
-        """Remove the workspace at the server: as it was at the last look, or where none was taken, as the session began.
+        """Remove the workspace at the server, if its files are as at the last update, or without one, as at the session's start.
 
         One that the server did not confirm to have made may be another's. It is removed only if it holds exactly the baseline.
 
@@ -405,7 +405,7 @@ def _put(files: SafeDir, path: str, what: tuple[int, str], data: bytes) -> None:
 
 
 def _listing(url: str, body: bytes, known: Collection[str]) -> tuple[Listing, dict[str, str]]:
-    """The files that a server lists, and by path why others cannot be taken. Raises AdapterUnavailable for what is no list of files.
+    """Parse a server's list of files; returns those that can be stored, and by path why others cannot. Raises AdapterUnavailable.
 
     Args:
         url: of the workspace.

@@ -1,7 +1,7 @@
 """Run git against a remote repository, and turn what it reports into results and typed errors.
 
 An address may be any that git accepts (``file://``, ``http(s)://``, ``ssh://``, ``git://``), except one that names a command to run
-(``ext::``). ``github://owner/repo`` stands for that repository at GitHub, or at the forge whose API ``GITTRIX_FORGE_URL`` names. Git sees
+(``ext::``). ``github://owner/repo`` is that repository at GitHub, or at the forge whose API ``GITTRIX_FORGE_URL`` names. Git sees
 nothing of the user who runs the engine: no configuration, no credential helper, no prompt. A git program that exceeds its timeout is killed
 together with every process that it started.
 """
@@ -211,7 +211,7 @@ class Transport:
 
         Args:
             arguments: the command line after ``git``.
-            settings: configuration file that stands in for the user's, for this git and for a git that it starts on this machine.
+            settings: configuration file in place of the user's, for this git and for a git that it starts on this machine.
             variables: more environment variables, such as ``GIT_DIR``.
             inherit_fds: descriptors that git and its children keep open for as long as any of them lives.
 

@@ -20,7 +20,6 @@ from pytest_gittrix.engine.eviction.evictor import BUDGET
 from pytest_gittrix.engine.lineage.fork import FilesOf, ForkRequest
 from pytest_gittrix.engine.lineage.handoff import Succession
 from pytest_gittrix.engine.lineage.initial_files import check_initial_files
-from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
 from pytest_gittrix.engine.operations.attachments import attached
@@ -157,7 +156,7 @@ class GitTrix:
         Where the index says that there is nothing to recover or to sweep, no session is looked at.
         """
         with convert_os_errors():
-            # Any other directory that is there may be there for more than sessions: it keeps its mode.
+            # Another directory may have other uses: it keeps its mode.
             private_directory(self.store.root, close=self.store.root == default_store())
         if not is_up_to_date(str(self.store.root), self.clock.now_ns()):
             self.recover()
@@ -199,8 +198,6 @@ class GitTrix:
 
         return EventStream(lambda listener: self.on("*", listener), path)
 
-    # Sessions ------------------------------------------------------------------------------------------------------------------
-
     def start_session(
         self,
         task: str,
@@ -231,8 +228,8 @@ class GitTrix:
             strategy: what ``auto`` means for this session.
             parent: a session that crashed, which this one continues (Gas Town).
             id: its id, if another program chose it, such as the agent's runtime; made here by default.
-            seed_files: files to begin with beside the baseline: contents by path, text as UTF-8. They are no touched files and are not
-                promoted, unless they are changed; then their promotion adds them to durable whole. Forks and handoffs have them too.
+            seed_files: files to begin with in addition to the baseline: contents by path, text as UTF-8. They can be promoted once they
+                are changed, and are then added to durable whole. Forks and handoffs have them too.
             keep_after_promote: whether it goes on after a promotion to a pull request, and after the next ones to the same branch, as with
                 ``promote(keep=True)``. A promotion that says ``keep=False`` ends it all the same.
             identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
@@ -253,8 +250,7 @@ class GitTrix:
                 fix="Give one of them; topic_branch= names the agent's own branch.",
             )
         resources = self.services.resources
-        named = branch if durable_branch is None else durable_branch
-        durable, branch = resources.resolve(durable_path, durable_ref, named)
+        durable, branch = resources.resolve(durable_path, durable_ref, branch if durable_branch is None else durable_branch)
         ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
         start = SessionStart(
             check_text(task, "task"),
@@ -368,8 +364,6 @@ class GitTrix:
         """A session and its descendants; see ``Records.tree``."""
         return self.records.tree(id_, depth=depth)
 
-    # Ends ----------------------------------------------------------------------------------------------------------------------
-
     def evict(self, id_: str, state: str = "expired", *, outcome: str | None = None, force: bool = False) -> None:
         """End a session now, whatever its TTL: archive what was not promoted, remove its workspace, keep its record.
 
@@ -398,14 +392,14 @@ class GitTrix:
         """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it.
 
         A session whose work takes longer to archive than ``sweep_budget`` is postponed. One whose files take longer to look at comes last.
-        One that was idle is left as long as somebody works in its workspace: a program that the engine runs, in whichever process, a turn,
-        or any other process; ``in_use`` names them. Past its absolute time it ends: the engine's programs get SIGTERM, and what is left of
-        them five seconds later is killed. Its workspace stays as long as there is anybody else.
+        One that was idle is left as long as a program of any engine, a turn or another process works in its workspace; ``in_use`` names
+        them. Past its absolute time it ends: the engine's programs get SIGTERM, and SIGKILL five seconds later. Its workspace stays as
+        long as other processes work there.
         """
         return Sweep(self.services).run()
 
     def swept(self) -> list[str]:
-        """The sessions that were evicted by sweeps since this engine began, in order, whoever swept; of more than 1000 the last.
+        """The sessions that sweeps of this engine evicted, in order; at most the last 1000.
 
         The timer sweeps every ``sweep_interval``, so that ``sweep()`` often finds nothing left to evict.
         """
@@ -422,25 +416,16 @@ class GitTrix:
         return postponed(self.services)
 
     def in_use(self) -> list[InUse]:
-        """The sessions that a sweep passes over because somebody works in their workspaces, each with who that is.
+        """The sessions that a sweep leaves because processes work in their workspaces, each with those processes.
 
-        Those are past their idle time, or were promoted, or came to the end of their absolute time, while somebody worked there. The first
-        sweep that finds nobody evicts them. Processes of other users are not seen.
+        They are past their idle or absolute time, or were promoted. The first sweep that finds no process there evicts them. Processes of
+        other users are not seen.
         """
         return in_use(self.services)
 
     def recover(self) -> RecoveryReport:
         """Finish or undo every operation that a kill interrupted; see ``lineage.recovery``."""
-        index = self.services.index
-        index.sync()
-        report = self.services.recovery().run([*index.unsettled(), *interrupted_removals(self.store, index.lives(("retained",)))])
-        index.sync()
-        report.problems.extend(index.problems())
-        if not report.problems:
-            self.services.prune_seeds()
-        self.services.resources.spares.prune()
-        self.services.resources.trash.empty_soon()
-        return report
+        return self.services.recover()
 
     def moved_refs(self, id_: str) -> list[MovedRef]:
         """The branches and tags of durable that moved since a live session started, and that no promotion of this store moved.

@@ -11,7 +11,8 @@ from typing import Final, Literal, NamedTuple
 
 from pytest_gittrix.engine.agents.turns import Turns
 from pytest_gittrix.engine.eviction.evictor import Evictor
-from pytest_gittrix.engine.lineage.recovery import Recovery
+from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
+from pytest_gittrix.engine.lineage.recovery import Recovery, RecoveryReport
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.promotion import PromotionParts
@@ -114,6 +115,19 @@ class EngineServices:
         """A recovery of the store."""
         return Recovery(self.resources, self.evictor, self.promoting.pull_requests)
 
+    def recover(self) -> RecoveryReport:
+        """Finish or undo every interrupted operation in the store, then remove what no session needs."""
+        self.index.sync()
+        members = interrupted_removals(self.store, self.index.lives(("retained",)))
+        report = self.recovery().run([*self.index.unsettled(), *members])
+        self.index.sync()
+        report.problems.extend(self.index.problems())
+        if not report.problems:
+            self.prune_seeds()
+        self.resources.spares.prune()
+        self.resources.trash.empty_soon()
+        return report
+
     def settle_promotion(self, commit: str) -> bool:
         """Mend the promotion of this store that a commit is of, if its process is gone.
 
@@ -141,16 +155,16 @@ class EngineServices:
 
     def prune_seeds(self) -> None:
         """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
-        everybody_asked = False
+        is_known = False
 
         def needed() -> set[str] | None:
-            nonlocal everybody_asked
+            nonlocal is_known
             self.index.sync()
-            everybody_asked = not self.index.problems()
-            return self.records.baselines() if everybody_asked else None
+            is_known = not self.index.problems()
+            return self.records.baselines() if is_known else None
 
         prune_seeds(str(self.resources.seeds_path), needed, remove=self.resources.trash.discard)
-        if everybody_asked:  # and not where somebody was just making a seed, so that nothing could be removed
+        if is_known:  # not while a seed was being made, so that none could be removed
             self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:

@@ -26,6 +26,7 @@ from pytest_gittrix.engine.operations.validation import check_hunks, check_paths
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import Promotion
 from pytest_gittrix.engine.promotion.request import PromoteRequest, check_on_hazard
+from pytest_gittrix.engine.promotion.selection import select
 from pytest_gittrix.engine.promotion.strategy import check_strategy
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.sweep import evict
@@ -67,9 +68,7 @@ class UserSession(AgentSession):
         Raises:
             PromoteFailed: a path was not touched.
         """
-        from pytest_gittrix.engine.promotion.selection import select
-
-        files = self._relatives(files)
+        files = None if files is None else [self._relative(path) for path in check_paths(files, "files")]
         with self._working("review") as state:
             snapshot = self._snapshot(state, files or ())
             if files is not None:
@@ -112,9 +111,9 @@ class UserSession(AgentSession):
             message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: ``refuse`` if durable drifted over the selection, ``allow-identical`` bytes, or ``merge`` as text.
             base: only with ``pr``: the branch it goes to; the session's durable branch by default.
-            title: likewise; the first line of the message by default.
-            body: likewise; the rest of it, and which session it is of, by default.
-            draft: likewise; not to be merged yet.
+            title: only with ``pr``: its title; the first line of the message by default.
+            body: only with ``pr``: its text; the rest of the message and the session's id by default.
+            draft: only with ``pr``: not to be merged yet.
             refuse_secrets: promote nothing if a selected file looks like credentials, or gained lines that do. By default that is so where
                 the commit leaves this machine: durable is elsewhere, or a pull request is opened. Otherwise listeners of
                 ``promote.secrets`` hear of them before anything lands, and the result tells of them, in ``.secrets``.
@@ -158,9 +157,6 @@ class UserSession(AgentSession):
         result = Promotion(services.promoting, services.settled(self._recorder), self._workspace, request).run()
         services.tidy()
         return result
-
-    def _relatives(self, files: Iterable[str] | None) -> list[str] | None:
-        return None if files is None else [self._relative(path) for path in check_paths(files, "files")]
 
     def discard(self, outcome: str | None = None, *, force: bool = False) -> None:
         """End the session without promoting; its work is archived and its workspace removed.
@@ -285,7 +281,7 @@ class UserSession(AgentSession):
         return view(self.history(), name)
 
     def start_turn(self, fn: TurnFunction, *, runs: str | None = None, role: str | None = None) -> Turn:
-        """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
+        """Let the agent take a turn: run ``fn(context)`` next to this program (Pixir).
 
         Tool calls without an answer of an earlier turn are answered first, so that the history can be shown to a model.
 
@@ -377,7 +373,7 @@ class UserSession(AgentSession):
         return self._services.turns.pressure.register(self.id, checkpoint_to_seq, tier)
 
     def extend(self, ttl: timedelta | str) -> None:
-        """Replace the idle TTL (it is not added), and start it anew from now.
+        """Replace the idle TTL, which starts again now.
 
         Args:
             ttl: a timedelta, or a text such as ``"30m"``.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.engine.agents.session_parts import SessionObject
-from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry, work_beside
+from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry, only_in_agents_git
 from pytest_gittrix.engine.operations.attachments import attach, attached
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_checkpoint
 from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
@@ -227,7 +227,7 @@ class AgentSession(SessionObject):
 
     def _beside(self, state: SessionState, snapshot: Snapshot) -> tuple[str, ...]:
         """What the agent's own git holds that is in no touched file, a line each."""
-        return work_beside(self._recorder, state, self._workspace, snapshot)
+        return only_in_agents_git(self._recorder, state, self._workspace, snapshot)
 
     def _commits(self, state: SessionState) -> AgentCommits:
         return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)

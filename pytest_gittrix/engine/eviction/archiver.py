@@ -184,7 +184,7 @@ class Archiver:
             kept = settle_agent_work(workspace.path, directory)
             if kept is None:
                 commits = AgentCommits(workspace, directory.joinpath(*CHECKPOINTS), self.state.commits)
-                work = commits.beside(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
+                work = commits.agent_work(snapshot, promoted=self.promoted is not None, on_step=self.time.check)
                 if work is None:
                     return None
                 found += work.lines

@@ -1,4 +1,4 @@
-"""Forking a session: another one that begins as this one was after some event, and goes its own way (Pixir).
+"""Forking a session: start another one with its conversation and files as they were after an event (Pixir).
 
 The child's log begins with its lineage, then the conversation up to that event, with its times and under new numbers. Its workspace
 is as the parent's was then, on the parent's baseline. The parent is only read. See docs/explanation/you-know-pixir.md.
@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.lineage.initial_files import read_initial_files
-from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, with_values
+from pytest_gittrix.engine.lineage.start import SessionStart, check_identity, require_created, with_values
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import (
     CHECKPOINTS,
@@ -28,7 +28,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.engine.operations.validation import check_text
-from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
 from pytest_gittrix.record.state.fold import SessionState, fold
@@ -131,7 +131,7 @@ class Fork:
             save_checkpoint(child, state, current_snapshot(state, workspace, self.limits), left_out=files.left_out)
 
     def undo(self, id_: str) -> None:
-        """Nothing to undo: only the child's log has the fork."""
+        """Do nothing: only the child's log has the fork."""
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,11 @@ class ForkRequest:
         state = parent.read()
         seq = check_seq(self.at_seq, state)
         events = parent.log.twin().read()[: state.seq + 1]
-        if not events or events[0].type != "session.created":
-            raise CapabilityMissing(
-                f"Session {state.id} was started by another system, and cannot be forked.",
-                why="Too little is known of its start to start another session like it.",
-                fix="Promote or discard it, and start a new one.",
-            )
+        created = require_created(state, events[0] if events else None, "forked")
         then = fold(events[: seq + 1])
         base = state if which == "now" else then
         durable = resources.durable_of(state)
-        history = events[0].data.get("history", "none")
+        history = created.data.get("history", "none")
         ephemeral = resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
         files = ForkFiles(parent, state, events, resources, base.baseline, history, ephemeral.limits).files(seq, which)
         left_out = summary_of(events[seq + 1 :]) if self.summary is True else check_text(self.summary, "summary") if self.summary else None
@@ -210,7 +205,7 @@ class ForkFiles:
         return self.resources.open_workspace(self.state)
 
     def files(self, seq: int, which: FilesOf) -> Take:
-        """A function that reads the files with which a fork after an event begins. It fails here, before anything is made, or not at all.
+        """A function that reads the initial files of a fork after an event. What can fail fails here, before anything is made.
 
         Raises:
             InvalidInput: the files were not saved then.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.lineage.start import check_identity, with_values
+from pytest_gittrix.engine.lineage.start import check_identity, require_created, with_values
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
 from pytest_gittrix.engine.operations.resources import LOCAL, Resources, local_ref
@@ -62,7 +62,7 @@ def require_crashed(parent: SessionState) -> SessionState:
 
 @dataclass(frozen=True)
 class Succession:
-    """The origin of a session that continues one that crashed: it takes the lineage, and nothing else.
+    """The origin of a session that continues a crashed one: it gets the lineage only.
 
     Attributes:
         parent: the record of the crashed session.
@@ -173,14 +173,7 @@ class Handoff:
                 why="The durable repository refers to it by its path.",
                 fix="Use 'clone', 'lazy' or 'copy'.",
             )
-        first = self.recorder.log.first()
-        if first is None or first.type != "session.created":
-            raise CapabilityMissing(
-                f"Session {state.id} was started by another system, and cannot be handed on.",
-                why="Too little is known of its start to start another session like it.",
-                fix="Promote or discard it, and start a new one.",
-            )
-        return first
+        return require_created(state, self.recorder.log.first(), "handed on")
 
     def finish(self, child_id: str) -> SessionState:
         """End a handoff that a kill left open. The caller holds the parent's lease.
@@ -201,7 +194,7 @@ class Handoff:
             return self._move_on(child)
 
     def _move_on(self, child: Recorder) -> SessionState:
-        """Do the rest once the child's log has begun; a second call does what is left."""
+        """Move the workspace to the child, make the child ready and end the parent; a second call goes on where the first one stopped."""
         recorder = self.recorder
         for name in _MOVED:
             if os.path.lexists(recorder.directory / name):

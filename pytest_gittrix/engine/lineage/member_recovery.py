@@ -83,7 +83,7 @@ def is_apart(directory: Path) -> bool:
 
 
 def clear_away(directory: Path, trash: Trash) -> None:
-    """Remove everything that was made for a session, except its record and what is kept. Raises OSError where something cannot be moved."""
+    """Remove a session's files, except its record and its archive. Raises OSError where something cannot be moved."""
     if os.path.lexists(directory / _KEPT):
         os.rename(directory / _KEPT, directory / WHOLE)
     half_made = (name for name in os.listdir(directory) if _HALF_MADE.fullmatch(name))
@@ -105,7 +105,7 @@ def move_aside(directory: Path) -> bool:
 
 
 def keep(directory: Path, paths: Collection[str] | None = None) -> None:
-    """Choose what of a workspace that is set apart is archived by ``clear_away``; ``put_back`` undoes it.
+    """Choose the files of a moved workspace that ``clear_away`` archives; ``put_back`` undoes it.
 
     Args:
         directory: the session's directory.
@@ -131,7 +131,7 @@ def _link(directory: Path, paths: Iterable[str]) -> None:
 
 
 def kept_data(directory: Path) -> dict[str, Any] | None:
-    """The data of ``archive.written`` for what ``clear_away`` archived; None if that was nothing."""
+    """The data of ``archive.written`` after ``clear_away``; None if it archived nothing."""
     return {"touched": 0, "patch": WHOLE, "reason": _UNSAVED} if os.path.lexists(directory / WHOLE) else None
 
 

@@ -43,7 +43,7 @@ class RecoveryReport:
         rolled_back: sessions whose promotion had not landed, which are active again.
         removed: sessions whose workspace was still to be removed, or whose start never finished.
         postponed: ended sessions whose work takes longer to archive than one session may take; the next sweep goes on with them.
-        in_use: ended sessions whose workspaces stay because somebody works there; a sweep removes them once nobody does.
+        in_use: ended sessions whose workspaces stay because processes work there; a sweep removes them after those have ended.
         problems: records that could not be read or mended, each with the reason; they were left as they are.
     """
 
@@ -85,10 +85,10 @@ class Recovery:
         return self.report
 
     def resume(self, id_: str) -> bool:
-        """Go on with an eviction that was interrupted or postponed; returns whether it is done now.
+        """Continue an interrupted or postponed eviction; returns whether it is done now.
 
         Raises:
-            EvictionRace: somebody works on the session.
+            EvictionRace: another operation on the session runs.
             GittrixError: see ``Evictor.evict``.
         """
         recorder = self.resources.recorder(id_)
@@ -128,7 +128,7 @@ class Recovery:
             recorder.derive()
 
     def _withdraw(self, recorder: Recorder, state: SessionState) -> None:
-        """Remove what a start that never finished made where only its adapter reaches."""
+        """Remove the workspace of an unfinished start where only its adapter can."""
         if state.workspace_kind in KINDS or not (recorder.directory / "engine" / "workspace.json").exists():
             return
         try:
@@ -186,8 +186,8 @@ class Recovery:
     def _orphans(self) -> None:
         """Directories in which no event was ever stored whole: a start was killed at its very first steps.
 
-        Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's. So it is with the
-        temporary files of a killed writer beside a session's log, and with the spare that a killed start was about to use.
+        Only what such a start can have left is removed, file by file: other files in the store are kept. The temporary files of a killed
+        writer next to a session's log are removed, too, and the spare that a killed start was about to use.
         """
         for name in names_in(self.resources.store.root):
             directory = self.resources.store.root / name

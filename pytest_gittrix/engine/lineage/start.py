@@ -18,9 +18,10 @@ from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_error
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.engine.promotion.strategy import check_strategy
-from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.os_level.files import sync_file_system
-from pytest_gittrix.record.eventlog.events import path_fields
+from pytest_gittrix.record.eventlog.events import Event, path_fields
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
 from pytest_gittrix.workspaces.kinds import WITH_OWN_GIT
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -46,17 +47,37 @@ def with_values(facts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def require_created(state: SessionState, first: Event | None, what: str) -> Event:
+    """The event with which a session of this engine begins.
+
+    Args:
+        state: the session.
+        first: the first event of its log.
+        what: what is to happen to it, for the message.
+
+    Raises:
+        CapabilityMissing: another system started it.
+    """
+    if first is not None and first.type == "session.created":
+        return first
+    raise CapabilityMissing(
+        f"Session {state.id} was started by another system, and cannot be {what}.",
+        why="Too little is known of its start to start another session like it.",
+        fix="Promote or discard it, and start a new one.",
+    )
+
+
 class Origin(Protocol):
-    """The session that a new one comes from, and what the new one takes over."""
+    """Where a new session comes from: a crashed session, or one that is forked."""
 
     def check(self) -> None:
-        """Refuse a new session before anything is made. Raises SessionExpired if none may come from this one."""
+        """Refuse a new session before anything is made. Raises SessionExpired."""
 
     def lineage(self, id_: str) -> Lineage:
         """The lineage of the child of that id. Raises as ``check``."""
 
     def fill(self, child: Recorder, workspace: Workspace) -> None:
-        """Give the child what it takes over, before it can be used."""
+        """Copy what the child inherits, before it can be used."""
 
     def undo(self, id_: str) -> None:
         """Remove every mention of the child, since its start failed."""

@@ -150,7 +150,7 @@ class AgentCommits:
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
 
-    def beside(self, snapshot: Snapshot, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> AgentWork | None:
+    def agent_work(self, snapshot: Snapshot, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> AgentWork | None:
         """What only the agent's git has; see ``find_agent_work``, and ``find_linked_work`` for a linked work tree.
 
         Args:
@@ -191,11 +191,11 @@ class AgentCommits:
                 store.close()
 
 
-def work_beside(recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot) -> tuple[str, ...]:
+def only_in_agents_git(recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot) -> tuple[str, ...]:
     """A line for each piece of work that the agent's own git holds, and that is in no file of its work tree."""
     try:
         nested = nested_repositories(workspace.path, snapshot.nested)
-        work = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits).beside(snapshot, promoted=True)
+        work = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits).agent_work(snapshot, promoted=True)
     except GittrixError as problem:
         return (f"The agent's repository cannot be read: {problem.fact}",)
     return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))

@@ -1,4 +1,4 @@
-"""Attachments of a session's messages: bytes stored beside its log, named by their digest, so that events can refer to them (Pixir).
+"""Attachments of a session's messages: bytes stored next to its log, named by their digest, so that events can refer to them (Pixir).
 
 They stay with the record when the workspace is removed.
 """
@@ -64,7 +64,7 @@ def attached(directory: Path, name: str) -> bytes:
 
 
 def share(source: Path, target: Path, *, sync: bool) -> None:
-    """Attach to one session what is attached to another, by hard links: attachments are never written to.
+    """Give one session the attachments of another, as hard links: attachments never change.
 
     Raises:
         OSError: the disk refused.

@@ -38,7 +38,7 @@ def is_past_absolute(state: SessionState, clock: Clock) -> bool:
 
 
 def outlasts_idle_time(state: SessionState, clock: Clock, directory: Path, finder: ProcessFinder | None = None) -> bool:
-    """Whether a session that is past its deadline goes on, because it was idle and processes work in its workspace.
+    """Whether an idle session past its deadline stays active, because processes work in its workspace.
 
     Args:
         state: of the session.

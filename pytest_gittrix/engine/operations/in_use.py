@@ -31,7 +31,7 @@ from pytest_gittrix.safe_text import visible_line
 SESSION_VARIABLE: Final = "GITTRIX_SESSION_ID"
 """The environment variable in which programs of an agent find their session's id."""
 GRACE: Final = 5.0
-"""Real seconds that a program has from the SIGTERM with which it is told that its session ended."""
+"""Real seconds that a program has after the SIGTERM that it gets when its session ends."""
 PROGRAM_END_WAIT: Final = GRACE + 3.0
 """Real seconds after which no supervisor should hold its lock: it may notice the end of the session a second later."""
 
@@ -40,8 +40,8 @@ _FRESH: Final = 0.1
 _NAMED: Final = 5
 _LONGEST_NAME: Final = 100
 _FORCE: Final = Advice(
-    "Discard or evict it with force=True: what the engine runs is told to end, and the workspace goes whoever else is there.",
-    "Discard or evict it with --force: what the engine runs is told to end, and the workspace goes whoever else is there.",
+    "Discard or evict it with force=True: programs of the engine are ended, and the workspace is removed under all others.",
+    "Discard or evict it with --force: programs of the engine are ended, and the workspace is removed under all others.",
 )
 
 
@@ -231,7 +231,7 @@ def users_of(
 
 
 def require_unused(state: SessionState, directory: Path, verb: str, *, forcible: bool = True) -> None:
-    """Refuse to remove a workspace in which processes work, other than the one that asks and those it comes from.
+    """Refuse to remove a workspace in which processes work, other than the requester and its ancestors.
 
     Args:
         state: of the session.

@@ -30,7 +30,7 @@ class SessionInfo:
         fork_root: its first ancestor by forks; itself if it was not forked.
         successor: the session that continues it.
         outcome: how its agent did, if the caller that ended it said.
-        beside: what the agent's own git holds that is in no touched file; see ``Review``. Empty once the session has ended.
+        beside: work that only the agent's own git has; see ``Review``. Empty once the session has ended.
     """
 
     session_id: str

@@ -1,4 +1,4 @@
-"""The detector of moves without a promote: branches and tags of durable that no promotion explains (rule 6)."""
+"""Detect branches and tags of durable that moved without a promotion (rule 6)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MovedRef:
 
 
 def note_references(directory: Path, shared: Path, durable: Durable, *, sync: bool = False) -> None:
-    """Store where durable's references are, in the engine's notes of a session.
+    """Store the present values of durable's references in the engine's notes of a session.
 
     Many packed references are stored once for all sessions that begin while durable has them: each session gets a hard link.
 
@@ -75,7 +75,7 @@ def _link(packed: PackedReferences, shared: Path, path: str, *, sync: bool) -> N
 
 
 def _remove_unlinked(path: Path) -> None:
-    """Remove packed references that no session has a link to any more, and what a killed writer left."""
+    """Remove packed references without a link from a session, and temporary files of a killed writer."""
     with suppress(OSError):
         if path.stat().st_nlink == 1:
             path.unlink()

@@ -1,6 +1,6 @@
 """The recorder of a session: its log, state and lease, with which every operation begins and is recorded.
 
-An operation takes the lease, reads the state anew, is refused if the session has ended, does its work, and appends one event (rule 7,
+An operation takes the lease, reads the state again, is refused if the session has ended, does its work, and appends one event (rule 7,
 docs/explanation/rules.md). A recorder has no reference to durable, since the agent's object is built on it.
 """
 
@@ -36,7 +36,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "promote.kept": "session.promote",
     "workspace.removed": "session.evict",
 }
-"""The names GitTrix gives its events, by the stored event that stands for each."""
+"""GitTrix's names of events, by the name of the stored event."""
 
 _DERIVE_EVERY_NS: Final = 60 * 10**9
 # What changes nothing in metadata.json but times and the list of touched files: a session can hold thousands of these.
@@ -257,7 +257,7 @@ class Recorder:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
         """
         if self._state is not None and self._state.ended:
-            with suppress(GittrixError):  # where its workspace is now is told as well as it can be
+            with suppress(GittrixError):  # for the message, which says where its workspace is now
                 self.read()
             require_live(self._state)
         lease = self._lease
@@ -332,7 +332,7 @@ class convert_os_errors:  # noqa: N801  (a block, as contextlib's are; a generat
 
 @contextmanager
 def settled_later(what: str, *, session: str | None = None) -> Iterator[None]:
-    """Say of every refusal in a block that its operation had begun, so that a recovery finishes or undoes it.
+    """Mark each error of a block as one of an operation that had begun, which a recovery finishes or undoes.
 
     Args:
         what: the operation, as the subject of a sentence.

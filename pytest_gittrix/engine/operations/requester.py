@@ -83,11 +83,11 @@ def _own_marks(pid: int) -> tuple[str, ...]:
 
 
 def actor_of_requester(store: Path, actor: Actor) -> Actor:
-    """Who an event is logged to be of: nothing that an agent asked for is logged as a person's.
+    """The actor of an event: a request of an agent is never logged as a person's.
 
     Args:
         store: root of the store of sessions.
-        actor: whose part the caller plays.
+        actor: the actor that the operation names.
     """
     return "agent" if actor == "human" and sessions_of_requester(store) else actor
 

@@ -217,7 +217,7 @@ class Resources:
         return self.at(state.durable_path)
 
     def moved_durable(self, state: SessionState, path: str) -> Durable:
-        """The repository of a session at the place where it is now.
+        """The repository of a session at its new path.
 
         Raises:
             AdapterUnavailable: there is no repository, or it is another one.
@@ -325,7 +325,7 @@ class Resources:
 
     @property
     def seeds_path(self) -> Path:
-        """Where seeds are, made or not."""
+        """The directory of seeds, which may not exist yet."""
         return self.store.root / ".seeds"
 
     def seeds(self) -> str:

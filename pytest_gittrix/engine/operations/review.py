@@ -37,7 +37,7 @@ def is_behind(workspace: Workspace, state: SessionState) -> bool:
 
 
 def catch_up(workspace: Workspace, state: SessionState) -> None:
-    """See that a workspace has its session's baseline, which a promotion may have moved; the caller holds the lease.
+    """Give a workspace its session's baseline, which a promotion may have moved; the caller holds the lease.
 
     Raises as ``rebase``.
     """
@@ -90,7 +90,7 @@ def narrowed(state: SessionState, snapshot: Snapshot, taken: Collection[str]) ->
 
 
 def filtered_of(state: SessionState, snapshot: Snapshot, changes: Changes, blobs: Mapping[str, bytes]) -> dict[str, str]:
-    """See ``checkin.filtered``; ``changes`` are what is taken of the snapshot."""
+    """See ``checkin.filtered``; ``changes`` are the selected ones of the snapshot."""
     return filtered(snapshot, changes, blobs, conversions_for(snapshot, state.durable_path, changes))
 
 
@@ -157,14 +157,14 @@ def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[S
 
 @dataclass(frozen=True)
 class Review:
-    """What a person reviews before promoting: a fixed snapshot, whose bytes a promotion of it promotes (rule 12).
+    """A fixed snapshot for a person to review; promoting the review promotes exactly its bytes (rule 12).
 
     Attributes:
         session_id: the session it is of.
         baseline: the commit that the session started from.
         changes: new entry by path, None for a deletion; the selected ones.
         snapshot: the whole snapshot behind it.
-        beside: what the agent's own git holds that is no part of this, a line each: other branches, stashes, staged contents.
+        beside: a line for each piece of work that only the agent's own git has: other branches, stashes, staged contents.
         filtered: selected files that are not known to be as their filter would store them, each with the filter's name.
     """
 
@@ -182,7 +182,7 @@ class Review:
 
     @cached_property
     def secrets(self) -> Mapping[str, tuple[str, ...]]:
-        """Selected files that hold credentials by their names, or that gained lines with the shape of a secret: what was found, by path."""
+        """Findings by path in selected files that look like credentials by their names, or gained lines like a secret."""
         return {one.path: one.found for one in suspects(self.snapshot.seed, self.changes, self.snapshot.blobs)}
 
     @property
@@ -197,7 +197,7 @@ class Review:
 
     @property
     def touched(self) -> list[str]:
-        """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` as well."""
+        """Every path that differs from the baseline, selected or not, sorted; with those of ``refused``."""
         return self.snapshot.touched
 
     def is_alike_for(self, paths: Collection[str]) -> bool:
@@ -205,7 +205,7 @@ class Review:
         return self.snapshot.withheld.keys().isdisjoint(paths) and not depends_on(self.snapshot, paths)
 
     def without_directories(self, names: Collection[str]) -> Review:
-        """The review without what is in directories of these names, at any depth."""
+        """The review without directories of these names, at any depth."""
         kept = {path: entry for path, entry in self.changes.items() if frozenset(names).isdisjoint(path.split("/"))}
         if len(kept) == len(self.changes):
             return self

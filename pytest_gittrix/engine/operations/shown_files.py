@@ -58,7 +58,7 @@ class ShownFiles:
         return cls(workspace, state.api_deleted if workspace.kind == "lazy" else frozenset())
 
     def read(self, path: str, max_bytes: int, *, follow: bool = False) -> bytes:
-        """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace holds nothing there.
+        """The bytes at a path: of the workspace, or of the baseline where a ``lazy`` workspace has no file there.
 
         A symlink gives its target, as git stores it, or with ``follow`` the file that it leads to. Links above it are followed.
 
@@ -113,7 +113,7 @@ class ShownFiles:
         return any(self.baseline_entry(name) is not None for name in inside)
 
     def followed(self, path: str, *, last: bool = True) -> str:
-        """Where a path leads if every link on it is followed, as programs in the workspace do.
+        """Resolve every link on a path, as programs in the workspace do.
 
         Args:
             path: canonical, from the workspace's root.
@@ -185,7 +185,7 @@ class ShownFiles:
         return path
 
     def _target_of(self, path: str) -> bytes | None:
-        """Where the link at a path points; None if there is none."""
+        """The target of the link at a path; None if there is no link."""
         status = self.workspace.files.lstat(path)
         if status is not None:
             return self.workspace.files.read_link(path) if stat.S_ISLNK(status.st_mode) else None
@@ -208,7 +208,7 @@ class ShownFiles:
             raise wrong_kind(path, "directory", "file")
 
     def require_place(self, path: str, *, over_link: bool = True) -> None:
-        """Refuse to write where the baseline of a ``lazy`` workspace has something in the way that is not on its disk, or in a submodule.
+        """Refuse to write in a submodule, or where the baseline of a ``lazy`` workspace has something in the way that is not on its disk.
 
         Raises:
             WriteRejected: a directory is at the path.

@@ -1,4 +1,4 @@
-"""Whether a selection conflicts with what happened on durable since the session's baseline, and what becomes of it if it does not.
+"""Find conflicts between a selection and durable's changes since the session's baseline, and merge where that is allowed.
 
 Pure functions from a selection and durable's drift to the entries of one commit, or to ``BASELINE_CONFLICT`` (rule 4,
 docs/explanation/rules.md).
@@ -37,7 +37,7 @@ def reconcile(
     on_overlap: OnOverlap,
     head: str,
 ) -> SelectedChanges:
-    """The part of a selection that goes onto a head, which may have drifted from the baseline.
+    """The part of a selection that is committed on a head, which may have drifted from the baseline.
 
     Args:
         selection: the changes to promote.

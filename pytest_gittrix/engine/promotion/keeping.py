@@ -1,7 +1,7 @@
-"""A promotion after which its session goes on, with the promoted commit as its baseline (docs/explanation/promotion.md).
+"""Promotions after which the session stays active, with the promoted commit as its baseline (docs/explanation/promotion.md).
 
-What the agent has at a path that durable changed would lose its conflict, since the new baseline has durable's change already. So such a
-promotion is refused, unless it promotes that path too.
+The new baseline includes durable's changes, so a later promotion of a path that durable changed could no longer be seen to conflict. Such a
+promotion is refused unless it promotes that path, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Keeping:
-    """The session that goes on.
+    """A session that stays active after its promotion.
 
     Attributes:
         state: its state, read under the lease.
@@ -43,7 +43,7 @@ class Keeping:
             )
 
     def require_no_loss(self, snapshot: Snapshot, selected: SelectedChanges, fitted: SelectedChanges, drift: Drift, head: str) -> None:
-        """Refuse the promotion where the agent has work at a path that durable changed, and that is not promoted.
+        """Refuse the promotion if unpromoted work is at a path that durable changed.
 
         Args:
             snapshot: what is promoted of.
@@ -70,7 +70,7 @@ class Keeping:
             raise _conflict(lost, self.state.baseline, head)
 
     def data(self, selected: SelectedChanges, fitted: SelectedChanges, drift: Drift) -> dict[str, Any]:
-        """What ``promote.kept`` has beside what every end of a promotion has; ``drift`` is what durable changed since the baseline."""
+        """What ``promote.kept`` has in addition to ``promote.done``; ``drift`` is what durable changed since the baseline."""
         merged = _merged(selected, fitted)
         added = {path for path, (old, _) in drift.items() if old is None}
         known = [path for path in selected.changes if path in self.state.api_deleted or path in self.state.initial_files]

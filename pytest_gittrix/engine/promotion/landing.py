@@ -111,7 +111,7 @@ class Landing:
         return True
 
     def _log_intent(self) -> None:
-        """Store what is about to happen, on the disk before anything of it does."""
+        """Store the intent on the disk, before anything else is written."""
         plan, built, facts = self.plan, self.built, self.facts
         intent: dict[str, Any] = {
             "commit": built.id,
@@ -130,7 +130,7 @@ class Landing:
         points.reached("promote:intent-logged")
 
     def _tidy_failure(self, error: GittrixError | OSError) -> LandingResult | None:
-        """Tidy up after the disk failed in the middle of a landing, when only the branch knows whether it moved.
+        """Clean up after a disk error in the middle of a landing, when only the branch shows whether it moved.
 
         Returns:
             What happened to the checkouts, where the branch moved; None if the remains could not be removed either.
@@ -162,7 +162,7 @@ class Landing:
         raise PromoteFailed(f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix=remedy) from error
 
     def _log_aborted(self, reason: str) -> None:
-        """Close the intent. If that cannot be stored, the intent stays open for a recovery to close; the reason is what matters now."""
+        """Close the intent. If that cannot be stored, a recovery closes it."""
         with suppress(AdapterUnavailable):
             self.recorder.append("promote.aborted", {"commit": self.built.id, "reason": reason[:500]})
 
@@ -175,7 +175,7 @@ def record_done(
     Args:
         recorder: of the session; the caller holds its lease.
         done: the data of ``promote.done``, without the pull request.
-        keep: what ``promote.kept`` has beside that; None where the promotion ends the session.
+        keep: what ``promote.kept`` has in addition; None where the promotion ends the session.
         outcome: whether the pull request was opened; None where the promotion opens none.
         actor: who promoted.
 

@@ -1,4 +1,4 @@
-"""What one promotion takes of a session and where that goes: chosen once, before durable is touched.
+"""The plan of one promotion: the selection and its target, chosen once, before durable is touched.
 
 Drift is judged against a head of the branch, and the commit is built on that head, in memory: a head that moved is judged again.
 """
@@ -30,7 +30,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class PromotionPlan:
-    """What is promoted, and where.
+    """What is promoted, and to which branch.
 
     Attributes:
         state: of the session, read under its lease.
@@ -93,13 +93,13 @@ class PromotionPlan:
         return branch_names(self.state.task, self.durable.references(), preferred=preferred)
 
     def drift(self, head: str) -> Drift:
-        """What durable changed up to a head, since what the session's work is based on."""
+        """What durable changed between the base of the session's work and a head."""
         points.reached("promote:head-read")
         seed = self.snapshot.seed
         return from_bases(self.durable.drift(self.state.baseline, head, seed), self.snapshot.bases, seed)
 
     def fit(self, drift: Drift, head: str) -> SelectedChanges:
-        """The selection as it goes onto a head that may have drifted from the baseline.
+        """The selection as it is committed on a head that may have drifted from the baseline.
 
         Raises:
             BaselineConflict: drift overlaps the selection, or work that stays behind in a session that goes on.

@@ -16,7 +16,7 @@ from typing import Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, Durable
 from pytest_gittrix.engine.eviction.evictor import Evictor
-from pytest_gittrix.engine.operations.agent_commits import work_beside
+from pytest_gittrix.engine.operations.agent_commits import only_in_agents_git
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, catch_up, narrowed, side, snapshot_of
@@ -132,7 +132,7 @@ class Promotion:
             return self._go_on(plan, result) if plan.keeping is not None else self._end_session(plan, result)
 
     def _choose(self, state: SessionState) -> PromotionPlan:
-        """What is promoted, and where; nothing of durable has been touched yet."""
+        """Make the plan; durable is only read."""
         request, workspace = self.request, self.workspace
         reviewed, files = request.selection(state)
         files = None if files is None else [*files]
@@ -156,7 +156,7 @@ class Promotion:
         return PromotionPlan(
             state,
             snapshot,
-            select(snapshot, files, hunks, partial(work_beside, self.recorder, state, workspace, snapshot)),
+            select(snapshot, files, hunks, partial(only_in_agents_git, self.recorder, state, workspace, snapshot)),
             not named,
             durable,
             branch,
@@ -168,7 +168,7 @@ class Promotion:
         )
 
     def _check(self, plan: PromotionPlan) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-        """Refuse what the request does not allow; returns the secrets that it does, and warnings."""
+        """Refuse what the request does not allow; returns the allowed secrets, and warnings."""
         snapshot, selection = plan.snapshot, plan.selection
         self.request.require_filtered(plan.state, snapshot, selection)
         secrets = self.request.secrets(snapshot, selection, leaves=plan.leaves)
@@ -218,7 +218,7 @@ class Promotion:
         recorder.emit(live_event(type_, data, ts=recorder.clock.now_ns(), stream=recorder.id, actor="human"))
 
     def _record(self, landing: Landing) -> PromoteResult:
-        """Open the pull request of a commit that is in, and store the end. Raises nothing: what fails is a warning.
+        """Open the pull request and store the end. Raises nothing: a failure is a warning, since the commit is in.
 
         A landing that is not tidied up yet is recorded by the recovery that finds its intent.
         """
@@ -295,7 +295,7 @@ class Promotion:
 
     def _with_what_stays(self, plan: PromotionPlan, result: PromoteResult) -> PromoteResult:
         """The result, with a warning of each piece of work that the agent's own git holds and that is in no file."""
-        work = work_beside(self.recorder, plan.state, self.workspace, plan.snapshot)
+        work = only_in_agents_git(self.recorder, plan.state, self.workspace, plan.snapshot)
         return result.with_warnings(map(_STAYS.format, work))
 
 
@@ -317,7 +317,7 @@ def _where_to(state: SessionState, durable: Durable) -> tuple[str, str]:
 
 
 def _withheld(snapshot: Snapshot) -> list[str]:
-    """A warning of what a promotion of everything leaves out because only the workspace's own rules ignore it."""
+    """A warning of the files that only the workspace's own ignore rules keep out of a promotion of everything."""
     tops = [sized(top, len(sizes), sum(sizes)) for top, sizes in snapshot.withheld_tops.items()]
     if not tops:
         return []

@@ -1,7 +1,7 @@
 """The pull request of a promotion: what it says, and opening it once the commit is on its branch.
 
-A forge may be slow, full or closed to us, and the promotion is in by then. So opening raises nothing, ends in bounded time, and
-may be done again, by a recovery or by hand.
+The commit is in by then, and the forge may fail. So opening raises nothing, ends in bounded time, and may be repeated by a recovery or by
+hand.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class PullRequests:
 
 
 def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) -> ForgeOf:
-    """How to find the forge of a repository, from what the engine was given.
+    """A function that finds the forge of a repository, from the engine's argument.
 
     Args:
         forge: a forge, which is that of the engine's own repository; or a function that finds one by repository; or None.
@@ -168,7 +168,7 @@ def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) 
 
 
 def _checked(pull: PullRequest) -> PullRequest:
-    """What a forge that may be anybody's returned, if it is a pull request that can be stored. Raises TypeError if not."""
+    """Validate the answer of a forge. Raises TypeError if it is not a pull request that can be stored."""
     from pytest_gittrix.backends.forge.protocol import PullRequest
 
     if not isinstance(pull, PullRequest) or not all(isinstance(text, str) for text in (pull.url, pull.title, pull.head, pull.base)):
@@ -177,7 +177,7 @@ def _checked(pull: PullRequest) -> PullRequest:
 
 
 def _plain(text: str) -> str:
-    """A forge's text as UTF-8 can hold it: what is stored must be read back."""
+    """A forge's text as valid UTF-8."""
     return text.encode(errors="replace").decode()
 
 

@@ -101,7 +101,7 @@ class PromoteRequest:
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
 
     def secrets(self, snapshot: Snapshot, selection: SelectedChanges, *, leaves: bool) -> dict[str, tuple[str, ...]]:
-        """What of a selection looks like credentials, by path, without what is allowed.
+        """Selected files that look like credentials, by path, without the allowed ones.
 
         Args:
             snapshot: the workspace.
@@ -222,7 +222,7 @@ class PromoteRequest:
 
 
 def secret_lines(found: Mapping[str, Collection[str]]) -> list[str]:
-    """A line for people about each file that looks like credentials; what of its name is a secret is not repeated."""
+    """A line for each file that looks like credentials, with secrets in its name masked."""
     from pytest_gittrix.workspaces.secrets import masked  # as in operations.review: most promotions have none
 
     return [f"{masked(path)}: {'; '.join(of_path)}" for path, of_path in found.items()]

@@ -33,7 +33,7 @@ def select(
     snapshot: Snapshot,
     files: Iterable[str] | None,
     hunks: Mapping[str, Collection[int]] | None,
-    beside: Callable[[], Sequence[str]] = tuple,
+    work_elsewhere: Callable[[], Sequence[str]] = tuple,
 ) -> SelectedChanges:
     """Choose from a snapshot: everything, some files, some hunks, or files and hunks together.
 
@@ -41,7 +41,7 @@ def select(
         snapshot: the workspace.
         files: touched paths to take whole; None takes all, unless ``hunks`` says otherwise.
         hunks: for a path, the numbers (from 1) of the hunks to take; the rest of that file stays as the baseline has it.
-        beside: gives a line for each piece of work that is in no file, for the message of a promotion of nothing.
+        work_elsewhere: gives a line for each piece of work that is in no file, for the message of a promotion of nothing.
 
     Raises:
         PromoteFailed: nothing is selected, or a path was not touched; the message names it and lists those that were.
@@ -75,7 +75,7 @@ def select(
             fix=Advice("Name the files to promote, or leave files= out.", "Name the files to promote, or leave --files out."),
         )
     if not wanted:
-        raise _nothing(snapshot, beside())
+        raise _nothing(snapshot, work_elsewhere())
     changes: dict[str, Entry | None] = {path: snapshot.changes[path] for path in wanted}
     blobs = {entry.id: snapshot.blobs[entry.id] for entry in changes.values() if entry is not None}
     for path, numbers in chosen_hunks.items():
@@ -87,17 +87,17 @@ def select(
     return SelectedChanges(changes, blobs)
 
 
-def _nothing(snapshot: Snapshot, beside: Sequence[str]) -> PromoteFailed:
-    """The error for a promotion of everything where no file has changed, which says where there is work all the same."""
+def _nothing(snapshot: Snapshot, work_elsewhere: Sequence[str]) -> PromoteFailed:
+    """The error for a promotion without changed files, which lists work elsewhere."""
     fact = "There is nothing to promote: no file differs from the baseline."
     withheld = snapshot.withheld_lines
-    if not beside and not withheld:
+    if not work_elsewhere and not withheld:
         return PromoteFailed(fact, stage="staging", fix="Discard the session.")
-    moving = "Check that work out in the workspace, with `git checkout` or `git stash pop`, then promote. " if beside else ""
+    moving = "Check that work out in the workspace, with `git checkout` or `git stash pop`, then promote. " if work_elsewhere else ""
     return PromoteFailed(
         fact,
         stage="staging",
-        why=f"There is work elsewhere: {'; '.join([*beside, *withheld][:_SHOWN])}.",
+        why=f"There is work elsewhere: {'; '.join([*work_elsewhere, *withheld][:_SHOWN])}.",
         fix=Advice(
             f"{moving}{'Select ignored files by name, with files=[...].' if withheld else ''}".strip(),
             f"{moving}{'Select ignored files by name, with --files.' if withheld else ''}".strip(),

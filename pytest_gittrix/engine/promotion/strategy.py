@@ -33,13 +33,13 @@ _SLUG: Final = 48
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the engine asks a person, once per repository, when several people write the branch.
+    """The engine's question to a person, once per repository, when several people write the branch.
 
     Attributes:
         durable: URI of the repository.
         branch: the branch in question.
         contributors: how many people wrote it.
-        default: the answer taken if nobody answers.
+        default: the answer without ``ask``.
     """
 
     durable: str
@@ -73,14 +73,14 @@ class Preferences:
         self._path = path
 
     def get(self, uri: str) -> Strategy | None:
-        """The remembered strategy of a repository. A file that cannot be read remembers nothing."""
+        """The remembered strategy of a repository; None if there is none, or the file cannot be read."""
         try:
             return check_strategy(json.loads(self._path.read_bytes())[uri])
         except (OSError, ValueError, KeyError, TypeError, InvalidInput):
             return None
 
     def remember(self, uri: str, strategy: Strategy) -> None:
-        """Store an answer, beside those that other processes store meanwhile.
+        """Store an answer, and keep those that other processes store meanwhile.
 
         Raises:
             InvalidInput: it is no strategy.

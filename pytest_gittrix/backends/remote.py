@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
-from pytest_gittrix.backends.mirror import RemoteMirror, mirror_url
+from pytest_gittrix.backends.mirror import RemoteMirror
 from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
 from pytest_gittrix.errors import AdapterUnavailable, Advice, DurableLocked, GittrixError, PromoteFailed
@@ -77,23 +76,6 @@ class RemoteDurable(Durable):
         self._protected = frozenset(protected)
         self._grace = grace
         self._sync = sync
-
-    @classmethod
-    def reopen(cls, mirror: str | os.PathLike[str], branch: str = "main", **options: Any) -> RemoteDurable:
-        """Open the remote repository that a directory mirrors, as a session's record names it.
-
-        Args:
-            mirror: the directory.
-            branch: as for the class.
-            options: as for the class; a mirror stores no credentials, so they must be given again.
-
-        Raises:
-            AdapterUnavailable: the directory is not a mirror.
-        """
-        url = mirror_url(mirror)
-        if url is None:
-            raise AdapterUnavailable(f"{os.fspath(mirror)} is not a mirror of a remote repository.", fix="Give RemoteDurable its URL.")
-        return cls(url, branch, mirror=mirror, **options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.uri}>"

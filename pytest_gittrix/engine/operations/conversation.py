@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import InvalidInput, did_you_mean
-from pytest_gittrix.record.eventlog.events import Actor, Event, check
+from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE, VOCABULARY
 from pytest_gittrix.record.state.fold import SessionState, metadata_of
 
@@ -68,17 +68,16 @@ def orphan_result(call_id: str, tool: str, reason: str) -> dict[str, Any]:
     return {"call_id": call_id, "ok": False, "error": error}
 
 
-def close_orphans(recorder: Recorder, state: SessionState, reason: str, *, actor: Actor = "system") -> SessionState:
+def close_orphans(recorder: Recorder, state: SessionState, reason: str) -> SessionState:
     """Answer each open tool call, in the order of their ids. The caller holds the lease.
 
     Args:
         recorder: the session's record.
         state: its state, read under the lease.
         reason: ``before_start_turn``, ``interrupt`` or ``interrupt_no_turn``, as Pixir names them.
-        actor: who answers.
     """
     for call_id, tool in sorted(state.calls.items()):
-        state = recorder.append("tool_result", orphan_result(call_id, tool, reason), actor=actor)
+        state = recorder.append("tool_result", orphan_result(call_id, tool, reason))
     return state
 
 

@@ -70,9 +70,9 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
 
 
-def check_message(value: object, what: str = "message") -> str:
+def check_message(value: object) -> str:
     """Validate a commit message, which must not be blank. Raises InvalidInput, as ``check_commit_text`` and for a blank one."""
-    message = check_commit_text(value, what)
+    message = check_commit_text(value)
     if not message.strip():
         raise InvalidInput("The commit message is empty.", why="A log of empty messages is of no use.", fix="Say what changed.")
     return message

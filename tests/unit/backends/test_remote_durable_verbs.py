@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.remote import AUTHOR, TOKEN, Far
+from support.remote import Far
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, UnsupportedRepository
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Entry
@@ -143,21 +143,6 @@ def test_a_mirror_holds_no_branch_that_could_be_taken_for_the_remotes(near: Far)
 
     assert len(names) == 1
     assert names[0].startswith("refs/gittrix/")
-
-
-def test_a_mirror_can_be_opened_again_without_the_address(far: Far) -> None:
-    far.durable().head("main")
-    credentials = ("git", TOKEN) if far.forge is not None else None
-
-    again = RemoteDurable.reopen(far.mirror, author=AUTHOR, credentials=credentials)
-
-    assert again.uri == f"{far.url}#main"
-    assert again.head("main") == far.git.head()
-
-
-def test_what_is_no_mirror_is_not_opened_as_one(tmp_path: Path) -> None:
-    with pytest.raises(AdapterUnavailable, match="no mirror"):
-        RemoteDurable.reopen(tmp_path)
 
 
 def test_one_mirror_is_of_one_remote_only(near: Far, tmp_path: Path) -> None:

@@ -91,9 +91,6 @@ class RemoteMirror:
     def head(self, ref: str) -> str | None:
         """Ask the remote for the head of a branch, and fetch the head into the mirror.
 
-        Args:
-            ref: full name of the branch.
-
         Returns:
             The head, whose objects are all in the mirror; None if the remote has no such branch.
 

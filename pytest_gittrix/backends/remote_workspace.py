@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Ephemeral
-from pytest_gittrix.backends.served_workspace import RequestRefused, ServedWorkspace
+from pytest_gittrix.backends.served_workspace import ServedWorkspace, ServerRefusal
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, parents
@@ -187,8 +187,8 @@ class RemoteWorkspace(Workspace):
                     continue
                 try:
                     _put(copy, path, what, self._fetch(path, what[1]))
-                except (RequestRefused, WriteRejected) as problem:
-                    if problem.is_passing if isinstance(problem, RequestRefused) else system_refused(problem):
+                except (ServerRefusal, WriteRejected) as problem:
+                    if problem.is_passing if isinstance(problem, ServerRefusal) else system_refused(problem):
                         raise
                     if not may_miss:
                         raise self._unfit(path, problem.fact.rstrip(".")) from problem
@@ -223,7 +223,7 @@ class RemoteWorkspace(Workspace):
         data = self._place.request("GET", self._place.file(path), most=self._largest).body
         if data is None or hashlib.sha256(data).hexdigest() != digest:
             fault = "it was changed while it was fetched" if data is not None else f"it has more than {self._largest} bytes"
-            raise RequestRefused(f"{path!r} was not fetched from {self._place.url}: {fault}.")
+            raise ServerRefusal(f"{path!r} was not fetched from {self._place.url}: {fault}.")
         return data
 
     def send(self, path: str, mode: int, data: bytes | None) -> None:
@@ -232,7 +232,7 @@ class RemoteWorkspace(Workspace):
         if data is None:
             try:
                 self._place.request("DELETE", self._place.file(path))
-            except RequestRefused as problem:
+            except ServerRefusal as problem:
                 if problem.status != 404:
                     raise
         else:
@@ -260,7 +260,7 @@ class RemoteWorkspace(Workspace):
         try:
             with self._place.connected():
                 missing = self._update(may_miss=True)
-        except RequestRefused as problem:
+        except ServerRefusal as problem:
             if problem.status != 404:
                 raise
             self._is_gone, missing = True, {}
@@ -291,7 +291,7 @@ class RemoteWorkspace(Workspace):
         if not tag and not self._is_made:
             try:
                 answer = self._place.request("GET", most=_LARGEST_LIST)
-            except RequestRefused as problem:
+            except ServerRefusal as problem:
                 if problem.status != 404:
                     raise
                 return
@@ -364,7 +364,7 @@ class RemoteEphemeral(Ephemeral):
             made.make({"files": sent})
             write_file(note, json.dumps({"name": name, "made": True}).encode())
         except BaseException as problem:
-            if not isinstance(problem, RequestRefused):  # the server may have made it all the same
+            if not isinstance(problem, ServerRefusal):  # the server may have made it all the same
                 with suppress(GittrixError, OSError):
                     made.withdraw()
             raise

@@ -29,12 +29,8 @@ class ServerAnswer(NamedTuple):
     body: bytes | None
 
 
-class RequestRefused(AdapterUnavailable):
-    """The server refused a request.
-
-    Attributes:
-        status: the status of its answer.
-    """
+class ServerRefusal(AdapterUnavailable):
+    """The server refused a request."""
 
     status = 200
 
@@ -133,7 +129,7 @@ class ServedWorkspace:
         if answer.status in (401, 403):
             raise AuthFailed(f"{self.url} refused the token.", fix="Give RemoteEphemeral(token=...) the server's token.")
         if answer.status not in _SUCCESSES:
-            refused = RequestRefused(
+            refused = ServerRefusal(
                 f"{self.url} answered {method} with status {answer.status}: {(answer.body or b'')[:200].decode(errors='replace')!r}.",
                 why="The session's files are at the server, which refused the request.",
                 fix="Fix the server, then try again.",

@@ -62,11 +62,7 @@ def require_crashed(parent: SessionState) -> SessionState:
 
 @dataclass(frozen=True)
 class Succession:
-    """The origin of a session that continues a crashed one: it gets the lineage only.
-
-    Attributes:
-        parent: the record of the crashed session.
-    """
+    """The origin of a session that continues a crashed one: it gets the lineage only."""
 
     parent: Recorder
 
@@ -177,9 +173,6 @@ class Handoff:
 
     def finish(self, child_id: str) -> SessionState:
         """End a handoff that a kill left open. The caller holds the parent's lease.
-
-        Args:
-            child_id: the session that it is to.
 
         Raises:
             EvictionRace: an operation on the child is running.

@@ -118,9 +118,6 @@ class SessionStart:
     def run(self, resources: Resources) -> tuple[Recorder, Workspace]:
         """Start the session; ``GitTrix.start_session`` says what is raised.
 
-        Args:
-            resources: of the engine.
-
         Returns:
             Its record and its workspace.
         """

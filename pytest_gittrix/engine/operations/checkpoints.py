@@ -139,11 +139,6 @@ def _last_like(events: list[Event], checkpoint: Checkpoint) -> int:
 def files_at(repository: Path, seed: Seed, id_: str) -> Files:
     """The files of a checkpoint.
 
-    Args:
-        repository: where it is stored.
-        seed: the baseline.
-        id_: of a tree or a commit.
-
     Raises:
         AdapterUnavailable: it is not there any more.
     """

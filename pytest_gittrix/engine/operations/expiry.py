@@ -38,25 +38,12 @@ def is_past_absolute(state: SessionState, clock: Clock) -> bool:
 
 
 def outlasts_idle_time(state: SessionState, clock: Clock, directory: Path, finder: ProcessFinder | None = None) -> bool:
-    """Whether an idle session past its deadline stays active, because processes work in its workspace.
-
-    Args:
-        state: of the session.
-        clock: the engine's clock.
-        directory: the session's directory.
-        finder: as for ``users_of``.
-    """
+    """Whether an idle session past its deadline stays active, because processes work in its workspace."""
     return not is_past_absolute(state, clock) and bool(users_of(state, directory, finder=finder, turns=True))
 
 
 def unseen_activity(state: SessionState, clock: Clock, directory: Path, on_step: Callable[[], object] = lambda: None) -> int | None:
     """When files in the workspace last changed, or the last program there ended, if that is later than the last recorded use.
-
-    Args:
-        state: of the session.
-        clock: the engine's clock.
-        directory: the session's directory.
-        on_step: that of ``latest_change``.
 
     Returns:
         Nanoseconds of the clock. None also where it cannot matter, because the absolute TTL has passed, and for a change in the future of a

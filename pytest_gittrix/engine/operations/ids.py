@@ -29,11 +29,7 @@ def random_id() -> str:
 
 
 class SeededIds:
-    """Makes ids: the same sequence for the same seed, drawing on no random state.
-
-    Args:
-        seed: any number.
-    """
+    """Makes ids: the same sequence for the same seed, drawing on no random state."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -46,12 +46,7 @@ _FORCE: Final = Advice(
 
 
 class WorkspaceProcess(NamedTuple):
-    """A process that works in a workspace.
-
-    Attributes:
-        pid: its number.
-        program: the name of its program.
-    """
+    """A process that works in a workspace."""
 
     pid: int
     program: str
@@ -233,12 +228,6 @@ def users_of(
 def require_unused(state: SessionState, directory: Path, verb: str, *, forcible: bool = True) -> None:
     """Refuse to remove a workspace in which processes work, other than the requester and its ancestors.
 
-    Args:
-        state: of the session.
-        directory: its directory.
-        verb: what was asked for.
-        forcible: whether that can be forced.
-
     Raises:
         SessionInUse: there are some.
     """
@@ -256,12 +245,7 @@ def require_unused(state: SessionState, directory: Path, verb: str, *, forcible:
 
 
 def tell_programs(directory: Path, reason: str) -> None:
-    """Tell the programs that this process supervises to end, because their session did; other supervisors notice it themselves.
-
-    Args:
-        directory: the session's directory.
-        reason: how it ended.
-    """
+    """Tell the programs that this process supervises to end, because their session did; other supervisors notice it themselves."""
     place = os.fspath(directory)
     for program in [program for program, one in [*_PROGRAMS.items()] if one.descriptor >= 0 and one.place == place]:
         program.end(reason, GRACE)

@@ -86,11 +86,6 @@ def moved_references(directory: Path, durable: Durable, promoted: Collection[str
 
     A person's own commits are among them: only a person can say whether a move was intended.
 
-    Args:
-        directory: the engine's notes of a session.
-        durable: its repository.
-        promoted: commits that promotions made.
-
     Raises:
         AdapterUnavailable: the notes cannot be read.
     """

@@ -24,12 +24,7 @@ _REMOTE: Final[ContextVar[Callable[[], int | None] | None]] = ContextVar("proces
 
 
 def make_mark(store: Path, session: str) -> str:
-    """A new mark for the agent of a session.
-
-    Args:
-        store: root of the store of sessions.
-        session: the id of the session.
-    """
+    """A new mark for the agent of a session."""
     return f"{os.urandom(8).hex()}.{_name_of(store)}.{session}"
 
 
@@ -63,9 +58,6 @@ def sessions_of_requester(store: Path) -> list[str]:
     """The sessions of a store whose agents the requesting process descends from, nearest first; none for a person's process.
 
     An agent that spawns another is above it. An agent can give its own programs a false mark, but cannot take away the true one above them.
-
-    Args:
-        store: root of the store of sessions.
     """
     asking, found = requesting_process(), []
     for mark in _own_marks(asking) if asking == os.getpid() else marks_above(asking):
@@ -83,12 +75,7 @@ def _own_marks(pid: int) -> tuple[str, ...]:
 
 
 def actor_of_requester(store: Path, actor: Actor) -> Actor:
-    """The actor of an event: a request of an agent is never logged as a person's.
-
-    Args:
-        store: root of the store of sessions.
-        actor: the actor that the operation names.
-    """
+    """The actor of an event: a request of an agent is never logged as a person's."""
     return "agent" if actor == "human" and sessions_of_requester(store) else actor
 
 

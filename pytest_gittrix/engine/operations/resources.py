@@ -58,9 +58,6 @@ class Resources:
         credentials: user and password (or token) for a remote of which the address holds none.
         queue_wait: how long a promotion waits for its turn in a repository.
 
-    Attributes:
-        emitter: the engine's listeners.
-
     Raises:
         AdapterUnavailable, UnsupportedRepository: a path leads to no repository that can be used.
         InvalidInput: an address is none that git takes.
@@ -335,13 +332,7 @@ class Resources:
     def repository_lease(
         self, durable: Durable, session: str = "", waiting: Callable[[str], object] | None = None
     ) -> AbstractContextManager[Any]:
-        """The lease under which this store's promotions into one repository take turns, instead of waiting for git's own lock.
-
-        Args:
-            durable: the repository.
-            session: whose promotion wants it.
-            waiting: as for ``Lease``.
-        """
+        """The lease under which this store's promotions into one repository take turns, instead of waiting for git's own lock."""
         locks = _made(self.home / "locks")
         name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
         about = f"the promotion of session {session}" if session else ""

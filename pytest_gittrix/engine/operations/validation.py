@@ -28,10 +28,6 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def check_text(value: object, what: str) -> str:
     """Validate a text that will be stored.
 
-    Args:
-        value: the text.
-        what: its name in the message.
-
     Raises:
         InvalidInput: it is no ``str``, or has a lone surrogate, which no encoding of Unicode can write.
     """
@@ -102,11 +98,6 @@ def check_contents(value: Any, what: str) -> bytes:
 
 def check_file(path: str, data: Any, max_bytes: int) -> bytes:
     """The bytes of a file of a session, from an argument.
-
-    Args:
-        path: of the file, for the message.
-        data: as for ``check_contents``.
-        max_bytes: the most that it may have.
 
     Raises:
         InvalidInput: it is neither text nor bytes.

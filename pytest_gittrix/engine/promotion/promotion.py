@@ -95,14 +95,7 @@ class PromotionParts:
 
 @dataclass(frozen=True)
 class Promotion:
-    """One promotion of one session.
-
-    Attributes:
-        parts: what it shares with others.
-        recorder: the session's record.
-        workspace: its workspace.
-        request: what to promote, and how.
-    """
+    """One promotion of one session."""
 
     parts: PromotionParts
     recorder: Recorder

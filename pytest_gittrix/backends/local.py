@@ -39,68 +39,19 @@ _MOST_NAMED = 5
 _CALLED_BARE = "core.bare is true in {}, although there is a work tree, so git refuses to work there: `git config core.bare false` mends it"
 
 
-class LocalDurable(Durable):
-    """A git repository on this machine, with a work tree or bare.
+class RepositoryReader(Durable):
+    """The part of a durable that reads objects of a repository on this machine, and builds commits in memory."""
 
-    Args:
-        path: the repository, or a directory inside its work tree.
-        branch: the branch that sessions start from and promote to; by default the one that HEAD is on, or ``main`` if HEAD is detached.
-        author: name and address on promoted commits; by default those configured in the repository, then the user's own.
-        protected: full names of branches that commits may not be made on directly (not shell patterns).
-        sync: write a landing through to the disk before ``land`` returns.
-
-    Raises:
-        AdapterUnavailable: there is no repository.
-        UnsupportedRepository: it is shallow, partial, or uses an unknown storage.
-        InvalidInput: the branch name is not valid.
-    """
+    repository: Repository
+    """The repository; of a remote, its mirror."""
 
     branch: str = ""  # over the property of the protocol, which cannot be set
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        branch: str | None = None,
-        *,
-        author: tuple[str, str] | None = None,
-        protected: Collection[str] = (),
-        sync: bool = True,
-    ) -> None:
-        named = None if branch is None else short_branch(branch)
-        self.repository = Repository.open(path)
-        self.branch = named or short_branch(self.repository.current_branch() or _DETACHED)
+    def __init__(self, branch: str, author: tuple[str, str] | None, protected: Collection[str], *, sync: bool) -> None:
+        self.branch = branch
         self.sync = sync
         self._author = author
         self._protected = frozenset(protected)
-
-    @cached_property
-    def path(self) -> str:
-        """A path that opens this repository again: the work tree's root, or the git directory if no root leads to it."""
-        repository = self.repository
-        own = next((checkout.path for checkout in repository.checkouts() if checkout.git_dir == repository.git_dir), None)
-        return own if own is not None and repository.is_found_from(own) else repository.common_dir
-
-    @property
-    def uri(self) -> str:
-        """``local://<path>#<branch>``."""
-        return f"local://{self.path}#{self.branch}"
-
-    @property
-    def objects_dir(self) -> str:
-        return self.repository.objects_dir
-
-    def close(self) -> None:
-        self.repository.close()
-
-    def head(self, branch: str) -> str:
-        return require_head(self.repository, branch_ref(branch))
-
-    def references(self) -> Mapping[str, str]:
-        return self.repository.references.below(*BRANCHES_AND_TAGS)
-
-    def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
-        loose = self.repository.references.loose(*BRANCHES_AND_TAGS)  # first: git packs a reference before it deletes its file
-        return loose, self.repository.references.packed()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         return prepare_seed(seeds, self.repository, commit, history, sync=self.sync)
@@ -174,6 +125,65 @@ class LocalDurable(Durable):
             format_=self.repository.format,
             level=1 if self.sync else 0,  # without sync speed matters more than size
         )
+
+
+class LocalDurable(RepositoryReader):
+    """A git repository on this machine, with a work tree or bare.
+
+    Args:
+        path: the repository, or a directory inside its work tree.
+        branch: the branch that sessions start from and promote to; by default the one that HEAD is on, or ``main`` if HEAD is detached.
+        author: name and address on promoted commits; by default those configured in the repository, then the user's own.
+        protected: full names of branches that commits may not be made on directly (not shell patterns).
+        sync: write a landing through to the disk before ``land`` returns.
+
+    Raises:
+        AdapterUnavailable: there is no repository.
+        UnsupportedRepository: it is shallow, partial, or uses an unknown storage.
+        InvalidInput: the branch name is not valid.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        branch: str | None = None,
+        *,
+        author: tuple[str, str] | None = None,
+        protected: Collection[str] = (),
+        sync: bool = True,
+    ) -> None:
+        named = None if branch is None else short_branch(branch)
+        self.repository = Repository.open(path)
+        super().__init__(named or short_branch(self.repository.current_branch() or _DETACHED), author, protected, sync=sync)
+
+    @cached_property
+    def path(self) -> str:
+        """A path that opens this repository again: the work tree's root, or the git directory if no root leads to it."""
+        repository = self.repository
+        own = next((checkout.path for checkout in repository.checkouts() if checkout.git_dir == repository.git_dir), None)
+        return own if own is not None and repository.is_found_from(own) else repository.common_dir
+
+    @property
+    def uri(self) -> str:
+        """``local://<path>#<branch>``."""
+        return f"local://{self.path}#{self.branch}"
+
+    @property
+    def objects_dir(self) -> str:
+        return self.repository.objects_dir
+
+    def close(self) -> None:
+        self.repository.close()
+
+    def head(self, branch: str) -> str:
+        return require_head(self.repository, branch_ref(branch))
+
+    def references(self) -> Mapping[str, str]:
+        return self.repository.references.below(*BRANCHES_AND_TAGS)
+
+    def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
+        loose = self.repository.references.loose(*BRANCHES_AND_TAGS)  # first: git packs a reference before it deletes its file
+        return loose, self.repository.references.packed()
 
     def land(
         self,

@@ -14,23 +14,22 @@ from contextlib import suppress
 from functools import cached_property
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.backends.local import RepositoryReader
 from pytest_gittrix.backends.mirror import RemoteMirror
-from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
+from pytest_gittrix.backends.protocol import LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
 from pytest_gittrix.errors import AdapterUnavailable, Advice, DurableLocked, GittrixError, PromoteFailed
-from pytest_gittrix.git.commit import BuiltCommit, Commit
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import PackedReferences, RefMoved, branch_ref, short_branch
-from pytest_gittrix.git.repository import no_branch_error
-from pytest_gittrix.git.tree import Changes, Entry, Item
-from pytest_gittrix.workspaces.seeds.seed import History, Seed
+from pytest_gittrix.git.repository import Repository, no_branch_error
+from pytest_gittrix.git.tree import Changes
 
 __all__ = ["RemoteDurable"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
-class RemoteDurable(Durable):
+class RemoteDurable(RepositoryReader):
     """A git repository behind an address.
 
     The remote is not contacted before the first call. Each call may raise ``AuthFailed`` (the remote requires other credentials) and
@@ -52,8 +51,6 @@ class RemoteDurable(Durable):
         InvalidInput: the URL, the branch or the credentials cannot be used.
     """
 
-    branch: str = ""  # over the property of the protocol, which cannot be set
-
     def __init__(
         self,
         url: str | os.PathLike[str],
@@ -68,14 +65,11 @@ class RemoteDurable(Durable):
         environment: Mapping[str, str] | None = None,
         sync: bool = True,
     ) -> None:
-        self.branch = short_branch(branch)
+        super().__init__(short_branch(branch), author, protected, sync=sync)
         self._named = os.fspath(url)
         self._transport = Transport.to(url, credentials=credentials, timeout=timeout, environment=environment)
         self._mirror = RemoteMirror(os.path.realpath(mirror), self._transport, sync)
-        self._author = author
-        self._protected = frozenset(protected)
         self._grace = grace
-        self._sync = sync
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.uri}>"
@@ -101,17 +95,15 @@ class RemoteDurable(Durable):
         return
 
     @cached_property
-    def _local(self) -> LocalDurable:
+    def repository(self) -> Repository:  # type: ignore[override]
         """The mirror's repository, for reading objects."""
         if not os.path.isdir(self._mirror.repository):
             self.head(self.branch)
-        return _MirrorReader(
-            self._mirror.repository, self.branch, author=self._author, protected=self._protected, sync=self._sync, head=self.head
-        )
+        return Repository.open(self._mirror.repository)
 
     def close(self) -> None:
-        if "_local" in self.__dict__:
-            self._local.close()
+        if "repository" in self.__dict__:
+            self.repository.close()
 
     # Reading -------------------------------------------------------------------------------------------------------------------
 
@@ -129,34 +121,6 @@ class RemoteDurable(Durable):
     def stored_references(self) -> tuple[Mapping[str, str], PackedReferences]:
         """The same; a remote does not say which of them are packed."""
         return self.references(), PackedReferences()
-
-    def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        return self._local.seed(seeds, commit, history)
-
-    def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        return self._local.drift(baseline, head, seed)
-
-    def entry(self, commit: str, path: str) -> Entry | None:
-        return self._local.entry(commit, path)
-
-    def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        return self._local.read_tree(id_)
-
-    def blob(self, id_: str) -> bytes:
-        return self._local.blob(id_)
-
-    def commit(self, id_: str) -> Commit:
-        return self._local.commit(id_)
-
-    def contributors(self, branch: str, most: int) -> int:
-        return self._local.contributors(branch, most)
-
-    def protected(self, branch: str) -> bool:
-        """Whether the branch was declared protected here. A branch that the remote protects is refused when it is pushed to."""
-        return short_branch(branch) in self._protected
-
-    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        return self._local.build(parent, changes, blobs, message=message, seconds=seconds)
 
     def worktree_admin_dir(self, path: str) -> str | None:  # noqa: ARG002 - part of the protocol
         """None, because a remote has no work trees on this machine."""
@@ -268,24 +232,3 @@ class RemoteDurable(Durable):
     def bring_forward(self, branch: str, commit: str) -> LandingResult:  # noqa: ARG002 - part of the protocol
         """Do nothing, because a remote has no work trees on this machine."""
         return LandingResult()
-
-
-class _MirrorReader(LocalDurable):
-    """Reads objects from the mirror, and the heads of branches from the remote."""
-
-    def __init__(
-        self,
-        path: str,
-        branch: str,
-        *,
-        author: tuple[str, str] | None,
-        protected: Collection[str],
-        sync: bool,
-        head: Callable[[str], str],
-    ) -> None:
-        super().__init__(path, branch, author=author, protected=protected, sync=sync)
-        self._head = head
-
-    def head(self, branch: str) -> str:
-        """Ask the remote for the head of a branch."""
-        return self._head(branch)

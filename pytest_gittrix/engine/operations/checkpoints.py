@@ -88,8 +88,8 @@ def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot,
 
 def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:
     """The blobs of a checkpoint that the baseline does not have; none, if a power cut destroyed the checkpoint."""
-    with suppress(MissingObject), _reading(repository, seed) as reader:
-        return {entry.id for entry in _changes(reader, seed, tree).values() if entry is not None}
+    with suppress(MissingObject), _reading(repository, seed) as objects:
+        return {entry.id for entry in _changes(objects, seed, tree).values() if entry is not None}
     return set()
 
 
@@ -142,35 +142,29 @@ def files_at(repository: Path, seed: Seed, id_: str) -> Files:
     Raises:
         AdapterUnavailable: it is not there any more.
     """
-    with _reading(repository, seed) as reader:
-        changes = _changes(reader, seed, id_)
+    with _reading(repository, seed) as objects:
+        changes = _changes(objects, seed, id_)
         wanted = {entry.id for entry in changes.values() if entry is not None and entry.mode != SUBMODULE}
-        return Files(changes, {blob: reader.objects.read(blob)[1] for blob in wanted})
-
-
-@dataclass(frozen=True)
-class _Reader:
-    objects: Objects
-    trees: Trees
+        return Files(changes, {blob: objects.read(blob)[1] for blob in wanted})
 
 
 @contextmanager
-def _reading(repository: Path, seed: Seed) -> Iterator[_Reader]:
+def _reading(repository: Path, seed: Seed) -> Iterator[Objects]:
     """Open a repository of checkpoints for reading."""
     try:
         objects = open_objects(repository / "objects", seed.format)
     except (GittrixError, OSError, ValueError) as problem:
         raise AdapterUnavailable(f"What was kept in {repository} cannot be read: {problem}.") from problem
     try:
-        yield _Reader(objects, Trees(objects))
+        yield objects
     finally:
         objects.close()
 
 
-def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
-    kind, data = reader.objects.read(id_)
+def _changes(objects: Objects, seed: Seed, id_: str) -> dict[str, Entry | None]:
+    kind, data = objects.read(id_)
     tree = parse_commit(id_, data).tree if kind == "commit" else id_
-    changed = changed_paths(seed.trees.read, seed.root, tree, read_new=reader.trees.read)
+    changed = changed_paths(seed.trees.read, seed.root, tree, read_new=Trees(objects).read)
     return {path: new for path, (_, new) in changed.items()}
 
 

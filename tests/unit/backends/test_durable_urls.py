@@ -240,5 +240,5 @@ def test_a_repository_at_a_forge_has_an_address_for_git(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("address", ["github://acme", "github://acme/app/more", "github://", "github://token@acme/app"])
 def test_what_names_no_repository_at_a_forge_is_refused(address: str) -> None:
-    with pytest.raises(InvalidInput, match="no address of a repository"):
+    with pytest.raises(InvalidInput, match="not the address of a repository"):
         Transport.to(address)

@@ -87,7 +87,7 @@ def test_a_pull_request_that_does_not_exist_is_refused(forge: GitHubForge) -> No
 
 @pytest.mark.parametrize("number", [0, -1, True, "1"])
 def test_what_is_no_number_is_refused_before_anything_is_asked(forge: GitHubForge, server: ForgeServer, number: int) -> None:
-    with pytest.raises(InvalidInput, match="is no number"):
+    with pytest.raises(InvalidInput, match="is not the number"):
         forge.pr(number)
 
     assert server.requests == []
@@ -269,13 +269,13 @@ def test_an_issue_and_comments_are_made(forge: GitHubForge, server: ForgeServer)
 
 @pytest.mark.parametrize("repo", ["app", "acme/app/x", "acme/..", "../app", "acme/app?x", "", "acme/a b"])
 def test_what_names_no_repository_is_refused(repo: str) -> None:
-    with pytest.raises(InvalidInput, match="no repository at a forge"):
+    with pytest.raises(InvalidInput, match="not a repository at a forge"):
         GitHubForge(repo)
 
 
 @pytest.mark.parametrize("base", ["ftp://x", "https://user:secret@x", "https://x/?q=1", "x", "https://x/#f"])
 def test_what_is_no_address_of_an_api_is_refused_without_showing_secrets(base: str) -> None:
-    with pytest.raises(InvalidInput, match="no address of an API") as caught:
+    with pytest.raises(InvalidInput, match="not the address of an API") as caught:
         GitHubForge("acme/app", base_url=base)
 
     assert "secret" not in str(caught.value)

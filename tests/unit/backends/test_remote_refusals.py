@@ -219,14 +219,14 @@ def test_a_redirection_is_not_followed_with_credentials(web: Far) -> None:
     ],
 )
 def test_an_address_that_git_would_run_or_misread_is_refused(near: Far, url: str) -> None:
-    with pytest.raises(InvalidInput, match="is no address"):
+    with pytest.raises(InvalidInput, match="is not the address"):
         RemoteDurable(url, mirror=near.mirror)
 
 
 def test_credentials_are_refused_where_they_cannot_be_used(near: Far) -> None:
     with pytest.raises(InvalidInput, match="cannot be used with file"):
         near.durable(credentials=("git", "x"))
-    with pytest.raises(InvalidInput, match="no header can"):
+    with pytest.raises(InvalidInput, match="not allowed in a header"):
         RemoteDurable("https://forge.example.com/x.git", mirror=near.mirror, credentials=("git", "x\ny"))
 
 

@@ -116,7 +116,7 @@ def test_what_is_mistyped_is_answered_with_what_is_there(cli: Cli) -> None:
     assert "Did you mean app.py? `gittrix session list-files`" in cli.refused("session", "read", id_, "apps.py")
     assert "Did you mean notes.txt? Touched: notes.txt." in cli.refused("promote", id_, "note.txt")
     assert "Did you mean notes.txt? `gittrix session touched`" in cli.refused("session", "diff", id_, "note.txt")
-    assert "Did you mean session.write? There are: " in cli.refused("session", "history", id_, "--types", "session.wrte")
+    assert "Did you mean session.write? Known events: " in cli.refused("session", "history", id_, "--types", "session.wrte")
     assert "Did you mean agent? Use: agent, rig," in cli.refused("session", "identify", id_, "agnt=x")
 
 

@@ -110,7 +110,7 @@ def test_a_socket_that_nobody_listens_on_is_replaced_and_a_live_one_is_not(site:
             site.engine.stream(place)
         assert place.stat().st_mode & 0o777 == 0o600
     assert not place.exists()
-    with pytest.raises(AdapterUnavailable, match="No engine is to be heard"):
+    with pytest.raises(AdapterUnavailable, match="No engine listens at"):
         follow(place)
 
 

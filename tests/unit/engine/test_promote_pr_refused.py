@@ -120,7 +120,7 @@ def test_a_forge_is_of_the_engines_own_repository_only(site: Site, forge: GitHub
 @pytest.mark.parametrize(("name", "value"), [("title", "Fix"), ("body", ""), ("base", "main"), ("draft", True)])
 def test_what_is_of_a_pull_request_needs_one(site: Site, forge: GitHubForge, strategy: str, name: str, value: Any) -> None:
     session = started(site)
-    with nothing_moved(site, session), pytest.raises(InvalidInput, match=f"only one has: {name}"):
+    with nothing_moved(site, session), pytest.raises(InvalidInput, match=f"arguments of one: {name}"):
         session.promote(strategy=strategy, **{name: value})
 
 
@@ -160,7 +160,7 @@ def test_drift_is_judged_as_ever_and_the_forge_is_not_asked(site: Site, forge: G
 
 
 def test_what_is_no_forge_is_refused_when_the_engine_is_made(site: Site) -> None:
-    with pytest.raises(InvalidInput, match="no forge"):
+    with pytest.raises(InvalidInput, match="is not a forge"):
         site.another(forge="acme/app")
 
 
@@ -211,7 +211,7 @@ TROUBLES: dict[str, tuple[Callable[[ForgeServer], object], str]] = {
     "second limit": (lambda server: server.fail("secondary_limit", times=None, seconds=60), "secondary rate limit"),
     "5xx": (lambda server: server.fail("status", times=None, status=503), "status 503"),
     "gone": (lambda server: server.fail("status", times=None, status=404), "status 404"),
-    "garbage": (lambda server: server.fail("garbage", times=None), "no JSON"),
+    "garbage": (lambda server: server.fail("garbage", times=None), "other than JSON"),
     "redirect": (lambda server: server.fail("redirect", times=None, to="http://127.0.0.1:1", on="POST"), "status 302"),
     "down": (lambda server: server.close(), "cannot be reached"),
 }

@@ -349,7 +349,7 @@ class TestALineAndATree:
 
         assert [record.id for record in site.engine.chain(work_unit="gt-2")] == [session.id, other.id, heir.id]
         assert site.engine.chain(work_unit="nothing") == []
-        with pytest.raises(InvalidInput, match="one of them"):
+        with pytest.raises(InvalidInput, match="Exactly one of"):
             site.engine.chain()
 
     def test_goes_by_who_came_from_whom_though_all_started_at_one_moment_or_the_clock_was_set_back(self, site: Site) -> None:

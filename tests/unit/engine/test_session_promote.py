@@ -420,7 +420,7 @@ class TestAfterwards:
         one.promote()
         with pytest.raises(BaselineConflict, match=r"app\.py"):
             two.promote()
-        with pytest.raises(PromoteFailed, match="already holds"):
+        with pytest.raises(PromoteFailed, match="already has"):
             two.promote(on_overlap="allow-identical")
         assert site.durable.git("rev-list", "--count", "main") == "2"
 

@@ -233,7 +233,7 @@ class TestAllowIdentical:
     def test_with_nothing_left_promotes_nothing(self, site: Site, session: UserSession) -> None:
         session.write("app.py", "same\n")
         head = site.durable.commit({"app.py": "same\n"})
-        with pytest.raises(PromoteFailed, match="already holds"):
+        with pytest.raises(PromoteFailed, match="already has"):
             session.promote(on_overlap="allow-identical")
         assert site.durable.head() == head
         assert site.state(session.id).state == "active"
@@ -273,7 +273,7 @@ class TestMerge:
     def test_that_makes_no_difference_is_no_commit(self, site: Site, session: UserSession) -> None:
         session.write("src/util.py", edited(3))
         head = site.durable.commit({"src/util.py": edited(3, 38)})
-        with pytest.raises(PromoteFailed, match="already holds"):
+        with pytest.raises(PromoteFailed, match="already has"):
             session.promote(on_overlap="merge")
         assert site.durable.head() == head
 

@@ -313,7 +313,7 @@ def test_where_the_remote_is_gone_after_the_push_the_promotion_stays_open_until_
 def test_a_push_that_lands_after_it_was_given_up_is_not_made_twice(web: Far) -> None:
     session = edited(web)
     with web.remote.held() as held:
-        with hasty_push(web), pytest.raises(AdapterUnavailable, match="did not say"):
+        with hasty_push(web), pytest.raises(AdapterUnavailable, match="did not report"):
             session.promote()
         held.wait()
         held.release()

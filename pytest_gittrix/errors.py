@@ -22,7 +22,7 @@ class Parts(TypedDict, total=False):
 
 
 class Advice(str):
-    """A part of a message that names arguments: it is Python's wording, and carries that of the command line beside it.
+    """A part of a message that names arguments: Python's wording, with that of the command line as an attribute.
 
     Args:
         python: for who calls a function: ``Promote with strategy='branch'.``

@@ -334,7 +334,7 @@ def _no_clock(clock: ClockSource) -> str | None:
     if clock == "none":
         return "the command runs on the real time (clock='none')"
     if clock == "faketime" and faketime_library() is None:
-        return "libfaketime is not installed, and the command has no other way to be told the time (clock='faketime')"
+        return "libfaketime is not installed, and the command has no other source of the time (clock='faketime')"
     return None
 
 

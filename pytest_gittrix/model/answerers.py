@@ -22,7 +22,7 @@ class AnswerRule:
 
     Args:
         about: a text of their first message; None for all.
-        make: makes the answerer, as it is before anybody asked.
+        make: makes the answerer, in its first state.
         next_fault: as ``Delivery`` takes it.
     """
 
@@ -31,21 +31,21 @@ class AnswerRule:
         self.make = make
         self.answerer = make()
         self.delivery = Delivery(self.answerer, next_fault)
-        self.was_played_anew = False
+        self.was_replayed = False
 
     def fits(self, request: Request) -> bool:
         """Whether it is for a request."""
         return self.about is None or self.about in opening(request)
 
     def left_over(self) -> GittrixError | None:
-        """The error for what nobody asked for; None if there is none. What was played anew is no duty."""
-        if (self.was_played_anew and not self.delivery.number) or not isinstance(self.answerer, (Script, Player)):
+        """The error for unused steps; None if there is none. A replay need not use all."""
+        if (self.was_replayed and not self.delivery.number) or not isinstance(self.answerer, (Script, Player)):
             return None
         return self.answerer.left_over()
 
-    def anew(self, next_fault: NextFault | None) -> AnswerRule:
-        """The rule as it was before anybody asked."""
-        self.was_played_anew = True
+    def restarted(self, next_fault: NextFault | None) -> AnswerRule:
+        """The rule in its first state."""
+        self.was_replayed = True
         return AnswerRule(self.about, self.make, next_fault)
 
 
@@ -53,8 +53,8 @@ class Answerers:
     """Who answers, in this order: the tape if there is one, the script or function that was given last and fits, the real server.
 
     Attributes:
-        tape: what plays a tape; None for nobody. Nobody else is asked then.
-        server: what asks the real server; None for nobody.
+        tape: what plays a tape, and answers alone; None without one.
+        server: what asks the real server; None without one.
     """
 
     def __init__(self, rules: Sequence[AnswerRule] = (), tape: AnswerRule | None = None, server: AnswerRule | None = None) -> None:
@@ -66,25 +66,25 @@ class Answerers:
         """Add who answers before all others."""
         self._rules.insert(0, rule)
 
-    def beside_the_tape(self, request: Request) -> AnswerRule | None:
-        """Who answers a request if the tape does not; None for nobody."""
+    def without_the_tape(self, request: Request) -> AnswerRule | None:
+        """The rule that answers a request if the tape does not."""
         return next((rule for rule in self._rules if rule.fits(request)), self.server)
 
     def for_request(self, request: Request) -> Delivery | None:
-        """Who answers a request; None for nobody."""
-        rule = self.tape or self.beside_the_tape(request)
+        """The delivery that answers a request."""
+        rule = self.tape or self.without_the_tape(request)
         return None if rule is None else rule.delivery
 
     def left_over(self) -> GittrixError | None:
-        """The error for what nobody asked for; None if there is none. Scripts and tapes are of no use after that."""
+        """The error for unused steps; None if there is none. Scripts and tapes are of no use after that."""
         duties = [self.tape] if self.tape is not None else self._rules
         found = [rule.left_over() for rule in duties]
         self._rules = [rule for rule in self._rules if not isinstance(rule.answerer, Script)]
         self.tape = None
         return next((one for one in found if one is not None), None)
 
-    def anew(self, next_fault: NextFault | None) -> Answerers:
-        """All as they were before anybody asked."""
-        tape = None if self.tape is None else self.tape.anew(next_fault)
-        server = None if self.server is None else self.server.anew(next_fault)
-        return Answerers([rule.anew(next_fault) for rule in self._rules], tape, server)
+    def restarted(self, next_fault: NextFault | None) -> Answerers:
+        """All in their first state."""
+        tape = None if self.tape is None else self.tape.restarted(next_fault)
+        server = None if self.server is None else self.server.restarted(next_fault)
+        return Answerers([rule.restarted(next_fault) for rule in self._rules], tape, server)

@@ -1,4 +1,4 @@
-"""Requests to a model as conversations: which belong together, which are beside the work, and how they read."""
+"""Requests to a model as conversations: which belong together, which are side requests, and how they read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 2_000
 
 
 class SideRequest(NamedTuple):
-    """A kind of request that agents send beside their work.
+    """A kind of side request that agents send.
 
     Attributes:
         name: what it asks for.
@@ -44,22 +44,22 @@ SIDE_REQUESTS: Final[tuple[SideRequest, ...]] = (
     ),
     SideRequest("commit message", _says("commit message"), "Change files", "aider"),
 )
-"""What agents ask a model beside their work. It is answered at once, and is no exchange of a script."""
+"""The side requests of agents. Such a request is answered at once, and is no exchange of a script."""
 
 
 def side_request(request: Request) -> SideRequest | None:
-    """What a request asks for beside the work; None if it is the work."""
+    """The kind of a side request; None for a request of the work."""
     return next((one for one in SIDE_REQUESTS if one.asks(request)), None)
 
 
 def side_answer(side: SideRequest, request: Request) -> Answer:
-    """The answer to a request beside the work: a text, or the smallest JSON of the schema that is asked for."""
+    """The answer to a side request: a text, or the smallest JSON of the schema that is asked for."""
     schema = _schema_asked_for(request.body)
     return Answer((Text(side.answer if schema is None else json.dumps(_smallest(schema, side.answer))),))
 
 
 def opening(request: Request) -> str:
-    """What a conversation began with: by it are requests of one conversation told from those of others."""
+    """What a conversation began with: it identifies the conversation."""
     return request.messages[0].text if request.messages else ""
 
 
@@ -85,7 +85,7 @@ def _turns(exchanges: Sequence[Exchange]) -> Iterator[list[str]]:
         lines = [f"system: ({len(request.system):,} characters)"] if number == 0 and request.system else []
         same = _common(known, request.messages)
         if same < min(len(known), len(request.messages)) and number:
-            lines.append("(the agent wrote the conversation anew)")
+            lines.append("(the agent rewrote the conversation)")
         for message in request.messages[same:]:
             lines += _message_lines(message.role, message.parts, names)
         known = request.messages

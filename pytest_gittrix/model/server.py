@@ -34,7 +34,7 @@ from pytest_gittrix.model.tapes.tape import Tape
 from pytest_gittrix.model.tapes.upstream import Upstream
 
 KEY: Final = "key-of-a-test"
-"""The key that clients are told. The server takes any."""
+"""The key that clients are given. The server takes any."""
 
 _VARIABLES: Final = (
     ("ANTHROPIC_BASE_URL", "{url}"),
@@ -64,7 +64,7 @@ class ModelServer:
 
     Args:
         now: gives the time of its answers, in seconds since 1970; this machine's if nothing is said.
-        on_exchange: is told of each exchange when its answer is sent, on the server's thread.
+        on_exchange: is called with each exchange when its answer is sent, on the server's thread.
         places: gives the names under which a tape has texts of this run, such as ``{"workspace": "/tmp/x"}``.
     """
 
@@ -179,14 +179,14 @@ class ModelServer:
         """Let the model answer from a recording, or make one. It is written by ``check``.
 
         Where it records, a script or a function answers if there is one; else the protocol's real server does, with the key of this
-        process, which no agent has. Where it replays, nobody else is asked.
+        process, which no agent has. Where it replays, the tape alone answers.
 
         Args:
             path: of the file.
             mode: ``replay`` answers from it alone; ``once`` too, and records it if there is none; ``new`` records what it does not have;
-                ``rewrite`` records it anew; ``live`` asks the real server, and records nothing.
+                ``rewrite`` records it again; ``live`` asks the real server, and records nothing.
             lenient: whether only roles, tools offered, calls and results are compared.
-            again: the line that records it anew, for messages.
+            again: the line that records it again, for messages.
 
         Raises:
             InvalidInput: there is no such mode; or no such tape, or none that can be read.
@@ -196,15 +196,15 @@ class ModelServer:
         file = Path(path)
         replays = mode == "replay" or (mode in ("once", "new") and file.exists())
         if replays:
-            otherwise = self._answer_beside_the_tape if mode == "new" else None
+            otherwise = self._answer_without_the_tape if mode == "new" else None
             player = partial(Player, Tape.read(file), self._known, name=file.name, again=again, lenient=lenient, otherwise=otherwise)
             self._answerers.tape = AnswerRule(None, player)
         if mode == "new" or not replays:
             self._answerers.server = AnswerRule(None, Upstream)
         self._recording = file if mode in ("new", "rewrite") or (mode == "once" and not replays) else None
 
-    def _answer_beside_the_tape(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
-        rule = self._answerers.beside_the_tape(request)
+    def _answer_without_the_tape(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
+        rule = self._answerers.without_the_tape(request)
         assert rule is not None, "the real server is there"
         return rule.answerer(request)
 
@@ -219,17 +219,17 @@ class ModelServer:
         return known_here(tuple(self._places().items()), days(time.time(), self.now))
 
     @contextmanager
-    def played_anew(self, next_fault: NextFault | None = None, before: Callable[[Request], None] | None = None) -> Iterator[None]:
-        """Within the block, nobody has asked yet: scripts begin anew, and what is said is forgotten when it ends.
+    def restarted(self, next_fault: NextFault | None = None, before: Callable[[Request], None] | None = None) -> Iterator[None]:
+        """Within the block, scripts begin again; its exchanges are forgotten when it ends.
 
         Args:
             next_fault: gives what goes wrong with the exchange that begins; None for nothing.
-            before: is told of each request before it is answered. A GittrixError that it raises is answered as an error.
+            before: is called with each request before it is answered. A GittrixError that it raises is answered as an error.
         """
         with self._lock:
             known = self._state, self._answerers, self._deliveries, self._before
             self._state, self._deliveries, self._before = _State(), {}, before
-            self._answerers = self._answerers.anew(next_fault)
+            self._answerers = self._answerers.restarted(next_fault)
         try:
             yield
         finally:
@@ -240,7 +240,7 @@ class ModelServer:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """All exchanges, those beside the work too, in the order of arrival."""
+        """All exchanges, including side requests, in the order of arrival."""
         with self._lock:
             return tuple(self._state.exchanges)
 
@@ -282,7 +282,7 @@ class ModelServer:
         return tuple(call for answer in answers for call in answer.calls if name in (None, call.name))
 
     def conversation(self, about: str | None = None, *, last: int | None = None) -> str:
-        """What was said, as a text to read. Several conversations stand one after the other.
+        """What was said, as a text to read. Several conversations follow one another.
 
         Args:
             about: a text of the first message of the conversations that are wanted; all if nothing is said.

@@ -1,4 +1,4 @@
-"""The page of a comparison: the cases of two runs, the worst regressions first, with the results of each sample beside each other.
+"""The page of a comparison: the cases of two runs, the worst regressions first, with the results of each sample side by side.
 
 It says the same numbers as the text of ``gittrix eval compare``: both are made from one ``Comparison``.
 """

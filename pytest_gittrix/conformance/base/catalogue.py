@@ -57,7 +57,7 @@ A waived clause counts as not kept. The report names no level if the run left ou
 ## Capabilities
 
 Every system has {base}.
-Besides these verbs, it declares which of the following capabilities it has.
+It also declares which of the following capabilities it has.
 A clause that needs an undeclared capability is skipped, and reported as not claimed.
 
 | capability | means | clauses |

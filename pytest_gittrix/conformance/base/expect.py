@@ -142,7 +142,7 @@ def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content 
 
 
 def _reverts_nobody(stage: Stage, made: str, head: str, selection: Mapping[str, Content | None]) -> None:
-    """Check that a promotion does not take back, beside its selection, what the last commit before it did."""
+    """Check that a promotion does not revert paths outside its selection to their state before the last commit."""
     __tracebackhide__ = True
     judge = stage.judge
     parents = judge.commit(head).parents

@@ -120,7 +120,7 @@ _INCOMPLETE: ContextVar[list[ClauseFailure] | None] = ContextVar("_INCOMPLETE", 
 
 @contextmanager
 def incomplete_refusals_last() -> Iterator[None]:
-    """A block that is judged by what the system did before it is judged by how it told it.
+    """A block whose incomplete refusals are reported only if nothing else fails in it.
 
     A refusal without its error code does not end the block. If nothing else is wrong in it, the block ends with the first such refusal.
 

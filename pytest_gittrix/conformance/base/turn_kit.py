@@ -157,7 +157,7 @@ def acts(stage: Stage, name: str) -> bool:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds a lock on a file."""
+    """Whether a file is unlocked."""
     with open(path) as file:
         return try_lock(file.fileno())
 

@@ -56,7 +56,7 @@ def next_after(stage: Stage, script: str) -> DrivenSession:
 
 
 def files_of(session: DrivenSession) -> dict[str, tuple[object, ...]]:
-    """What stands at each path of a workspace, but for its repository: mode, attributes, and the number of names and bytes of a file."""
+    """The facts of each path of a workspace outside its repository: mode, attributes, and a file's link count and bytes."""
     root = workspace_of(session)
     found: dict[str, tuple[object, ...]] = {}
     for parent, directories, names in os.walk(root):
@@ -106,7 +106,7 @@ def bytes_taken(path: Path) -> int:
 
 
 def git_state(stage: Stage, session: DrivenSession) -> str:
-    """What the repository of a workspace has beside its objects, as git and the directory tell it; empty if there is none."""
+    """References, index, configuration and hooks of a workspace's repository; empty if there is none."""
     if not (workspace_of(session) / ".git").exists():
         return ""
     return run(

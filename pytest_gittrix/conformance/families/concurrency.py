@@ -136,7 +136,7 @@ class ConcurrencyClauses(Clauses):
         """
         for race in self.races(stage, _two_sessions("app.py", "app.py"), _promote, _promote_second, POINTS_OF_AN_UPDATE):
             landed = [number for number, one in enumerate((race.action, race.intruder)) if not _may_be_refused(one, "BASELINE_CONFLICT")]
-            assert len(landed) == 1, "both were told that their work had landed" if landed else "neither of them landed"
+            assert len(landed) == 1, "both report that their work landed" if landed else "neither of them landed"
             [winner] = landed
             assert len(race.history()) == 2
             assert race.head()["app.py"] == _work_of(winner)
@@ -162,7 +162,7 @@ class ConcurrencyClauses(Clauses):
     def test_lck_07_a_write_beside_an_eviction_brings_nothing_back(self, stage: Stage) -> None:
         """A write during an eviction does not recreate the workspace.
 
-        Otherwise an ended session has a workspace again, which nobody will remove.
+        Otherwise an ended session has a workspace again, which is never removed.
         """
         for action, intruder in ((_evict, _write), (_write, _evict)):
             for race in self.races(stage, _one_session, action, intruder, share=0.5):
@@ -222,7 +222,7 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES, Capability.CRASH)
     def test_lck_11_a_killed_process_is_in_nobodys_way(self, stage: Stage) -> None:
-        """A killed process blocks nobody.
+        """A killed process blocks no other.
 
         Otherwise one crash stops all other agents until a person finds the lock file and deletes it.
         """
@@ -263,7 +263,7 @@ class ConcurrencyClauses(Clauses):
     @needs(Capability.PROCESSES)
     @protects_work
     def test_lck_14_a_commit_at_the_desk_during_a_promotion_is_kept(self, stage: Stage) -> None:
-        """A commit in the checkout during a promotion is kept, the promotion lands beside it, and the checkout is in step with both.
+        """A commit in the checkout during a promotion is kept, the promotion lands on top of it, and the checkout is in step with both.
 
         Otherwise the commit of a person at their desk takes the agent's work back without saying so, or is taken back by it.
         """
@@ -415,7 +415,7 @@ def _person_commits_at_the_desk(stage: Stage, _: tuple[str, ...] = ()) -> None:
 
 
 def _tidies(stage: Stage, _: tuple[str, ...]) -> None:
-    # What is not reachable yet is left alone: git itself says that pruning beside other programs is not safe.
+    # What is not reachable yet is left alone: git itself says that pruning while other programs run is not safe.
     stage.rival.git("gc", "--quiet", "--no-prune")
     stage.rival.git("pack-refs", "--all")
 

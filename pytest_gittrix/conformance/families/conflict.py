@@ -25,7 +25,7 @@ class ConflictClauses(Clauses):
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
         """An edit of another file is no conflict.
 
-        Otherwise nobody can work on a repository while an agent does.
+        Otherwise a person cannot work on a repository while an agent does.
         """
         session = at_work(stage)
         theirs = stage.rival.commit({"README.md": "human\n"})
@@ -72,7 +72,7 @@ class ConflictClauses(Clauses):
 
     @protects_work
     def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
-        """Otherwise the file that a person moved there is lost, although nobody deleted it."""
+        """Otherwise the file that a person moved there is lost without having been deleted."""
         _is_a_conflict(stage, "guide.md", lambda: stage.rival.rename("README.md", "guide.md"))
 
     @protects_work
@@ -226,7 +226,7 @@ def _commits_at_the_desk(stage: Stage, path: str) -> None:
 
 
 def _the_desk_is_in_step(stage: Stage) -> None:
-    """Check that the index and the files of the checkout are those of the branch, and that nothing lies beside them."""
+    """Check that the index and the files of the checkout are those of the branch, and that there are no other files."""
     assert stage.durable.git("status", "--porcelain") == ""
 
 

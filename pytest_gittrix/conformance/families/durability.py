@@ -270,7 +270,7 @@ def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fa
     if (why := supported()) is not None:
         pytest.skip(why)
     clean = _supervised(stage, operation, at_work(stage, *WORK))
-    assert clean.exit_code == 0, f"nobody disturbed it, and it failed: {clean.stderr.decode(errors='replace')}"
+    assert clean.exit_code == 0, f"it failed without a fault: {clean.stderr.decode(errors='replace')}"
     faults = _faults(clean.calls, fault_at, every=stage.budget.crash > 0)
     if not faults:
         pytest.skip("no call of it that could be struck was seen")

@@ -54,7 +54,7 @@ class EvictionClauses(Clauses):
     def test_evc_03_a_late_write_brings_nothing_back(self, stage: Stage) -> None:
         """A write after the eviction recreates nothing.
 
-        Otherwise an agent that does not know of the eviction recreates a workspace that nobody will ever remove.
+        Otherwise an agent that does not know of the eviction recreates a workspace that is never removed.
         """
         session = stage.start()
         late = stage.gittrix.get_session(session.id)
@@ -246,7 +246,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_17_a_damaged_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
-        """Otherwise one damaged file keeps every other session from being evicted, and nobody knows why."""
+        """Otherwise one damaged file keeps every other session from being evicted, without a word about it."""
 
         def spoil(session: DrivenSession) -> None:
             if not _damage(stage.place.home, session.id):
@@ -258,7 +258,7 @@ class EvictionClauses(Clauses):
     def test_evc_21_what_is_no_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
         """A record that is missing, and files that are no records, do not stop the sweep.
 
-        Otherwise a backup, a file of the desktop or a lost file beside the sessions keeps every one of them from being evicted.
+        Otherwise a backup, a file of the desktop or a stray file next to the sessions keeps every one of them from being evicted.
         """
 
         def spoil(session: DrivenSession) -> None:

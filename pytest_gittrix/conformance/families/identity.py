@@ -103,7 +103,7 @@ class IdentityClauses(Clauses):
     def test_ids_09_a_discarded_session_is_listed_so(self, stage: Stage) -> None:
         """A discarded session is listed as discarded.
 
-        Otherwise work that a person rejected looks like work that nobody reviewed in time.
+        Otherwise work that a person rejected looks like work that was not reviewed in time.
         """
         session = stage.start()
 

@@ -59,7 +59,7 @@ class IsolationClauses(Clauses):
 
     @protects_work
     def test_iso_02_sessions_do_not_see_each_other(self, stage: Stage) -> None:
-        """Otherwise two agents overwrite each other's work, and nobody can tell whose it is."""
+        """Otherwise two agents overwrite each other's work, and its author is unknown."""
         one, two = stage.start("one"), stage.start("two")
 
         one.write("app.py", "one\n")
@@ -73,7 +73,7 @@ class IsolationClauses(Clauses):
     def test_iso_03_a_promotion_takes_the_work_of_its_session_alone(self, stage: Stage) -> None:
         """A promotion takes only the work of its own session.
 
-        Otherwise the work of an agent that nobody reviewed is committed together with another agent's.
+        Otherwise unreviewed work of one agent is committed together with another agent's.
         """
         one, two = stage.start("one"), stage.start("two")
         one.write("one.txt", "one\n")

@@ -28,7 +28,7 @@ class LifeClauses(Clauses):
     def test_lif_01_a_session_begins_with_what_the_remotes_have(self, stage: Stage) -> None:
         """A session starts from the state of the remotes.
 
-        Otherwise an agent works on files that nobody else has, or on those of another branch.
+        Otherwise an agent works on files that exist nowhere else, or on those of another branch.
         """
         member = start_member(stage, APP, RepositoryPlan("org/lib", remote="trunk"), RepositoryPlan("team", team=True))
 
@@ -195,7 +195,7 @@ class LifeClauses(Clauses):
     def test_lif_11_a_member_begins_anew_while_an_older_session_is_kept(self, stage: Stage) -> None:
         """A member can start while an older session is retained.
 
-        Otherwise nobody can work until somebody has cleaned up.
+        Otherwise all work waits until somebody has cleaned up.
         """
         member = start_member(stage)
         member.leave_uncommitted()

@@ -19,7 +19,7 @@ from pytest_gittrix.testing.systems.protocol import Capability
 ENDED: Final = ("SESSION_EXPIRED", "INVALID_INPUT")
 """Error codes where a session can have no successor; the second one if it has not ended."""
 
-OTHER: Final = "nobody-ever-started-this"
+OTHER: Final = "never-started"
 
 
 class LineClauses(Clauses):
@@ -44,7 +44,7 @@ class LineClauses(Clauses):
     def test_lin_02_a_handoff_links_the_two_both_ways(self, stage: Stage) -> None:
         """A handoff links the two sessions in both directions.
 
-        Otherwise nobody can find the predecessor of a session, or its successor.
+        Otherwise a person cannot find the predecessor of a session, or its successor.
         """
         sessions = line_of(stage, 3)
 
@@ -263,7 +263,7 @@ class LineClauses(Clauses):
     def test_lin_17_of_what_there_is_not_there_is_nothing(self, stage: Stage) -> None:
         """A query for unknown sessions returns nothing.
 
-        Otherwise a program that asks for work that nobody began ends in an error.
+        Otherwise a program that asks for work that was never begun ends in an error.
         """
         stage.start(agent="rig/toast")
 
@@ -339,7 +339,7 @@ class LineClauses(Clauses):
     def test_lin_22_forks_know_their_parent_and_their_root(self, stage: Stage) -> None:
         """Forks record their parent and their root.
 
-        Otherwise nobody can tell which of ten attempts came from which, or that all of them share one origin.
+        Otherwise a person cannot tell which of ten attempts came from which, or that all of them share one origin.
         """
         first = stage.start()
         second = first.fork()
@@ -355,7 +355,7 @@ class LineClauses(Clauses):
     def test_lin_23_a_fork_at_no_event_is_refused(self, stage: Stage) -> None:
         """A fork at an event that does not exist is refused.
 
-        Otherwise a wrong number makes a session with too much history or none, and nobody notices.
+        Otherwise a wrong number makes a session with too much history or none, without a warning.
         """
         parent = stage.start()
         number = len(parent.events())

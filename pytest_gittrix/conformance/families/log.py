@@ -131,7 +131,7 @@ class LogClauses(Clauses):
     def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
         """Keys that become the same text are refused.
 
-        Otherwise one of two values is lost, and nobody knows which.
+        Otherwise one of two values is lost, and it is unknown which.
         """
         session = stage.start()
         before = session.events()

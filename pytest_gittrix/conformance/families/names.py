@@ -129,7 +129,7 @@ class NamesClauses(Clauses):
     def test_nam_09_a_selected_name_is_not_a_beginning(self, stage: Stage) -> None:
         """A selected name is not a prefix.
 
-        Otherwise a file that nobody selected is promoted, because its name begins with a selected name.
+        Otherwise an unselected file is promoted, because its name begins with a selected name.
         """
         session = stage.start()
         for name in ("app", "app.py", "app.py.orig", "apples/one.txt"):

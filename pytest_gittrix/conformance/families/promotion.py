@@ -33,7 +33,7 @@ class PromotionClauses(Clauses):
     """What becomes of the agent's work, and of the person's."""
 
     def test_prm_01_a_promotion_is_one_commit_of_the_work_on_the_head(self, stage: Stage) -> None:
-        """Otherwise nobody can tell later what was promoted and on top of what, or revert it."""
+        """Otherwise a person cannot tell later what was promoted and on top of what, or revert it."""
         session = at_work(stage, "app.py", "new/deep/file.txt")
 
         lands(stage, session, {"app.py": b"agent\n", "new/deep/file.txt": b"agent\n"})
@@ -311,7 +311,7 @@ class PromotionClauses(Clauses):
 
     @protects_work
     def test_prm_25_only_the_branch_moves(self, stage: Stage) -> None:
-        """Otherwise a tag, another branch, the stash or the configuration changes, and nobody knows when."""
+        """Otherwise a tag, another branch, the stash or the configuration changes at an unknown time."""
         stage.durable.dirty({"README.md": "stashed\n"})
         stage.durable.git("stash", "-q")
         stage.durable.git("branch", "other")
@@ -412,7 +412,7 @@ class PromotionClauses(Clauses):
     @needs(Capability.DELETE)
     @protects_work
     def test_prm_32_a_deletion_respects_the_persons_unsaved_work(self, stage: Stage) -> None:
-        """A deletion respects unsaved work: of the same file it is refused, beside others it changes nothing else.
+        """A deletion respects unsaved work: of the same file it is refused, of other files it changes nothing.
 
         Otherwise unsaved edits of a file that an agent deletes are gone, with no other copy.
         """
@@ -488,8 +488,8 @@ class PromotionClauses(Clauses):
         session = at_work(stage, *WORK)
         home = stage.path / "empty-home"
         home.mkdir()
-        nobody = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
-        with called_from(stage, stage.durable.path, **nobody):
+        variables = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
+        with called_from(stage, stage.durable.path, **variables):
             lands(stage, session, WORK)
 
     def test_prm_37_attributes_of_the_project_do_what_git_add_does(self, stage: Stage) -> None:

@@ -192,7 +192,7 @@ class RetentionClauses(Clauses):
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
         """A cleanup of a named session removes it even with unsaved work.
 
-        Otherwise a workspace that nobody needs can never be removed.
+        Otherwise an unneeded workspace can never be removed.
         """
         member, other = start_member(stage), start_member(stage)
         for one in (member, other):
@@ -257,7 +257,7 @@ class RetentionClauses(Clauses):
     def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
         """The record of a session outlives its workspace.
 
-        Otherwise nobody can find last week's work.
+        Otherwise last week's work cannot be found.
         """
         member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
         member.session.conclude()

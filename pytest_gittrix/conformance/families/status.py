@@ -76,7 +76,7 @@ class StatusClauses(Clauses):
     def test_sta_04_who_needs_a_person_is_told_before_a_pull_request(self, stage: Stage) -> None:
         """A need for a person takes precedence over a pull request.
 
-        Otherwise a green tick hides the question of an agent, and nobody answers.
+        Otherwise a green tick hides the question of an agent, which stays unanswered.
         """
         for state, facts in product(("needs_input", "stuck"), ({}, *PULL_REQUESTS.values())):
             assert stage.gittrix.rules.of(session=state, reason="awaiting_user_input", **facts) == state, facts
@@ -121,7 +121,7 @@ class StatusClauses(Clauses):
     def test_sta_08_what_is_over_is_not_looked_at_but_to_tell_its_end(self, stage: Stage) -> None:
         """An ended session is polled only until its end is reported.
 
-        Otherwise dead sessions are polled for ever, or nobody learns of their end.
+        Otherwise dead sessions are polled for ever, or their end is never reported.
         """
         rules = stage.gittrix.rules
 

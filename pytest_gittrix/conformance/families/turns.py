@@ -33,7 +33,7 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 
 class TurnClauses(Clauses):
-    """Turns, interrupts, and calls that nobody answered."""
+    """Turns, interrupts, and unanswered calls."""
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_01_a_turn_works_in_its_session(self, stage: Stage) -> None:
@@ -51,7 +51,7 @@ class TurnClauses(Clauses):
     def test_trn_02_a_turn_runs_beside_the_program(self, stage: Stage) -> None:
         """A turn runs concurrently with the program.
 
-        Otherwise a server stands still while one of its agents thinks.
+        Otherwise a server is blocked while one of its agents thinks.
         """
         session, turn = in_a_turn(stage)
 
@@ -140,7 +140,7 @@ class TurnClauses(Clauses):
     def test_trn_08_what_a_turn_started_ends_with_it(self, stage: Stage) -> None:
         """Programs that a turn started end with it.
 
-        Otherwise a build that nobody needs goes on, and writes into the workspace of the next turn.
+        Otherwise an unneeded build goes on, and writes into the workspace of the next turn.
         """
         session = stage.start()
         with child_ended(stage):
@@ -210,7 +210,7 @@ class TurnClauses(Clauses):
     def test_trn_13_an_answer_by_the_system_says_what_it_is(self, stage: Stage) -> None:
         """An answer that the system made up says so.
 
-        Otherwise the model takes it for the tool's result, and nobody can find out why the call failed.
+        Otherwise the model takes it for the tool's result, and the reason of the failure is lost.
         """
         session = stage.start()
         call(session.record, "c1", "grep")
@@ -312,7 +312,7 @@ class TurnClauses(Clauses):
     def test_trn_20_what_the_agent_did_not_say_is_not_said_for_it(self, stage: Stage) -> None:
         """The system adds no failure event of its own to a failed turn.
 
-        Otherwise the agent's own error report stands beside a second one that the system made up.
+        Otherwise the agent's own error report appears next to a second one that the system made up.
         """
         session = stage.start()
 
@@ -324,7 +324,7 @@ class TurnClauses(Clauses):
     def test_trn_21_an_ended_session_takes_no_turn(self, stage: Stage) -> None:
         """An ended session starts no turn.
 
-        Otherwise an agent goes on working after a person has judged its work, and nobody will review it again.
+        Otherwise an agent goes on working after a person has judged its work, and this work is never reviewed.
         """
         session = stage.start()
         session.evict()

@@ -1,4 +1,4 @@
-"""What is new since an earlier report: for runs that fail only for faults which nobody knew of."""
+"""What is new since an earlier report: for runs that fail only for new faults."""
 
 from __future__ import annotations
 

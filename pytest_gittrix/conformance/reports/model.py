@@ -186,7 +186,7 @@ class SystemReport:
     def verdict(self) -> str:
         """The level that is reached, and the clauses that the next level lacks, as one sentence."""
         if left_out := self.of(Status.NOT_RUN):
-            return f"not told, as {len(left_out)} of {len(self.outcomes)} clauses were not run"
+            return f"unknown, as {len(left_out)} of {len(self.outcomes)} clauses were not run"
         if self.level == "EXTENDED":
             return "EXTENDED"
         base = [one for one in self.outcomes if not one.clause.needs and one.status is not Status.KEPT]

@@ -1,1 +1,1 @@
-"""The worktree profile: whether a manager of git worktrees loses work, judged by git beside plain git's own commands."""
+"""The worktree profile: whether a manager of git worktrees loses work, judged by git and compared with plain git's own commands."""

@@ -25,7 +25,7 @@ WORDS: Final = {
 NOTHING: Final = "-"
 """The answer of a person whose tool has no such command."""
 QUESTIONS: Final = {
-    "create": "How is a worktree made? {name} stands for its name.",
+    "create": "How is a worktree made? {name} is its name.",
     "delete": "How is one removed?",
     "clean": "How are all removed that are finished?",
     "finish": "How does the work of one get onto the base branch?",

@@ -26,7 +26,7 @@ from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 
 LONGEST_RUN: Final = 3600.0
-"""Seconds after which a run is ended, beside those that it searches for."""
+"""Seconds after which a run is ended, not counting those that it searches for."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 Work: TypeAlias = tuple[WorktreeClause, str]
@@ -42,7 +42,7 @@ def run_worktree_profile(
     progress: Progress | None = None,
     search: SearchBudget = NO_SEARCH,
 ) -> WorktreeReport:
-    """Put a manager of worktrees to the clauses of the profile, with plain git beside it.
+    """Put a manager of worktrees to the clauses of the profile, and run plain git in each case that the tool breaks.
 
     The run has a process of its own without the machine's network, where the system allows that, and nothing of it is left afterwards.
 

@@ -33,4 +33,4 @@ def _rest(report: WorktreeReport) -> Iterator[str]:
                 yield f"{verdict:<10} {one.clause}  {one.reason.splitlines()[0]}"
     yield f"\nThe run took {report.seconds:.0f} seconds."
     if not report.offline:
-        yield "The tool was not kept from the network: this system lets nobody leave it."
+        yield "The tool was not kept from the network: this system does not allow that."

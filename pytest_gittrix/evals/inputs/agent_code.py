@@ -1,4 +1,4 @@
-"""What an agent consists of: modules of the project, installed distributions, programs, and files beside its code.
+"""What an agent consists of: modules of the project, installed distributions, programs, and files next to its code.
 
 Sources are read and never run. What cannot be known from them is listed, so that results of another agent are not taken for this one's.
 """
@@ -94,14 +94,14 @@ class AgentCode:
         }
         return {name: value for name, value in fields.items() if value}
 
-    def add_script(self, file: Path, *, beside: bool = True) -> None:
+    def add_script(self, file: Path, *, adjacent: bool = True) -> None:
         """Add what a Python file uses; the file itself is not added.
 
         Args:
             file: the file, or a zip file of modules.
-            beside: whether modules are looked for beside the file first, as Python does for a script.
+            adjacent: whether modules are looked for in the file's directory first, as Python does for a script.
         """
-        if beside:
+        if adjacent:
             self._directories.insert(0, str(file.parent))
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
@@ -297,12 +297,12 @@ class AgentCode:
                 self.add_command(words)
 
 
-def load(name: str, *, beside: bool = False) -> ModuleType:
+def load(name: str, *, adjacent: bool = False) -> ModuleType:
     """Load a module by its name or by the path of its file.
 
     Args:
         name: the name, or a path that ends with ``.py``.
-        beside: whether the module may import those beside its file. Their directory is the last on Python's path from then on, so that they
+        adjacent: whether the module may import those in its file's directory, which is the last on Python's path from then on, so that they
             replace no module of the standard library or of a distribution.
 
     Raises:
@@ -311,7 +311,7 @@ def load(name: str, *, beside: bool = False) -> ModuleType:
     try:
         if name.endswith(".py"):
             path = Path(name)
-            if beside and str(path.parent) not in sys.path:
+            if adjacent and str(path.parent) not in sys.path:
                 sys.path.append(str(path.parent))
             return _from_source(str(path), path.read_bytes())
         return importlib.import_module(name)
@@ -378,7 +378,7 @@ def code_of_function(spec: str, name: str, function: Callable[..., Any] | None =
     """
     code = AgentCode(search_path())
     if spec.endswith(".py"):
-        code.add_script(Path(spec), beside=False)
+        code.add_script(Path(spec), adjacent=False)
     elif spec:
         code.add_module(spec)
     else:

@@ -1,4 +1,4 @@
-"""Hidden tests from a repository: the files of tests as one commit has them, with what these find beside themselves."""
+"""Hidden tests from a repository: the files of tests as one commit has them, with the files next to them that they use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_test_file(path: str) -> bool:
 
 @contextmanager
 def scratch_index(repository: Path) -> Iterator[dict[str, str]]:
-    """The variables with which git uses an index of its own, and stores new objects beside it, so that nothing in the repository changes.
+    """The variables with which git uses a temporary index and object store, so that nothing in the repository changes.
 
     Args:
         repository: the repository; its objects are there.

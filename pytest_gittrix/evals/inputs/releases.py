@@ -294,7 +294,7 @@ def _as_text(patch: bytes, version: str) -> str:
     except UnicodeDecodeError as problem:
         raise InvalidInput(
             f"The change of {version} is not UTF-8: {problem}.",
-            why="The agent is told what to apply, and a task is text.",
+            why="The task contains the change, and a task is text.",
             fix="Leave that release out, or use another package.",
         ) from None
 
@@ -304,7 +304,7 @@ def _id(package: str, version: str, ending: str) -> str:
 
 
 def _expected_toml(expected: Mapping[str, Expected]) -> str:
-    lines = ["# How each case ends for an agent that does exactly what it is told: where the drift meets the change, conflict is right.\n"]
+    lines = ["# How each case ends for an agent that does exactly its task: where the drift meets the change, conflict is right.\n"]
     lines.append("schema = 1\n")
     for id_, one in expected.items():
         lines.append(f'\n[cases."{id_}"]\noutcome = "{one.outcome}"\n')

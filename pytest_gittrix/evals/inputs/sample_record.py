@@ -124,7 +124,7 @@ def damaged(file: Path) -> InvalidInput:
     return InvalidInput(
         f"{file} is damaged.",
         why="It is not what was written there, so nothing in it counts.",
-        fix="Run again with --resume: a damaged sample is run anew.",
+        fix="Run again with --resume: a damaged sample is run again.",
     )
 
 

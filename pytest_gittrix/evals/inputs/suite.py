@@ -136,7 +136,7 @@ class Suite:
     Attributes:
         name: the name of the suite.
         directory: its directory.
-        clock_start: the instant that the clock of every sample stands at.
+        clock_start: the instant of the frozen clock of every sample.
         confine: the level of confinement of programs, unless the run has another one.
         cases: the cases, sorted by id.
     """

@@ -309,7 +309,7 @@ def _variables(test: _Test) -> _Variables:
 
 
 def _rows(loop: ast.For, variables: _Variables) -> Any:
-    """What a loop goes over: an expression, or the one that its name stands for."""
+    """What a loop goes over: an expression, or the one that its name is bound to."""
     variable = variables.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else None
     return variable.values[0] if variable and isinstance(variable.binding, ast.Assign) else loop.iter
 

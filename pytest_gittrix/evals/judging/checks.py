@@ -68,7 +68,7 @@ class ResultToCheck:
 
 @dataclass(frozen=True)
 class CheckPlace:
-    """A checkout of the result for one program or function, and nobody else.
+    """A checkout of the result for one program or function alone.
 
     Attributes:
         path: the checkout.
@@ -151,15 +151,15 @@ def _by_pytest(check: CaseCheck, context: CheckContext) -> tuple[CheckResult, Fi
 
 
 def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests]:
-    """The tests of each file that has some that must pass. No file of tests finds another one beside itself."""
+    """The tests of each file that has some that must pass. No file of tests sees another one."""
     contents = {path: one.data if isinstance(one, Executable) else one for path, one in contents_of(directory).items()}
     files = {path: data for path, data in contents.items() if isinstance(data, bytes)}
     modules = dict.fromkeys(one.partition("::")[0] for one in named)
-    beside = {path: data for path, data in files.items() if path not in modules}
+    support = {path: data for path, data in files.items() if path not in modules}
     for module in modules:
         # A file that is named without a test is run whole.
         chosen = () if module in named else tuple(one.partition("::")[2] for one in named if one.startswith(f"{module}::"))
-        yield HiddenTests(module, files[module].decode("utf-8"), beside, chosen, _ROOTS)
+        yield HiddenTests(module, files[module].decode("utf-8"), support, chosen, _ROOTS)
 
 
 def _by_tree(check: CaseCheck, result: ResultToCheck) -> CheckResult:
@@ -190,7 +190,7 @@ def _by_function(check: CaseCheck, result: ResultToCheck) -> CheckResult:
         raise
     except OSError as problem:
         if problem.errno in MACHINE_FAILURES:
-            raise AdapterUnavailable(f"The machine failed in a check: {problem}.", fix="Make room, or look after the disk.") from None
+            raise AdapterUnavailable(f"The machine failed in a check: {problem}.", fix="Free disk space, or check the disk.") from None
         return CheckResult(check.kind, False, f"{type(problem).__name__}: {problem}".splitlines()[0])
     except BaseException as problem:  # noqa: BLE001  (also SystemExit, and what pytest.fail raises: a check that is not satisfied)
         first = (str(problem).splitlines() or [""])[0]

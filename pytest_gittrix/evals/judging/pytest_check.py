@@ -48,7 +48,7 @@ class Verdict:
         wrong: why the result did not pass; empty if it did.
         done: how the program ended that decided it.
         judges: what judged each test that passed.
-        collisions: the files of the result that have the name of a module that the tests have beside them.
+        collisions: the files of the result that have the name of a module of the tests' own.
     """
 
     wrong: str
@@ -70,14 +70,14 @@ class HiddenTests:
     Attributes:
         name: the path of the file, relative to the other files.
         source: its text.
-        beside: the files that it finds beside itself, such as ``conftest.py`` and data, by path.
+        support: the files in its directory, such as ``conftest.py`` and data, by path.
         chosen: the tests that must pass, such as ``TestIt::test_it[1]``; all by default, and then it is enough that none fails.
         roots: the directories of the checkout that modules are imported from.
     """
 
     name: str
     source: str
-    beside: Mapping[str, bytes] = field(default_factory=dict)
+    support: Mapping[str, bytes] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     roots: tuple[str, ...] = (".",)
 
@@ -175,7 +175,7 @@ class _Run:
             "answer": answer,
             "name": test.name,
             "test": source,
-            "beside": {path: base64.b64encode(data).decode() for path, data in test.beside.items()},
+            "support": {path: base64.b64encode(data).decode() for path, data in test.support.items()},
             "roots": list(test.roots),
             "chosen": sorted(test.chosen),
             "subject": _program("subject_program"),

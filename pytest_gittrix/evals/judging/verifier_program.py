@@ -385,7 +385,7 @@ def main() -> None:
     os.mkdir(directory)
     test, settings = os.path.join(directory, request["name"]), os.path.join(directory, "pytest.ini")
     Path(settings).write_text("[pytest]\n", encoding="ascii")
-    for path, data in {**request["beside"], request["name"]: base64.b64encode(request["test"].encode("utf-8"))}.items():
+    for path, data in {**request["support"], request["name"]: base64.b64encode(request["test"].encode("utf-8"))}.items():
         file = Path(directory, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(data))
@@ -401,8 +401,8 @@ def main() -> None:
         sys.path[:0] = roots
     sys.meta_path.insert(0, places)
     chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
-    # Tests with files beside them import these as in their own project.
-    mode = "prepend" if request["beside"] else "importlib"
+    # Tests with support files import these as in their own project.
+    mode = "prepend" if request["support"] else "importlib"
     os.environ["PY_IGNORE_IMPORTMISMATCH"] = "1"  # in this mode pytest would look for the test file again, which is gone by then
     options = ["-q", "-p", "no:cacheprovider", f"--import-mode={mode}", "-c", settings, "--rootdir", directory]
     status = int(pytest.main([*options, *chosen], plugins=[witness]))

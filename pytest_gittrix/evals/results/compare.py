@@ -30,7 +30,7 @@ class Divergence:
     Attributes:
         seq: the number of the event.
         a: the event of the first log; None if that log has ended.
-        b: the event of the second log; None likewise.
+        b: the event of the second log; None if there is none.
     """
 
     seq: int
@@ -58,7 +58,7 @@ class SamplePair:
         id: the id of the case.
         epoch: the number of the repetition.
         a: its record in the first run; None if there is none.
-        b: its record in the second run; None likewise.
+        b: its record in the second run; None if there is none.
         difference: the kind of difference; the first that applies of ``missing``, ``outcome``, ``tree``, ``log``.
         divergence: the first event that differs, if the event logs do.
     """
@@ -90,7 +90,7 @@ class CasePair:
     Attributes:
         id: the id of the case.
         a: the share of its samples that passed in the first run; None if none counts there.
-        b: the share in the second run; None likewise.
+        b: the share in the second run; None if there is none.
         pairs: its samples, by epoch.
     """
 

@@ -108,7 +108,7 @@ def _remove(path: Path) -> None:
         with suppress(OSError):
             path.rmdir()
     except OSError as problem:
-        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs.") from None
+        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="Check who owns it.") from None
 
 
 def _began(store: RunStore) -> datetime | None:

@@ -34,7 +34,7 @@ class PairedDifference:
         difference: the mean over cases of the pass rate in the second run minus that in the first; None without cases.
         standard_error: the standard error of the difference, clustered by case; None for fewer than two cases.
         low: lower end of the 95 % interval; None if all cases differ by the same.
-        high: upper end; None likewise.
+        high: upper end; None if unknown.
         p: how likely chance alone makes a difference of this size or more; None without cases.
         detectable: the smallest difference that these cases show in four of five comparisons; None for fewer than six cases.
         needed: the number of cases that would show the difference that was seen, in four of five comparisons; more than there are if it
@@ -67,7 +67,7 @@ class PairedDifference:
 
     @property
     def verdict(self) -> str:
-        """Which run is better, or why nobody can tell, in a sentence."""
+        """Which run is better, or why that is unknown, in a sentence."""
         if self.difference is None:
             return "No case was judged in both runs."
         if self.is_significant:

@@ -43,7 +43,7 @@ _KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_SIZE}}}")
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What is kept beside a record.
+    """The files of a sample other than its record.
 
     Attributes:
         events: the event log, as ``json_lines`` gives it; no wall time is in it.
@@ -93,7 +93,7 @@ class RunStore:
         if store.exists:
             raise InvalidInput(
                 f"{store.path} holds a run already.",
-                why="Two runs in one place could not be told apart.",
+                why="Two runs in one directory would be mixed.",
                 fix="Go on with it by --resume, or give another --out.",
             )
         try:
@@ -174,7 +174,7 @@ class RunStore:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the agent changed while the run went on, so that nobody knows which samples are of which agent."""
+        """Whether the agent changed while the run went on, so that its samples are of unknown agents."""
         return (self.path / _MIXED).exists()
 
     def mark_mixed(self) -> None:
@@ -189,7 +189,7 @@ class RunStore:
         if self.is_mixed:
             raise InvalidInput(
                 f"The agent changed while the run {self.path} went on.",
-                why="Nobody knows which of its samples are of which agent.",
+                why="It is unknown which agent made which of its samples.",
                 fix="Run the suite again, into a new directory.",
             )
 
@@ -286,7 +286,7 @@ class RunStore:
             raise _refused(self.path, problem) from None
 
     def set_aside(self, key: str) -> None:
-        """Rename a record that is to be made anew, because it is damaged or an ``infra_error``."""
+        """Rename a record that is to be made again, because it is damaged or an ``infra_error``."""
         file = self._file("samples", key)
         if os.path.exists(file):
             os.replace(file, f"{file}.aside")

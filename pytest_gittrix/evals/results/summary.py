@@ -1,6 +1,6 @@
 """Statistics of a run: its pass rate, pass@k and pass^k, each with a confidence interval that is clustered by case.
 
-``infra_error`` says nothing about an agent: it is left out of every rate and counted beside it. pass@k is the chance that at least one of
+``infra_error`` says nothing about an agent: it is left out of every rate and counted separately. pass@k is the chance that at least one of
 k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of each case, averaged over cases.
 """
 

@@ -165,7 +165,7 @@ class CallableAgent:
     def function(self) -> Callable[[Toolbox], object]:
         """Load the function. Raises InvalidInput if there is none."""
         module, _, name = self.spec.rpartition(":")
-        found: Callable[[Toolbox], object] | None = getattr(load(module, beside=True), name, None) if module and name else None
+        found: Callable[[Toolbox], object] | None = getattr(load(module, adjacent=True), name, None) if module and name else None
         if found is None or not callable(found):
             raise InvalidInput(
                 f"{self.spec!r} is no function.", why="It is called with a Toolbox for each sample.", fix="Give python:module:name."
@@ -176,7 +176,7 @@ class CallableAgent:
     def identity(self) -> Mapping[str, Json]:
         """The name of the function, the digest of its source file, and what that file uses."""
         module, _, name = self.spec.rpartition(":")
-        source = load(module, beside=True).__file__
+        source = load(module, adjacent=True).__file__
         named = os.path.basename(module) if module.endswith(".py") else module
         code = code_of_function(module, named)
         return {"kind": "callable", "name": f"{named}:{name}", "source": _digest(Path(source)) if source else "", **code}

@@ -64,7 +64,7 @@ class Script:
                 given = self._turns.send(request)
         except StopIteration:
             if faults:
-                # A fault at the end is an exchange of its own: nobody gets a right answer after it.
+                # A fault at the end is an exchange of its own: no right answer follows it.
                 return Planned(faults[-1].apply(request, ModelReply(Answer())), tuple(faults[:-1]))
             raise ScriptFailed(
                 f"The script of the model is used up: it has {self._answered} answers, and was asked for one more.",
@@ -75,7 +75,7 @@ class Script:
         return Planned(reply_of(given), tuple(faults))
 
     def left_over(self) -> ScriptFailed | None:
-        """The error for steps that nobody asked for; None if there are none. The script is of no use after that."""
+        """The error for unused steps; None if there are none. The script is of no use after that."""
         left = self._steps_left()
         if not left:
             return None
@@ -102,7 +102,7 @@ class Delivery:
 
     Args:
         answerer: who answers.
-        next_fault: gives what goes wrong with the exchange that begins, beside what the answerer itself plans; None for nothing.
+        next_fault: gives what goes wrong with the exchange that begins, in addition to what the answerer itself plans; None for nothing.
 
     Attributes:
         number: of the exchange that was answered last, from 1; one that is asked for again has the same.

@@ -161,7 +161,7 @@ class ScriptEnded(Exception):
 
 
 class LeftOver(Exception):
-    """Steps of a script that nobody asked for.
+    """Unused steps of a script.
 
     Attributes:
         steps: how many.

@@ -1,4 +1,4 @@
-"""Which of the tools that an agent offers runs a command, reads a file or writes one, told by their names and schemas.
+"""Which of the tools that an agent offers runs a command, reads a file or writes one, by their names and schemas.
 
 Each agent has its own: ``Bash`` with a ``command``, ``exec_command`` with a ``cmd``, ``shell`` with a list of words. A script that asks for
 what it wants to happen, and not for a tool by name, runs in all of them.
@@ -88,7 +88,7 @@ def _property(tool: Tool, names: tuple[str, ...]) -> str | None:
 
 
 def _fillers(tool: Tool, *given: str) -> Mapping[str, Any]:
-    """Values for the arguments that a tool requires beside those that are given."""
+    """Values for the arguments that a tool requires in addition to those that are given."""
     return {name: _filler(tool.properties.get(name, {})) for name in tool.required if name not in given}
 
 

@@ -16,7 +16,7 @@ class Exchange:
         request: what was asked.
         content: the answer or failure that was sent.
         usage: tokens.
-        side: what the request asked for beside the work, such as a title; None for the work.
+        side: the kind of a side request, such as a title; None for the work.
         fault: what went wrong with it on purpose; None for nothing.
         seconds: from the request's arrival to the end of the answer.
         delivered: whether all of the answer was sent.

@@ -32,7 +32,7 @@ _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "local_she
 
 class _Kind(NamedTuple):
     """How contents are streamed: what a frame of them carries, the events of the part that holds them and its index, the events of the
-    pieces, the key that has them, and what the pieces have besides."""
+    pieces, the key that has them, and further fields of the pieces."""
 
     label: Label
     part: str | None

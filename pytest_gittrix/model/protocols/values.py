@@ -187,7 +187,7 @@ class Answer:
     Attributes:
         parts: text, thoughts and calls, in order.
         stop: why it ended.
-        usage: tokens, estimated where nobody counted them.
+        usage: tokens, estimated if the server did not count them.
         model: who answered; empty for the one that was asked.
     """
 
@@ -275,7 +275,7 @@ def tokens_in(text: str) -> int:
 
 
 def estimated(request: Request, answer: Answer) -> Usage:
-    """About how many tokens an exchange took, where nobody counted them. It grows with the conversation, as a model's count does."""
+    """About how many tokens an exchange took, if the server did not count them. It grows with the conversation, as a model's count does."""
     said = sum(tokens_in(text) for message in request.messages for text in _texts(message.parts))
     offered = sum(tokens_in(tool.name + tool.description + json.dumps(tool.schema, sort_keys=True)) for tool in request.tools)
     return Usage(tokens_in(request.system) + said + offered, sum(map(tokens_in, _texts(answer.parts))))

@@ -1,4 +1,4 @@
-"""What differs from run to run and has no meaning, as a table: each entry has the name that stands for it, and the agents that send it.
+"""What differs from run to run and has no meaning, as a table: each entry has its placeholder, and the agents that send it.
 
 A text that is not in the table must be the same. What is numbered keeps its identity: the same id twice is the same placeholder twice.
 """
@@ -54,7 +54,7 @@ VOLATILE: Final[tuple[Volatile, ...]] = (
     Volatile("time", re.compile(r"\b[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?\b"), False, "OpenHands, and results of any agent"),
     Volatile("now", re.compile(rf"\b({_DAY} {_MONTH} +[0-9]+ \{{time\}} \S+ [0-9]{{4}})\b"), False, "results of date in any agent"),
 )
-"""What is replaced wherever it stands. Dates, paths and what else is known of this machine are replaced by their values: ``Known``."""
+"""What is replaced everywhere. Dates, paths and what else is known of this machine are replaced by their values: ``Known``."""
 
 _REMEMBERED: Final = 256
 """Texts that are not looked at twice: each request of an agent brings its whole conversation again."""
@@ -68,10 +68,10 @@ _MONTHS: Final = (
 
 
 class Known:
-    """What stands for texts of this machine, of this test and of today, in both directions.
+    """The placeholders of texts of this machine, of this test and of today, in both directions.
 
     Args:
-        places: the text that each name stands for, such as ``{"workspace": "/tmp/x/workspace"}``.
+        places: the text of each placeholder, such as ``{"workspace": "/tmp/x/workspace"}``.
         today: the dates that "today" may be said as; the present one first.
     """
 
@@ -87,14 +87,14 @@ class Known:
             self._names.setdefault(text, name)
         self._pattern = re.compile("|".join(map(re.escape, sorted(self._names, key=len, reverse=True))) or r"(?!)")
         self.hide = lru_cache(_REMEMBERED)(self._hide)
-        """Gives a text with names for what they stand for."""
+        """Gives a text with placeholders."""
 
     def _hide(self, text: str) -> str:
         text = _PLACEHOLDER.sub(lambda found: f"{_LITERAL}{found[1]}}}" if found[1] in self._texts else found[0], text)
         return self._pattern.sub(lambda found: f"{{{self._names[found[0]]}}}", text)
 
     def show(self, text: str) -> str:
-        """The text with what the names stand for here and now."""
+        """The text with the values of its placeholders here and now."""
         return _PLACEHOLDER.sub(lambda found: self._texts.get(found[1], found[0]), text).replace(_LITERAL, "{")
 
 
@@ -124,8 +124,8 @@ def days(*instants: float) -> tuple[date, ...]:
 @lru_cache(maxsize=1)
 def of_this_machine() -> Mapping[str, str]:
     """What agents tell of the machine: its name, and its kernel. A short text is a word of other texts as well, and stays."""
-    told = {"os": platform.version(), "kernel": platform.release(), "host": socket.gethostname()}
-    return {name: text for name, text in told.items() if len(text) > 6 and text != "localhost"}
+    facts = {"os": platform.version(), "kernel": platform.release(), "host": socket.gethostname()}
+    return {name: text for name, text in facts.items() if len(text) > 6 and text != "localhost"}
 
 
 def without_volatile() -> Callable[[str], str]:
@@ -154,7 +154,7 @@ def _is_volatile(text: str) -> bool:
 
 @lru_cache(maxsize=8)
 def known_here(places: tuple[tuple[str, str], ...], today: tuple[date, ...]) -> Known:
-    """What is known of this machine besides the places of a test; the same one for the same places and days.
+    """The facts of this machine, with the places of a test; the same one for the same places and days.
 
     Args:
         places, today: as for ``Known``.
@@ -164,6 +164,6 @@ def known_here(places: tuple[tuple[str, str], ...], today: tuple[date, ...]) -> 
 
 def _replaced(one: Volatile, number_of: Callable[[str, str], int], found: re.Match[str]) -> str:
     group = 1 if found.re.groups else 0
-    stands = f"{{{one.name}:{number_of(one.name, found[group])}}}" if one.numbered else f"{{{one.name}}}"
+    placeholder = f"{{{one.name}:{number_of(one.name, found[group])}}}" if one.numbered else f"{{{one.name}}}"
     start, end = found.start(group) - found.start(), found.end(group) - found.start()
-    return found[0][:start] + stands + found[0][end:]
+    return found[0][:start] + placeholder + found[0][end:]

@@ -25,11 +25,11 @@ class Player:
 
     Args:
         tape: the tape.
-        known: gives what stands for texts of this machine and test.
+        known: gives the placeholders of this machine and test.
         name: of the tape, for messages.
-        again: the line that records it anew.
+        again: the line that records it again.
         lenient: whether only roles, tools offered, calls and results are compared.
-        otherwise: who answers what the tape does not have; nobody if nothing is said.
+        otherwise: answers what the tape does not have; an error by default.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Player:
         return ModelReply(found.answer(known))
 
     def left_over(self) -> TapeMismatch | None:
-        """The error for exchanges that nobody asked for; None if there are none."""
+        """The error for unused exchanges; None if there are none."""
         left = len(self._order)
         if not left:
             return None

@@ -22,7 +22,7 @@ from pytest_gittrix.os_level.atomic_text import write_whole
 
 FORMAT: Final = 1
 _AS_ANSWERED: Final = "="
-"""Stands for a message that is the answer of the exchange before, as it was given."""
+"""Marks a message that is the answer of the exchange before, as it was given."""
 
 
 @dataclass(frozen=True, slots=True)

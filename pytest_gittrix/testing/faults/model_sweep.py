@@ -153,7 +153,7 @@ class WorldModel(ModelServer):
             done.hurt = len(done.states) - 1
             return fault
 
-        with self.played_anew(next_fault, look):
+        with self.restarted(next_fault, look):
             try:
                 done.code = _exit_status(run(session))
             except Exception:  # noqa: BLE001 - a client of the test's own process fails in its own way

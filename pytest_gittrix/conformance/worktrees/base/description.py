@@ -161,6 +161,6 @@ def read_tool(path: str | os.PathLike[str]) -> WorktreeTool:
             return validated(file, WorktreeTool, description, text=text, table=table)
     raise InvalidInput(
         f"{file} has no table [worktree].",
-        why="The description of a worktree manager stands there, or in [tool.gittrix.worktree] of a pyproject.toml.",
+        why="The description of a worktree manager is there, or in [tool.gittrix.worktree] of a pyproject.toml.",
         fix='Write [worktree] and below it create = "your-tool new {name}".',
     )

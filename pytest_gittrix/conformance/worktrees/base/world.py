@@ -33,7 +33,7 @@ HOME_LINE: Final = (
 )
 """What a script runs in place of the private home of a world."""
 OUR_FILES: Final = ("before", "said", "pid")
-"""What the scripts keep beside the repository: the state before, what a command said, and the number of a process."""
+"""What the scripts keep next to the repository: the state before, what a command said, and the number of a process."""
 MOST_LINES: Final = 10
 """The length of a script."""
 BASE_LINE: Final = (
@@ -46,7 +46,7 @@ ORIGIN_LINE: Final = 'git clone -q --bare "$R/app" "$R/origin.git"; git remote a
 STATE: Final = "git status -uall --ignored; git rev-parse HEAD; git diff HEAD"
 """The state of a checkout, as git tells it: branch, operation in progress, index, files, and the text of changes."""
 PRECIOUS: Final = "precious"
-"""The beginning of the text that stands for work; see ``token``."""
+"""The prefix of the texts that mark work; see ``token``."""
 
 _LOST: Final = "lost: "
 _PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
@@ -72,7 +72,7 @@ class NoVerdict(Exception):
 
 
 def token(what: str) -> str:
-    """A text that stands for a piece of work and occurs nowhere else."""
+    """A unique text that marks a piece of work."""
     return f"{PRECIOUS}-{what}-work"
 
 
@@ -265,7 +265,7 @@ class ToolWorld:
         self.require(False, what, show, lost=True)
 
     def on_disk(self, text: str) -> bool:
-        """Whether a text stands in a file of the world."""
+        """Whether a file of the world contains a text."""
         return any(text.encode() in _content(path) for path in self._files())
 
     def said(self, *words: str) -> bool:
@@ -344,7 +344,7 @@ class ToolWorld:
 
 
 def _escaped(value: str) -> str:
-    """A value as it stands between double quotes in a script, with ``$R`` for the world."""
+    """A value escaped for double quotes in a script, with ``$R`` for the world."""
     return re.sub(r'(["\\$`])', r"\\\1", value).replace("{world}", "$R")
 
 

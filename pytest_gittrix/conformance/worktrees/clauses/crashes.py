@@ -224,7 +224,7 @@ def _turns_of(world: ToolWorld, jobs: Sequence[Job], order: ProcessInterleaving)
 
 
 def _check_jobs(world: ToolWorld, done: Sequence[Job], works: Mapping[str, str], before: Before, where: str) -> None:
-    """Judge what is there afterwards: all work, what the commands that exit with 0 are for, and the main checkout as it was."""
+    """Judge the result: all work, what the commands that exit with 0 are for, and the main checkout as it was."""
     listed, status = before
     for name, text in works.items():
         world.findable(text, f"lost: the work of {name}, since {where}")

@@ -270,7 +270,7 @@ def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
 @clause(
     "WNEW-16",
     "in a submodule, the worktree is one of the submodule, and outside of all git directories",
-    "the agent works on the wrong project, or where nobody looks for work",
+    "the agent works on the wrong project, or in a hidden place",
 )
 def in_a_submodule(world: ToolWorld, _case: str) -> None:
     """The command runs in the work tree of a submodule, whose git directory is inside that of the superproject."""

@@ -119,7 +119,7 @@ def the_branch_of_the_checkout(world: ToolWorld, _case: str) -> None:
 
 
 @clause(
-    "WFIN-09", "commits on the main checkout's detached HEAD keep a name", "a person's commits hang by an id that nobody noted", "finish"
+    "WFIN-09", "commits on the main checkout's detached HEAD keep a name", "a person's commits hang by an id that was not noted", "finish"
 )
 def a_detached_checkout(world: ToolWorld, _case: str) -> None:
     """The person has committed on a detached HEAD."""
@@ -197,7 +197,7 @@ def a_moved_base(world: ToolWorld, _case: str) -> None:
 
 
 @clause(
-    "WFIN-15", "a local base that is ahead of the remote can be finished on", "nobody can finish before they push", "finish", remote=True
+    "WFIN-15", "a local base that is ahead of the remote can be finished on", "finishing is impossible before a push", "finish", remote=True
 )
 def ahead_of_the_remote(world: ToolWorld, _case: str) -> None:
     """The base has a commit that was not pushed."""

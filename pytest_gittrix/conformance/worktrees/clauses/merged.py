@@ -143,7 +143,7 @@ def merged_elsewhere(world: ToolWorld, _case: str) -> None:
 
 @clause(
     "WMRG-10",
-    "merged locally but not on the remote is told apart",
+    "a local merge is distinguished from one on the remote",
     "the only copy of merged work is on a machine that somebody is about to wipe",
     "clean",
     remote=True,
@@ -182,7 +182,7 @@ def every_form_on_a_merged_branch(world: ToolWorld, case: str) -> None:
 @clause(
     "WMRG-12",
     "one worktree that cannot be removed neither stops nor hides the others",
-    "the first refusal ends the cleaning, or nobody hears of it",
+    "the first refusal ends the cleaning, or goes unreported",
     "clean",
     applies=named,
 )
@@ -247,7 +247,7 @@ _TOUCHED_LONG_AGO: Final = "touch -h -t 202001010000"
 
 
 def _old(world: ToolWorld) -> Path:
-    """Create a worktree whose work is finished, and in which nobody has done anything for years."""
+    """Create a worktree whose work is finished, and which was not used for years."""
     path = world.create()
     dates = f"export GIT_AUTHOR_DATE={_LONG_AGO} GIT_COMMITTER_DATE={_LONG_AGO}"
     world.sh(f"{dates}; echo done > done.txt; git add -A; git commit -qm 'add done.txt'", path)
@@ -257,7 +257,7 @@ def _old(world: ToolWorld) -> Path:
 
 
 def old_is_removed(world: ToolWorld, _case: str) -> None:
-    """The control of ``expire``: a finished worktree is removed that nobody has used for years."""
+    """The control of ``expire``: a finished worktree is removed that was not used for years."""
     path = _old(world)
     head = world.worktrees().get(path, "")
     ran = world.command("expire")
@@ -286,5 +286,5 @@ def written_is_not_old(world: ToolWorld, _case: str) -> None:
     "clean",
 )
 def cleaning_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
-    """A finished worktree is cleaned; what a tool tidies besides, at once or in the background, is somebody else's."""
+    """A finished worktree is cleaned; other things that a tool tidies, at once or in the background, belong to others."""
     keeps_what_maintenance_keeps(world, "clean")

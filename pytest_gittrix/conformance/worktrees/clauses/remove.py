@@ -19,19 +19,19 @@ from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld
 _PROMISES: Final = (
     ("modified", "modified files are not lost", "an agent's unsaved hour is gone because somebody tidied up"),
     ("staged", "staged files are not lost", "what was one commit away is gone"),
-    ("untracked", "untracked files are not lost", "the new module that nobody had added is gone"),
+    ("untracked", "untracked files are not lost", "the new module that was not added yet is gone"),
     (
         "untracked-setting",
         "untracked files count whatever status.showUntrackedFiles says",
         "a setting that was made for speed turns the check off",
     ),
     ("ignored", "ignored files are kept, or named before they go", "the .env with the only copy of a key is gone"),
-    ("assume-unchanged", "edits of assume-unchanged files count", "a local setting is lost and nobody meant it"),
+    ("assume-unchanged", "edits of assume-unchanged files count", "a local setting is lost by accident"),
     ("skip-worktree", "edits of skip-worktree files count", "an edit in a sparse checkout is lost"),
     ("nested", "a nested repository counts as work", "commits that no other repository has go with it"),
     ("nested-ignored", "a nested repository in an ignored directory counts as work", "commits that no other repository has go with it"),
     ("submodule", "unpushed commits of a submodule count as work", "the superproject points at commits that exist nowhere"),
-    ("detached", "commits on a detached HEAD are kept or named", "a day of committed work hangs by an id that nobody was told"),
+    ("detached", "commits on a detached HEAD are kept or named", "a day of committed work hangs by an id that was never shown"),
     ("unmerged", "an unmerged branch is kept, or its tip is named", "committed work goes without anybody having asked for it"),
     ("other-branch", "another branch that is checked out in the worktree is kept", "the tool deletes by directory what it meant by name"),
     ("rebase", "what was resolved in a rebase is kept", "an hour of resolving is gone"),
@@ -172,5 +172,5 @@ def a_bare_repository(world: ToolWorld, _case: str) -> None:
     "delete",
 )
 def removing_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
-    """The worktree that is removed is finished; what a tool tidies besides, at once or in the background, is somebody else's."""
+    """The worktree that is removed is finished; other things that a tool tidies, at once or in the background, belong to others."""
     keeps_what_maintenance_keeps(world, "delete")

@@ -1,7 +1,7 @@
 """A clause: one promise of a session system, as one test with a stable code.
 
-A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. The last paragraph of its docstring says, in one
-sentence, why a user cares. A paragraph before it words the promise where the name of the method is too short to be clear.
+A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. The last sentence of its docstring, which begins
+with "Otherwise", says why a user cares. A sentence before it words the promise where the name of the method is too short to be clear.
 ``@needs(...)`` names the capabilities of ``EXTENDED`` that the clause uses. ``@protects_work`` says that work is lost where it is broken.
 A clause that needs ``crash`` or ``processes`` searches for crashes or races for as long as the user gives it; ``@without_search`` says that
 it does not.
@@ -112,7 +112,9 @@ def clause_of(test: Callable[..., object] | None) -> Clause | None:
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
     if name is None or name[1].upper() not in FAMILIES:
         return None
-    title, _, why = (" ".join(part.split()) for part in (inspect.getdoc(test) or "").rpartition("\n\n"))
+    text = " ".join((inspect.getdoc(test) or "").split())
+    title, otherwise, rest = text.partition("Otherwise ")
+    why, title = otherwise + rest, title.strip()
     promise = title[:1].lower() + title[1:].removesuffix(".") if title else name[3].replace("_", " ")
     code = f"{name[1].upper()}-{name[2]}"
     needed: frozenset[Capability] = getattr(test, _NEEDS, frozenset())

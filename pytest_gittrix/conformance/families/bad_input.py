@@ -34,10 +34,7 @@ class BadInputClauses(Clauses):
                 refused(UNKNOWN, stranger.evict)
 
     def test_err_03_a_missing_file_is_not_found_by_name(self, stage: Stage) -> None:
-        """A missing file is reported by its name.
-
-        Otherwise an agent takes a missing file for an empty one.
-        """
+        """A missing file is reported by its name. Otherwise an agent takes a missing file for an empty one."""
         session = stage.start()
 
         error = refused("PATH_NOT_FOUND", session.read, "lib/missing.py")
@@ -89,10 +86,7 @@ class BadInputClauses(Clauses):
         assert session.state == "active"
 
     def test_err_08_an_empty_selection_is_not_everything(self, stage: Stage) -> None:
-        """An empty selection does not select everything.
-
-        Otherwise a person who unticked every file promotes all of them.
-        """
+        """An empty selection does not select everything. Otherwise a person who unticked every file promotes all of them."""
         session = at_work(stage)
 
         with stage.durable.unchanged():
@@ -125,10 +119,7 @@ class BadInputClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_err_11_deleting_a_file_that_is_not_there_is_no_error(self, stage: Stage) -> None:
-        """Deleting a missing file is no error.
-
-        Otherwise an agent that cleans up after itself has to check first.
-        """
+        """Deleting a missing file is no error. Otherwise an agent that cleans up after itself has to check first."""
         session = stage.start()
 
         session.delete("lib/missing.py")
@@ -137,10 +128,7 @@ class BadInputClauses(Clauses):
 
     @needs(Capability.HUNKS)
     def test_err_12_a_hunk_that_is_not_there_is_refused(self, stage: Stage) -> None:
-        """An unknown hunk is refused.
-
-        Otherwise a person who chose from an older review promotes other lines than they read.
-        """
+        """An unknown hunk is refused. Otherwise a person who chose from an older review promotes other lines than they read."""
         session = at_work(stage)
 
         with stage.durable.unchanged():

@@ -11,19 +11,13 @@ class CapabilityClauses(Clauses):
     """Declared and undeclared capabilities."""
 
     def test_cap_01_every_declared_verb_is_there(self, stage: Stage) -> None:
-        """Every declared verb exists.
-
-        Otherwise a caller who relies on the declaration calls a verb that does not exist.
-        """
+        """Every declared verb exists. Otherwise a caller who relies on the declaration calls a verb that does not exist."""
         declared = {verb for capability, verbs in VERBS.items() if capability in stage.system.capabilities for verb in verbs}
 
         assert sorted(declared - _verbs(stage)) == []
 
     def test_cap_02_every_verb_that_is_there_is_declared(self, stage: Stage) -> None:
-        """Every existing verb is declared.
-
-        Otherwise the system does something that no clause checks.
-        """
+        """Every existing verb is declared. Otherwise the system does something that no clause checks."""
         declared = {verb for capability, verbs in VERBS.items() if capability in stage.system.capabilities for verb in verbs}
 
         assert sorted(_verbs(stage) - declared) == []

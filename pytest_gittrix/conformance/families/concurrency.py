@@ -105,10 +105,7 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_03_a_session_is_promoted_once(self, stage: Stage) -> None:
-        """A session is promoted at most once.
-
-        Otherwise a person and a script that promote the same session commit its work twice.
-        """
+        """A session is promoted at most once. Otherwise a person and a script that promote the same session commit its work twice."""
         for race in self.races(stage, _one_session, _promote, _promote):
             _may_be_refused(race.action, "SESSION_EXPIRED")
             _may_be_refused(race.intruder, "SESSION_EXPIRED")
@@ -206,10 +203,7 @@ class ConcurrencyClauses(Clauses):
     @needs(Capability.PROCESSES)
     @protects_work
     def test_lck_10_housekeeping_of_git_does_not_disturb_a_promotion(self, stage: Stage) -> None:
-        """Git maintenance does not disturb a promotion.
-
-        Otherwise work is lost because git ran gc, which it does by itself.
-        """
+        """Git maintenance does not disturb a promotion. Otherwise work is lost because git ran gc, which it does by itself."""
         for race in self.races(stage, _one_session, _promote, _tidies):
             _went_well(race.intruder)
             session = race.sessions[0]
@@ -248,10 +242,7 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_13_sessions_that_start_at_once_are_two(self, stage: Stage) -> None:
-        """Sessions that start at the same time are distinct.
-
-        Otherwise two agents share one workspace.
-        """
+        """Sessions that start at the same time are distinct. Otherwise two agents share one workspace."""
         for race in self.races(stage, _one_session, _start, _start):
             _went_well(race.action)
             _went_well(race.intruder)

@@ -23,10 +23,7 @@ class ConflictClauses(Clauses):
 
     @protects_work
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
-        """An edit of another file is no conflict.
-
-        Otherwise a person cannot work on a repository while an agent does.
-        """
+        """An edit of another file is no conflict. Otherwise a person cannot work on a repository while an agent does."""
         session = at_work(stage)
         theirs = stage.rival.commit({"README.md": "human\n"})
 
@@ -95,10 +92,7 @@ class ConflictClauses(Clauses):
         _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": Symlink("lib/util.py")}))
 
     def test_cnf_11_a_rename_of_case_alone_is_a_conflict(self, stage: Stage) -> None:
-        """A rename that only changes case is a conflict.
-
-        Otherwise the project has two files that are one on a Mac or on Windows.
-        """
+        """A rename that only changes case is a conflict. Otherwise the project has two files that are one on a Mac or on Windows."""
         _is_a_conflict(stage, "README.md", lambda: stage.rival.rename("README.md", "Readme.md"))
 
     def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
@@ -106,10 +100,7 @@ class ConflictClauses(Clauses):
         _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": "agent\n"}))
 
     def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
-        """Drift that ends where it began is no conflict.
-
-        Otherwise an edit that a person took back blocks the agent's work for good.
-        """
+        """Drift that ends where it began is no conflict. Otherwise an edit that a person took back blocks the agent's work for good."""
         session = at_work(stage)
         stage.rival.commit({"app.py": "human\n"})
         stage.rival.commit({"app.py": "one\ntwo\nthree\n"})
@@ -117,10 +108,7 @@ class ConflictClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_cnf_14_drift_outside_the_selection_is_none(self, stage: Stage) -> None:
-        """Drift outside the selection is no conflict.
-
-        Otherwise a person cannot promote the files that do not conflict.
-        """
+        """Drift outside the selection is no conflict. Otherwise a person cannot promote the files that do not conflict."""
         session = at_work(stage, "app.py", "README.md")
         stage.rival.commit({"README.md": "human\n"})
 

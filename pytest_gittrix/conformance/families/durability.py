@@ -101,10 +101,7 @@ class DurabilityClauses(Clauses):
     @needs(Capability.RESUME)
     @protects_work
     def test_dur_04_what_was_evicted_stays_evicted(self, stage: Stage) -> None:
-        """An evicted session stays evicted after a restart.
-
-        Otherwise a restart brings back a session without its files.
-        """
+        """An evicted session stays evicted after a restart. Otherwise a restart brings back a session without its files."""
         session = at_work(stage, *WORK)
         session.evict()
 
@@ -115,10 +112,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CLOCK)
     def test_dur_05_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
-        """Time passes while no engine runs.
-
-        Otherwise every restart gives abandoned sessions their full time again, and none ever ends.
-        """
+        """Time passes while no engine runs. Otherwise every restart gives abandoned sessions their full time again, and none ever ends."""
         policy = EvictionPolicy(ttl_idle="4h")
         older = stage.start(eviction=policy)
         stage.clock.advance(hours=3)
@@ -160,10 +154,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_08_a_killed_start_leaves_no_session_half_made(self, stage: Stage) -> None:
-        """A killed start leaves no half-made session.
-
-        Otherwise the list shows a session that cannot be used.
-        """
+        """A killed start leaves no half-made session. Otherwise the list shows a session that cannot be used."""
         for killed in kill_during(stage, _start, self.files()):
             states = killed.engine.states()
             assert states.pop(killed.session.id) == "active"
@@ -175,10 +166,7 @@ class DurabilityClauses(Clauses):
     @needs(Capability.RESUME, Capability.CRASH)
     @protects_work
     def test_dur_09_a_killed_write_leaves_the_old_bytes_or_the_new(self, stage: Stage) -> None:
-        """A killed write leaves either the old bytes or the new.
-
-        Otherwise half a file is promoted.
-        """
+        """A killed write leaves either the old bytes or the new. Otherwise half a file is promoted."""
         for killed in kill_during(stage, _write, self.files()):
             assert killed.session.read("app.py") in (WORK["app.py"], LATER)
             assert killed.session.touched_files() == sorted(WORK)
@@ -210,10 +198,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.EVENTS)
     def test_dur_11_events_are_numbered_without_a_gap(self, stage: Stage) -> None:
-        """The numbers of events have no gap.
-
-        Otherwise a subscriber cannot tell whether it missed an event.
-        """
+        """The numbers of events have no gap. Otherwise a subscriber cannot tell whether it missed an event."""
         session = at_work(stage, *WORK)
         stage.rival.commit({"app.py": "human\n"})
         refused("BASELINE_CONFLICT", session.promote)
@@ -236,10 +221,7 @@ class DurabilityClauses(Clauses):
     @needs(Capability.EVENTS, Capability.RESUME, Capability.CRASH)
     @protects_work
     def test_dur_13_an_event_cut_short_by_a_kill_is_none(self, stage: Stage) -> None:
-        """An event cut short by a kill is ignored.
-
-        Otherwise a half-written last line of the log makes the whole session unreadable.
-        """
+        """An event cut short by a kill is ignored. Otherwise a half-written last line of the log makes the whole session unreadable."""
         for killed in kill_during(stage, _write, self.files(), _half_of):
             killed.session.write("app.py", "later\n")
 

@@ -40,10 +40,7 @@ class EvictionClauses(Clauses):
 
     @protects_work
     def test_evc_02_an_evicted_session_can_do_nothing(self, stage: Stage) -> None:
-        """An evicted session refuses every operation.
-
-        Otherwise an agent goes on working, and all its later work is silently lost.
-        """
+        """An evicted session refuses every operation. Otherwise an agent goes on working, and all its later work is silently lost."""
         session = at_work(stage)
 
         session.evict()
@@ -68,10 +65,7 @@ class EvictionClauses(Clauses):
         assert not workspace.exists()
 
     def test_evc_04_what_was_promoted_cannot_expire(self, stage: Stage) -> None:
-        """A promoted session cannot expire.
-
-        Otherwise the record says that work was discarded although it is in the repository.
-        """
+        """A promoted session cannot expire. Otherwise the record says that work was discarded although it is in the repository."""
         session = at_work(stage)
         session.promote()
 
@@ -91,10 +85,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.DISCARD)
     def test_evc_06_what_was_discarded_can_do_nothing_more(self, stage: Stage) -> None:
-        """A discarded session refuses every further operation.
-
-        Otherwise work that a person rejected gets into the repository after all.
-        """
+        """A discarded session refuses every further operation. Otherwise work that a person rejected gets into the repository after all."""
         session = at_work(stage)
 
         session.discard()
@@ -161,10 +152,7 @@ class EvictionClauses(Clauses):
     @needs(Capability.CLOCK)
     @protects_work
     def test_evc_11_every_use_starts_the_idle_time_again(self, stage: Stage) -> None:
-        """Every use restarts the idle time.
-
-        Otherwise a busy agent loses its session in the middle of its work.
-        """
+        """Every use restarts the idle time. Otherwise a busy agent loses its session in the middle of its work."""
         session = stage.start(eviction=FOUR_HOURS)
 
         stage.clock.advance(3 * HOUR)
@@ -306,10 +294,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_20_a_sweep_leaves_what_was_promoted_alone(self, stage: Stage) -> None:
-        """A sweep leaves promoted sessions alone.
-
-        Otherwise the record says a day later that promoted work has expired.
-        """
+        """A sweep leaves promoted sessions alone. Otherwise the record says a day later that promoted work has expired."""
         session = stage.start(eviction=FOUR_HOURS)
         session.write("app.py", "agent\n")
         session.promote()

@@ -21,10 +21,7 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
-        """Uncommitted files are pushed.
-
-        Otherwise all the work of an agent that is stopped before its last commit is lost.
-        """
+        """Uncommitted files are pushed. Otherwise all the work of an agent that is stopped before its last commit is lost."""
         member = start_member(stage, RepositoryPlan("app", end="dirty"))
         witness = member.witness()
 
@@ -37,10 +34,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_02_commits_that_were_not_pushed_are_pushed_as_they_are(self, stage: Stage) -> None:
-        """Unpushed commits are pushed unchanged.
-
-        Otherwise a person reads other commits than the agent made.
-        """
+        """Unpushed commits are pushed unchanged. Otherwise a person reads other commits than the agent made."""
         member = start_member(stage)
         made = member.commit()
 
@@ -67,10 +61,7 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS, Capability.CLOCK)
     @protects_work
     def test_fin_04_nothing_is_lost_when_the_workspace_goes(self, stage: Stage) -> None:
-        """Removing the workspace loses nothing.
-
-        Otherwise the promise that work is saved only covers the cases that somebody thought of.
-        """
+        """Removing the workspace loses nothing. Otherwise the promise that work is saved only covers the cases that somebody thought of."""
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
         plans = [
             RepositoryPlan("app", deeds=("branch", "default", "tagged"), end="dirty-detached"),
@@ -128,10 +119,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_08_what_runs_leave_stays_in_place(self, stage: Stage) -> None:
-        """Runtime files are not pushed.
-
-        Otherwise logs and locks of one run get in the way of everybody's next one.
-        """
+        """Runtime files are not pushed. Otherwise logs and locks of one run get in the way of everybody's next one."""
         member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("runtime",)))
 
         member.session.conclude()
@@ -176,10 +164,7 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_11_a_branch_that_takes_no_push_has_its_work_on_a_recovery_branch(self, stage: Stage) -> None:
-        """Work for a branch that refuses pushes is pushed to a recovery branch.
-
-        Otherwise work on a protected branch is lost.
-        """
+        """Work for a branch that refuses pushes is pushed to a recovery branch. Otherwise work on a protected branch is lost."""
         member = start_member(stage, RepositoryPlan("app", remote="protected", deeds=("branch",)))
         witness = member.witness()
 
@@ -211,10 +196,7 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_13_work_that_could_not_be_saved_is_saved_once_it_can(self, stage: Stage) -> None:
-        """Work that could not be saved can be saved later.
-
-        Otherwise a save that failed once can never succeed.
-        """
+        """Work that could not be saved can be saved later. Otherwise a save that failed once can never succeed."""
         failed, killed = start_member(stage), start_member(stage)
         for member in (failed, killed):
             member.leave_uncommitted()
@@ -231,10 +213,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_14_to_save_what_is_saved_does_nothing_more(self, stage: Stage) -> None:
-        """Saving saved work again does nothing.
-
-        Otherwise every repeated save adds commits.
-        """
+        """Saving saved work again does nothing. Otherwise every repeated save adds commits."""
         member = start_member(stage, RepositoryPlan("app", deeds=("branch", "reflog", "conflicting"), end="dirty"))
         member.session.conclude()
         before, life = member.remotes.refs(), member.session.life()
@@ -247,10 +226,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_15_where_there_is_nothing_to_save_nothing_is_pushed(self, stage: Stage) -> None:
-        """Nothing is pushed where there is nothing to save.
-
-        Otherwise every session without work leaves a branch behind.
-        """
+        """Nothing is pushed where there is nothing to save. Otherwise every session without work leaves a branch behind."""
         member = start_member(stage, RepositoryPlan("app", extras=("ignored",)), RepositoryPlan("lib", deeds=("pushed",)))
         before = member.remotes.refs()
 

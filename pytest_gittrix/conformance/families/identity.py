@@ -47,10 +47,7 @@ class IdentityClauses(Clauses):
         assert stage.gittrix.states() == {}
 
     def test_ids_05_an_id_is_never_given_again(self, stage: Stage) -> None:
-        """An id is never reused.
-
-        Otherwise an old handle reaches a new session that it has nothing to do with.
-        """
+        """An id is never reused. Otherwise an old handle reaches a new session that it has nothing to do with."""
         ended = []
         for _ in range(3):
             session = stage.start()
@@ -60,10 +57,7 @@ class IdentityClauses(Clauses):
         assert len({*ended, stage.start().id}) == 4
 
     def test_ids_06_two_handles_are_one_session(self, stage: Stage) -> None:
-        """Two handles of one id reach the same session.
-
-        Otherwise a person reviews something other than what the agent wrote.
-        """
+        """Two handles of one id reach the same session. Otherwise a person reviews something other than what the agent wrote."""
         session = stage.start()
         other = stage.gittrix.get_session(session.id)
         other.read("app.py")
@@ -76,10 +70,7 @@ class IdentityClauses(Clauses):
     @needs(Capability.PROCESSES)
     @without_search
     def test_ids_07_two_engines_know_one_session(self, stage: Stage) -> None:
-        """Two engines see the same session.
-
-        Otherwise the person's terminal does not show what the agent's server started.
-        """
+        """Two engines see the same session. Otherwise the person's terminal does not show what the agent's server started."""
         session = stage.start()
         other = stage.reopen().get_session(session.id)
         other.read("app.py")

@@ -108,10 +108,7 @@ class IsolationClauses(Clauses):
         lands(stage, two, {"app.py": b"two\n"})
 
     def test_iso_06_a_session_starts_from_what_is_committed(self, stage: Stage) -> None:
-        """A session starts from committed content only.
-
-        Otherwise the agent builds on a person's half-finished edits, and promotes them.
-        """
+        """A session starts from committed content only. Otherwise the agent builds on a person's half-finished edits, and promotes them."""
         stage.durable.dirty({"README.md": "unsaved\n", "notes.txt": "private\n"})
         stage.durable.stage({"lib/util.py": "staged\n"})
 

@@ -44,10 +44,7 @@ class LifeClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_02_sessions_at_the_same_time_do_not_see_each_other(self, stage: Stage) -> None:
-        """Concurrent sessions do not see each other.
-
-        Otherwise one agent commits half of another's work.
-        """
+        """Concurrent sessions do not see each other. Otherwise one agent commits half of another's work."""
         member = start_member(stage)
         other = start_another(member, who="bob")
 
@@ -93,10 +90,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_05_whatever_has_ended_is_retained(self, stage: Stage) -> None:
-        """Every ended session is retained.
-
-        Otherwise an ended session is never cleaned up, or its work can never be saved again.
-        """
+        """Every ended session is retained. Otherwise an ended session is never cleaned up, or its work can never be saved again."""
         done, stopped, killed, failed = (start_member(stage) for _ in range(4))
         failed.leave_uncommitted()
         failed.change_remote("gone")
@@ -113,10 +107,7 @@ class LifeClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_06_the_code_of_an_agent_costs_no_work(self, stage: Stage) -> None:
-        """Work is saved whatever the agent's exit code.
-
-        Otherwise an agent that crashes at its last step loses everything it had done.
-        """
+        """Work is saved whatever the agent's exit code. Otherwise an agent that crashes at its last step loses everything it had done."""
         with running_agent(stage) as (member, agent):
             member.leave_uncommitted()
             agent.exit(3)
@@ -193,10 +184,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_11_a_member_begins_anew_while_an_older_session_is_kept(self, stage: Stage) -> None:
-        """A member can start while an older session is retained.
-
-        Otherwise all work waits until somebody has cleaned up.
-        """
+        """A member can start while an older session is retained. Otherwise all work waits until somebody has cleaned up."""
         member = start_member(stage)
         member.leave_uncommitted()
         member.session.stop(force=True)
@@ -209,10 +197,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_12_an_item_is_worked_on_by_one(self, stage: Stage) -> None:
-        """A work item belongs to one session at a time.
-
-        Otherwise two agents do the same work, and each undoes the other's.
-        """
+        """A work item belongs to one session at a time. Otherwise two agents do the same work, and each undoes the other's."""
         member = start_member(stage, work_item=ITEM)
         other = start_another(member, who="bob")
 
@@ -224,10 +209,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_13_of_many_who_ask_for_an_item_one_gets_it(self, stage: Stage) -> None:
-        """Of concurrent claims of a work item one succeeds.
-
-        Otherwise two agents that claim an item at the same moment both get it.
-        """
+        """Of concurrent claims of a work item one succeeds. Otherwise two agents that claim an item at the same moment both get it."""
         member = start_member(stage)
         sessions = [member.session, *(start_another(member, who=who) for who in ("bob", "eve", "kim"))]
 
@@ -239,10 +221,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_14_an_item_is_free_once_its_session_is_over(self, stage: Stage) -> None:
-        """A work item is free once its session has ended.
-
-        Otherwise work that was begun once can never be begun again.
-        """
+        """A work item is free once its session has ended. Otherwise work that was begun once can never be begun again."""
         member = start_member(stage)
         ends = (DrivenMember.conclude, DrivenMember.stop, lambda session: session.stop(force=True))
 
@@ -254,10 +233,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_15_an_item_is_held_across_a_restart(self, stage: Stage) -> None:
-        """A work item stays claimed across a restart.
-
-        Otherwise two agents work on every item after a restart.
-        """
+        """A work item stays claimed across a restart. Otherwise two agents work on every item after a restart."""
         member = start_member(stage, work_item=ITEM)
         stage.gittrix.close()
         stage.gittrix = stage.reopen()
@@ -268,10 +244,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_16_an_agent_that_lives_goes_on_through_a_restart(self, stage: Stage) -> None:
-        """A running agent goes on through a restart.
-
-        Otherwise every restart fails the sessions of agents that never noticed it.
-        """
+        """A running agent goes on through a restart. Otherwise every restart fails the sessions of agents that never noticed it."""
         with running_agent(stage) as (member, agent):
             stage.gittrix.close()
             reopened = stage.reopen().members
@@ -299,10 +272,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_18_a_session_whose_agent_has_gone_is_concluded_once(self, stage: Stage) -> None:
-        """A session whose agent has exited is concluded once.
-
-        Otherwise two callers that notice the same exit save the work twice.
-        """
+        """A session whose agent has exited is concluded once. Otherwise two callers that notice the same exit save the work twice."""
         member = start_member(stage, kind="loop", command=AGENT)
         member.leave_uncommitted()
 

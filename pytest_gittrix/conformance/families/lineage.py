@@ -27,10 +27,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_01_a_session_that_is_handed_on_has_ended(self, stage: Stage) -> None:
-        """A session that was handed on has ended.
-
-        Otherwise two agents work on, each as if the work were its own.
-        """
+        """A session that was handed on has ended. Otherwise two agents work on, each as if the work were its own."""
         parent = stage.start()
 
         child = parent.handoff()
@@ -103,10 +100,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_06_a_session_is_handed_on_once(self, stage: Stage) -> None:
-        """A session is handed on at most once.
-
-        Otherwise a lineage has two ends, and both are promoted.
-        """
+        """A session is handed on at most once. Otherwise a lineage has two ends, and both are promoted."""
         parent, evicted = stage.start(), stage.start()
         child = parent.handoff()
         evicted.evict()
@@ -132,10 +126,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.RESUME)
     def test_lin_08_lines_outlive_the_engine(self, stage: Stage) -> None:
-        """Lineages survive the engine.
-
-        Otherwise a restart loses the links of a history whose sessions are all still there.
-        """
+        """Lineages survive the engine. Otherwise a restart loses the links of a history whose sessions are all still there."""
         sessions = line_of(stage, 3)
         before = [session.lineage() for session in sessions]
         stage.gittrix.close()
@@ -148,10 +139,7 @@ class LineClauses(Clauses):
     @needs(Capability.LINES, Capability.RESUME, Capability.CRASH)
     @protects_work
     def test_lin_09_a_killed_handoff_was_made_or_never_began(self, stage: Stage) -> None:
-        """A killed handoff is complete or never began.
-
-        Otherwise the work is in no active session, or in two.
-        """
+        """A killed handoff is complete or never began. Otherwise the work is in no active session, or in two."""
         for killed in kill_during(stage, hand_on, self.files()):
             parent = killed.session
             child = parent.lineage()["child"]
@@ -165,10 +153,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_10_a_session_that_crashed_has_one_successor(self, stage: Stage) -> None:
-        """A crashed session has one successor.
-
-        Otherwise every process that notices a dead agent starts another in its place.
-        """
+        """A crashed session has one successor. Otherwise every process that notices a dead agent starts another in its place."""
         parent = stage.start()
         parent.finish("crash")
 
@@ -181,10 +166,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_11_only_a_session_that_crashed_has_a_successor(self, stage: Stage) -> None:
-        """Only a crashed session can have a successor.
-
-        Otherwise a machine restarts work that was finished, or that a person stopped.
-        """
+        """Only a crashed session can have a successor. Otherwise a machine restarts work that was finished, or that a person stopped."""
         done, stopped, active = stage.start(), stage.start(), stage.start()
         done.finish("done")
         stopped.finish("killed")
@@ -198,10 +180,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_12_a_line_is_told_oldest_first(self, stage: Stage) -> None:
-        """A lineage is listed oldest first.
-
-        Otherwise a reader takes the end of the history for its beginning.
-        """
+        """A lineage is listed oldest first. Otherwise a reader takes the end of the history for its beginning."""
         sessions = line_of(stage, 4, timedelta(minutes=1))
         stage.start()
 
@@ -209,20 +188,14 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_13_what_is_asked_for_comes_newest_first(self, stage: Stage) -> None:
-        """Query results come newest first.
-
-        Otherwise an agent that asks for the latest work is given the earliest.
-        """
+        """Query results come newest first. Otherwise an agent that asks for the latest work is given the earliest."""
         sessions = apart(stage, 3)
 
         assert stage.gittrix.query(agent="rig/toast") == [session.id for session in sessions[::-1]]
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_14_since_is_inclusive_and_until_is_not(self, stage: Stage) -> None:
-        """Since is inclusive and until is exclusive.
-
-        Otherwise a session that falls exactly on the hour is in two reports, or in none.
-        """
+        """Since is inclusive and until is exclusive. Otherwise a session that falls exactly on the hour is in two reports, or in none."""
         began = stage.clock.now()
         first, second, third = (session.id for session in apart(stage, 3))
         minute = timedelta(minutes=1)
@@ -233,10 +206,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_15_a_limit_is_of_the_newest_and_none_is_no_limit(self, stage: Stage) -> None:
-        """A limit keeps the newest and no limit returns everything.
-
-        Otherwise a list that seems complete lacks the most recent sessions.
-        """
+        """A limit keeps the newest and no limit returns everything. Otherwise a list that seems complete lacks the most recent sessions."""
         newest = [session.id for session in apart(stage, 3)][::-1]
 
         assert stage.gittrix.query(limit=2) == newest[:2]
@@ -245,10 +215,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_16_everything_that_is_asked_for_must_hold(self, stage: Stage) -> None:
-        """A query returns only sessions that meet all its conditions.
-
-        Otherwise a query for one agent's crashes returns everyone's.
-        """
+        """A query returns only sessions that meet all its conditions. Otherwise a query for one agent's crashes returns everyone's."""
         wanted = stage.start(agent="rig/toast", rig="rig")
         others = [stage.start(agent="rig/toast", rig="other"), stage.start(agent="rig/fig", rig="rig"), stage.start()]
         for session in (wanted, *others[1:]):
@@ -261,10 +228,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_17_of_what_there_is_not_there_is_nothing(self, stage: Stage) -> None:
-        """A query for unknown sessions returns nothing.
-
-        Otherwise a program that asks for work that was never begun ends in an error.
-        """
+        """A query for unknown sessions returns nothing. Otherwise a program that asks for work that was never begun ends in an error."""
         stage.start(agent="rig/toast")
 
         assert stage.gittrix.chain(OTHER) == []
@@ -304,10 +268,7 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_20_a_fork_changes_nothing_of_its_parent(self, stage: Stage) -> None:
-        """A fork changes nothing in its parent.
-
-        Otherwise trying an alternative disturbs the original.
-        """
+        """A fork changes nothing in its parent. Otherwise trying an alternative disturbs the original."""
         parent = at_work(stage)
         number = say(parent, "first")
         before = parent.events()

@@ -129,10 +129,7 @@ class LogClauses(Clauses):
     @needs(Capability.EVENTS, Capability.HISTORY)
     @protects_work
     def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
-        """Keys that become the same text are refused.
-
-        Otherwise one of two values is lost, and it is unknown which.
-        """
+        """Keys that become the same text are refused. Otherwise one of two values is lost, and it is unknown which."""
         session = stage.start()
         before = session.events()
 
@@ -158,10 +155,7 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.RESUME)
     def test_log_09_what_was_said_outlives_the_engine(self, stage: Stage) -> None:
-        """Recorded events survive the engine.
-
-        Otherwise a restarted agent has forgotten its conversation.
-        """
+        """Recorded events survive the engine. Otherwise a restarted agent has forgotten its conversation."""
         session = stage.start()
         say(session, "first")
         before = session.events()
@@ -207,10 +201,7 @@ class LogClauses(Clauses):
 
     @needs(Capability.HISTORY)
     def test_log_12_a_listener_is_told_of_its_session_alone(self, stage: Stage) -> None:
-        """A subscriber receives only the events of its session.
-
-        Otherwise one agent's messages are shown in the window of another.
-        """
+        """A subscriber receives only the events of its session. Otherwise one agent's messages are shown in the window of another."""
         session, other = stage.start(), stage.start()
         received, of_other = listen(session), listen(other)
 

@@ -37,10 +37,7 @@ class NamesClauses(Clauses):
 
     @protects_work
     def test_nam_01_a_path_that_climbs_out_is_not_written(self, stage: Stage) -> None:
-        """A path that climbs out of the workspace is not written.
-
-        Otherwise an agent can write to any of the person's files.
-        """
+        """A path that climbs out of the workspace is not written. Otherwise an agent can write to any of the person's files."""
         self._refuses_to_write(stage, "../escaped.txt", "../../escaped.txt", "lib/../../escaped.txt", "../durable/app.py", "..")
 
     @protects_work
@@ -54,10 +51,7 @@ class NamesClauses(Clauses):
 
     @protects_work
     def test_nam_04_an_empty_path_or_one_with_a_nul_is_not_written(self, stage: Stage) -> None:
-        """An empty path or one with a NUL is not written.
-
-        Otherwise the name is cut short, and another file is written.
-        """
+        """An empty path or one with a NUL is not written. Otherwise the name is cut short, and another file is written."""
         self._refuses_to_write(stage, "", "app.py\0.txt", ".", "lib/")
 
     def test_nam_05_a_path_that_leads_out_is_not_read(self, stage: Stage) -> None:
@@ -75,10 +69,7 @@ class NamesClauses(Clauses):
     @needs(Capability.DELETE)
     @protects_work
     def test_nam_06_a_path_that_leads_out_is_not_deleted(self, stage: Stage) -> None:
-        """A path that leads out of the workspace is not deleted.
-
-        Otherwise cleaning up in a workspace removes the person's files.
-        """
+        """A path that leads out of the workspace is not deleted. Otherwise cleaning up in a workspace removes the person's files."""
         session = stage.start()
 
         with stage.durable.unchanged():
@@ -127,10 +118,7 @@ class NamesClauses(Clauses):
         invariant_checkout(stage.judge, files=files.apply(work), staged=staged.apply(work))
 
     def test_nam_09_a_selected_name_is_not_a_beginning(self, stage: Stage) -> None:
-        """A selected name is not a prefix.
-
-        Otherwise an unselected file is promoted, because its name begins with a selected name.
-        """
+        """A selected name is not a prefix. Otherwise an unselected file is promoted, because its name begins with a selected name."""
         session = stage.start()
         for name in ("app", "app.py", "app.py.orig", "apples/one.txt"):
             session.write(name, "agent\n")
@@ -138,10 +126,7 @@ class NamesClauses(Clauses):
         lands(stage, session, {"app": b"agent\n"}, files=["app"])
 
     def test_nam_10_names_beyond_ascii_keep_their_very_characters(self, stage: Stage) -> None:
-        """Names beyond ASCII keep their exact characters.
-
-        Otherwise a file comes back under a name that looks the same but is not.
-        """
+        """Names beyond ASCII keep their exact characters. Otherwise a file comes back under a name that looks the same but is not."""
         names = ["caf\u00e9.txt", "nai\u0308ve.txt", "\u65e5\u672c\u8a9e/\u8aad.md", "\U0001f680.txt"]
         session = stage.start()
         for name in names:
@@ -153,10 +138,7 @@ class NamesClauses(Clauses):
 
     @protects_work
     def test_nam_11_names_that_are_not_utf_8_survive_in_durable(self, stage: Stage) -> None:
-        """Names that are not UTF-8 survive in durable.
-
-        Otherwise a promotion renames or drops unrelated files of an older project.
-        """
+        """Names that are not UTF-8 survive in durable. Otherwise a promotion renames or drops unrelated files of an older project."""
         name = os.fsdecode(b"caf\xe9.txt")
         stage.durable.commit({name: b"old\n"})
         session = stage.start()
@@ -180,10 +162,7 @@ class NamesClauses(Clauses):
         lands(stage, session, {name: b"agent\n"})
 
     def test_nam_13_long_names_and_deep_paths_are_names(self, stage: Stage) -> None:
-        """Long names and deep paths are supported.
-
-        Otherwise generated code with names as long as file systems allow cannot be promoted.
-        """
+        """Long names and deep paths are supported. Otherwise generated code with names as long as file systems allow cannot be promoted."""
         long, deep = "n" * 250, "/".join(["deep"] * 50) + "/file.txt"
         session = stage.start()
         session.write(long, "agent\n")
@@ -218,10 +197,7 @@ class NamesClauses(Clauses):
             lands(bare, session, dict.fromkeys(names, b"# agent\n"))
 
     def test_nam_15_another_spelling_is_no_second_file(self, stage: Stage) -> None:
-        """Another spelling of a path is no second file.
-
-        Otherwise selection and conflict check use one spelling, and the commit another.
-        """
+        """Another spelling of a path is no second file. Otherwise selection and conflict check use one spelling, and the commit another."""
         session = stage.start()
         for path in ("./app.py", "lib//util.py", "lib/./util.py"):
             allowed_to_refuse(NOT_WRITABLE, session.write, path, "agent\n")

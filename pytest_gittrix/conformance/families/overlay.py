@@ -17,10 +17,7 @@ class OverlayClauses(Clauses):
     """Reads, listings and touched files."""
 
     def test_ovl_01_a_file_reads_as_the_baseline_until_it_is_written(self, stage: Stage) -> None:
-        """A file reads as in the baseline until it is written.
-
-        Otherwise the agent starts from content that no commit ever held.
-        """
+        """A file reads as in the baseline until it is written. Otherwise the agent starts from content that no commit ever held."""
         session = stage.start()
 
         assert session.files() == BASELINE
@@ -29,10 +26,7 @@ class OverlayClauses(Clauses):
 
     @protects_work
     def test_ovl_02_the_last_write_is_what_is_read(self, stage: Stage) -> None:
-        """A read returns the last write.
-
-        Otherwise an agent loses an edit, or finds the end of a longer version behind a shorter one.
-        """
+        """A read returns the last write. Otherwise an agent loses an edit, or finds the end of a longer version behind a shorter one."""
         session = stage.start()
 
         session.write("app.py", "much longer than it was before\n" * 100)
@@ -147,10 +141,7 @@ class OverlayClauses(Clauses):
     @needs(Capability.SHELL)
     @protects_work
     def test_ovl_11_what_the_agent_committed_is_touched_still(self, stage: Stage) -> None:
-        """Files that the agent committed are still touched.
-
-        Otherwise the promotion loses work because the agent committed it with git.
-        """
+        """Files that the agent committed are still touched. Otherwise the promotion loses work because the agent committed it with git."""
         session = stage.start()
 
         run(stage, session, "git init -q; echo agent > app.py; rm README.md; echo new > new.txt; git add --all; git commit -qm work")

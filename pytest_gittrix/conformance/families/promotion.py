@@ -160,10 +160,7 @@ class PromotionClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_prm_13_the_message_is_kept(self, stage: Stage) -> None:
-        """The commit has the message that was given.
-
-        Otherwise the reason that a person gave is missing when somebody looks for it.
-        """
+        """The commit has the message that was given. Otherwise the reason that a person gave is missing when somebody looks for it."""
         message = "Fix the café's menu\n\n# 1: not a comment\n\nSigned-off-by: Ada <ada@example.com>"
         session = at_work(stage, *WORK)
 
@@ -211,19 +208,13 @@ class PromotionClauses(Clauses):
         invariant_checkout(stage.judge, files=files, staged=files)
 
     def test_prm_17_a_bare_repository_is_promoted_to(self, stage: Stage) -> None:
-        """A promotion works in a bare repository.
-
-        Otherwise agents cannot work on a server's repository, which has no checkout.
-        """
+        """A promotion works in a bare repository. Otherwise agents cannot work on a server's repository, which has no checkout."""
         with Stage.open(stage.system, files=self.files(), bare=True) as bare:
             lands(bare, at_work(bare, *WORK), WORK)
 
     @protects_work
     def test_prm_18_the_persons_other_work_stays_as_it_is(self, stage: Stage) -> None:
-        """The person's other work stays as it is.
-
-        Otherwise staged or unsaved work of the person is committed with the agent's, or lost.
-        """
+        """The person's other work stays as it is. Otherwise staged or unsaved work of the person is committed with the agent's, or lost."""
         session = at_work(stage, *WORK)
         stage.durable.stage({"lib/util.py": "staged\n", "added.txt": "staged\n"})
         stage.durable.dirty({"lib/util.py": "further\n", "README.md": "unsaved\n", "untracked.txt": "mine\n"})
@@ -356,10 +347,7 @@ class PromotionClauses(Clauses):
     @needs(Capability.SHELL)
     @protects_work
     def test_prm_28_a_workspace_that_is_gone_deletes_nothing(self, stage: Stage) -> None:
-        """A missing workspace deletes nothing.
-
-        Otherwise a cleaned-up disk is taken for a request to delete the whole project.
-        """
+        """A missing workspace deletes nothing. Otherwise a cleaned-up disk is taken for a request to delete the whole project."""
         session = at_work(stage, *WORK)
         run(stage, session, 'rm -rf "$PWD"')
 
@@ -388,10 +376,7 @@ class PromotionClauses(Clauses):
     @needs(Capability.SHELL)
     @protects_work
     def test_prm_30_a_file_that_was_moved_with_git_is_promoted_as_moved(self, stage: Stage) -> None:
-        """A file that was moved with ``git mv`` is promoted as moved.
-
-        Otherwise the project has the file twice, or under neither name.
-        """
+        """A file that was moved with ``git mv`` is promoted as moved. Otherwise the project has the file twice, or under neither name."""
         session = stage.start()
         run(stage, session, "git init -q; git add --all; mkdir -p src; git mv app.py src/main.py; git mv lib/util.py util.py")
 

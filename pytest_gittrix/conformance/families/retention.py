@@ -84,10 +84,7 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS, Capability.CLOCK)
     @protects_work
     def test_ret_04_the_time_begins_when_a_session_is_retained(self, stage: Stage) -> None:
-        """The retention time begins when a session is retained.
-
-        Otherwise the workspace of a long session is removed the moment it ends.
-        """
+        """The retention time begins when a session is retained. Otherwise the workspace of a long session is removed the moment it ends."""
         members = stage.gittrix.members
         members.keep_for(DAY, DAY, DAY)
         session = start_member(stage).session
@@ -106,10 +103,7 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS, Capability.CLOCK)
     @protects_work
     def test_ret_05_only_what_is_retained_is_collected(self, stage: Stage) -> None:
-        """Only retained sessions are collected.
-
-        Otherwise the workspace of a running agent is removed.
-        """
+        """Only retained sessions are collected. Otherwise the workspace of a running agent is removed."""
         members = stage.gittrix.members
         members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
         session = start_member(stage).session
@@ -190,10 +184,7 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
-        """A cleanup of a named session removes it even with unsaved work.
-
-        Otherwise an unneeded workspace can never be removed.
-        """
+        """A cleanup of a named session removes it even with unsaved work. Otherwise an unneeded workspace can never be removed."""
         member, other = start_member(stage), start_member(stage)
         for one in (member, other):
             one.leave_uncommitted()
@@ -207,10 +198,7 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
-        """A cleanup removes the selected sessions only.
-
-        Otherwise cleaning up after one member cleans up after all.
-        """
+        """A cleanup removes the selected sessions only. Otherwise cleaning up after one member cleans up after all."""
         members = stage.gittrix.members
         member = start_member(stage, who="ada")
         hers, his = member.session, start_another(member, who="bob")
@@ -240,10 +228,7 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS)
     @protects_work
     def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
-        """A dry run reports and changes nothing.
-
-        Otherwise somebody who only asks what would be removed has removed it.
-        """
+        """A dry run reports and changes nothing. Otherwise somebody who only asks what would be removed has removed it."""
         members = stage.gittrix.members
         session = start_member(stage).session
         session.conclude()
@@ -255,10 +240,7 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
-        """The record of a session outlives its workspace.
-
-        Otherwise last week's work cannot be found.
-        """
+        """The record of a session outlives its workspace. Otherwise last week's work cannot be found."""
         member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
         member.session.conclude()
         before = member.session.life()
@@ -271,10 +253,7 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
     @protects_work
     def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
-        """Retention times pass while no engine runs.
-
-        Otherwise every restart gives each workspace its full time again.
-        """
+        """Retention times pass while no engine runs. Otherwise every restart gives each workspace its full time again."""
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
         session = start_member(stage).session
         session.conclude()

@@ -54,10 +54,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_02_the_same_sight_gives_the_same_status(self, stage: Stage) -> None:
-        """The same observations give the same status.
-
-        Otherwise the status of a session depends on the order of the observations.
-        """
+        """The same observations give the same status. Otherwise the status of a session depends on the order of the observations."""
         some = status_axes()[::7]
         first = [status_of(stage, one) for one in some]
 
@@ -65,10 +62,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_03_an_end_is_told_before_anything_else(self, stage: Stage) -> None:
-        """An end takes precedence over everything else.
-
-        Otherwise a killed session is shown as waiting for its review for ever.
-        """
+        """An end takes precedence over everything else. Otherwise a killed session is shown as waiting for its review for ever."""
         for (status, (state, reason)), facts in product(ENDS.items(), ({}, *PULL_REQUESTS.values())):
             assert stage.gittrix.rules.of(session=state, reason=reason, **facts) == status, facts
 
@@ -84,10 +78,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_05_a_pull_request_is_told_by_what_stops_it(self, stage: Stage) -> None:
-        """A pull request has the status of what blocks it.
-
-        Otherwise somebody is invited to merge a pull request whose checks fail.
-        """
+        """A pull request has the status of what blocks it. Otherwise somebody is invited to merge a pull request whose checks fail."""
         rules = stage.gittrix.rules
 
         assert {status: rules.of(**facts) for status, facts in PULL_REQUESTS.items()} == {status: status for status in PULL_REQUESTS}
@@ -95,10 +86,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_06_exactly_what_is_over_is_terminal(self, stage: Stage) -> None:
-        """Exactly the ended statuses are terminal.
-
-        Otherwise a running session is given up, or a dead one is waited for.
-        """
+        """Exactly the ended statuses are terminal. Otherwise a running session is given up, or a dead one is waited for."""
         rules = stage.gittrix.rules
 
         assert {status for status in STATUSES if rules.is_terminal(status, None)} == OVER
@@ -133,10 +121,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
-        """One failed probe ends nothing.
-
-        Otherwise every short failure of a machine ends a session.
-        """
+        """One failed probe ends nothing. Otherwise every short failure of a machine ends a session."""
         recovered = {**AT_WORK, "after": 60}
         statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 30, "runtime": "probe_failed"}, recovered)
 
@@ -144,10 +129,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_10_what_does_not_agree_is_not_looked_at_for_ever(self, stage: Stage) -> None:
-        """A session whose probes keep failing becomes stuck.
-
-        Otherwise a session that cannot be reached is reported as working for days.
-        """
+        """A session whose probes keep failing becomes stuck. Otherwise a session that cannot be reached is reported as working for days."""
         often = [{"after": 30 * number, "runtime": "probe_failed"} for number in range(1, 6)]
         statuses = stage.gittrix.rules.look_through(AT_WORK, *often)
         seldom = stage.gittrix.rules.look_through(
@@ -160,10 +142,7 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_11_ten_minutes_of_rest_are_too_many(self, stage: Stage) -> None:
-        """A session that is idle for ten minutes is stuck.
-
-        Otherwise an agent that hangs is only found by chance.
-        """
+        """A session that is idle for ten minutes is stuck. Otherwise an agent that hangs is only found by chance."""
         statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
         awake = stage.gittrix.rules.look_through(AT_WORK, {"after": 600, "activity": "idle"}, {"after": 610, "activity": "active"})
 

@@ -49,10 +49,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_02_a_turn_runs_beside_the_program(self, stage: Stage) -> None:
-        """A turn runs concurrently with the program.
-
-        Otherwise a server is blocked while one of its agents thinks.
-        """
+        """A turn runs concurrently with the program. Otherwise a server is blocked while one of its agents thinks."""
         session, turn = in_a_turn(stage)
 
         assert (turn.status, session.turn_running, turn.wait(0)) == ("running", True, False)
@@ -64,10 +61,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_03_a_session_has_one_turn_at_a_time(self, stage: Stage) -> None:
-        """A session runs one turn at a time.
-
-        Otherwise two answers are interleaved, and each takes the results of the other's calls.
-        """
+        """A session runs one turn at a time. Otherwise two answers are interleaved, and each takes the results of the other's calls."""
         session = in_a_turn(stage)[0]
         before = session.events()
 
@@ -106,10 +100,7 @@ class TurnClauses(Clauses):
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     @protects_work
     def test_trn_06_an_interrupt_ends_the_turn_and_not_the_session(self, stage: Stage) -> None:
-        """An interrupt ends the turn but not the session.
-
-        Otherwise stopping an agent that went astray costs all its earlier work.
-        """
+        """An interrupt ends the turn but not the session. Otherwise stopping an agent that went astray costs all its earlier work."""
         session = at_work(stage)
         turn = session.start_turn(waiting(stage))
         wait_for_work(session)
@@ -124,10 +115,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_07_a_turn_that_is_deaf_is_ended(self, stage: Stage) -> None:
-        """A turn that ignores an interrupt is ended.
-
-        Otherwise the agent that most needs to be stopped cannot be stopped.
-        """
+        """A turn that ignores an interrupt is ended. Otherwise the agent that most needs to be stopped cannot be stopped."""
         session, turn = in_a_turn(stage, ignoring_signals())
 
         assert session.interrupt()
@@ -138,10 +126,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_08_what_a_turn_started_ends_with_it(self, stage: Stage) -> None:
-        """Programs that a turn started end with it.
-
-        Otherwise an unneeded build goes on, and writes into the workspace of the next turn.
-        """
+        """Programs that a turn started end with it. Otherwise an unneeded build goes on, and writes into the workspace of the next turn."""
         session = stage.start()
         with child_ended(stage):
             session.start_turn(waiting(stage, starting_child(stage)))

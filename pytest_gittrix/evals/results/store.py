@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,14 +96,12 @@ class RunStore:
                 why="Two runs in one directory would be mixed.",
                 fix="Go on with it by --resume, or give another --out.",
             )
-        try:
+        with _disk(store.path):
             if store.path.is_dir() and any(not _is_left_by_preparing(name) for name in os.listdir(store.path)):
                 raise InvalidInput(f"{store.path} is not empty.", why="A run needs a directory of its own.", fix="Give an empty directory.")
             for part in ("samples", *PARTS):
                 (store.path / part).mkdir(parents=True, exist_ok=True)
             ObjectStore.create(store.path / "objects.git")
-        except OSError as problem:
-            raise _refused(store.path, problem) from None
         return store
 
     @classmethod
@@ -128,7 +126,7 @@ class RunStore:
     @property
     def exists(self) -> bool:
         """Whether the directory holds a run."""
-        return (self.path / "manifest.json").is_file()
+        return (self.path / MANIFEST).is_file()
 
     @cached_property
     def objects(self) -> ObjectStore:
@@ -143,11 +141,9 @@ class RunStore:
             AdapterUnavailable: another process holds the lock, or the disk refused.
         """
         with ExitStack() as held:
-            try:
+            with _disk(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(exclusive(_run_path(self.path) / ".lock", wait=0, refusal=self._busy))
-            except OSError as problem:
-                raise _refused(self.path, problem) from None
             yield
 
     def _busy(self) -> AdapterUnavailable:
@@ -159,18 +155,15 @@ class RunStore:
 
     def manifest(self) -> Manifest:
         """The manifest. Raises InvalidInput if it is damaged, AdapterUnavailable if it cannot be read."""
-        file = self.path / "manifest.json"
-        try:
-            return Manifest.decode(file.read_bytes())
-        except OSError as problem:
-            raise _refused(file, problem) from None
+        file = self.path / MANIFEST
+        with _disk(file):
+            data = file.read_bytes()
+        return Manifest.decode(data)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest. Raises AdapterUnavailable if the disk refused."""
-        try:
-            write_file(str(self.path / "manifest.json"), manifest.encode(), mode=PUBLIC, sync=True)
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
+        with _disk(self.path):
+            write_file(str(self.path / MANIFEST), manifest.encode(), mode=PUBLIC, sync=True)
 
     @property
     def is_mixed(self) -> bool:
@@ -179,10 +172,8 @@ class RunStore:
 
     def mark_mixed(self) -> None:
         """Write down that the agent changed while the run went on. Raises AdapterUnavailable if the disk refused."""
-        try:
+        with _disk(self.path):
             write_file(str(self.path / _MIXED), b"", mode=PUBLIC)
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
 
     def check_not_mixed(self) -> None:
         """Raise InvalidInput if the agent changed while the run went on."""
@@ -257,7 +248,7 @@ class RunStore:
             AdapterUnavailable: the disk refused; then there is no record.
         """
         timing = b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in artifacts.timing)
-        try:
+        with _disk(self.path):
             self.objects.add_packs(artifacts.packs)
             self.objects.add(artifacts.objects or {})
             self.objects.point(f"{self.name}/{record.id}/{record.epoch}", artifacts.references or {})
@@ -268,22 +259,16 @@ class RunStore:
             self._put("transcripts", record.key, json_lines(artifacts.transcript))
             points.reached("eval:record-ready")
             write_file(self._file("samples", record.key), record.encode(), mode=PUBLIC)
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
 
     def save_record(self, record: Record) -> None:
         """Save a record whose artifacts are saved already. Raises AdapterUnavailable as ``save`` does."""
-        try:
+        with _disk(self.path):
             write_file(self._file("samples", record.key), record.encode(), mode=PUBLIC)
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
 
     def put_part(self, part: str, key: str, data: bytes) -> None:
         """Save one artifact of a sample. Raises AdapterUnavailable as ``save`` does."""
-        try:
+        with _disk(self.path):
             self._put(part, key, data)
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
 
     def set_aside(self, key: str) -> None:
         """Rename a record that is to be made again, because it is damaged or an ``infra_error``."""
@@ -302,12 +287,9 @@ class RunStore:
             AdapterUnavailable: the file cannot be read.
         """
         file = Path(self._file(part, key))
-        try:
+        with _disk(file), suppress(FileNotFoundError):
             return file.read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as problem:
-            raise _refused(file, problem) from None
+        return b""
 
     def lines(self, part: str, key: str) -> list[dict[str, Any]]:
         """The lines of a sample's ``events``, ``timing`` or ``transcripts``. Raises InvalidInput if they are damaged."""
@@ -355,5 +337,12 @@ def _run_path(path: str | os.PathLike[str]) -> Path:
     return Path(text).absolute()
 
 
-def _refused(path: Path, problem: OSError) -> AdapterUnavailable:
-    return AdapterUnavailable(f"{path} cannot be used: {problem.strerror or problem}.", fix="Make room, or give another --out.")
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """A block that uses a file of the run. Raises AdapterUnavailable if the disk refuses it."""
+    try:
+        yield
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{path} cannot be used: {problem.strerror or problem}.", fix="Make room, or give another --out."
+        ) from None

@@ -100,7 +100,9 @@ def _unpacked(source: CaseSource, path: Path) -> Path:
         ) from None
     except OSError as problem:
         if not path.is_dir():  # otherwise another process was faster, with the same objects
-            raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
+            raise AdapterUnavailable(
+                f"{path} cannot be made: {problem.strerror}.", fix="Free disk space, or give another --scratch."
+            ) from None
     return path
 
 

@@ -344,5 +344,5 @@ def _disk(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise AdapterUnavailable(
-            f"{path} cannot be used: {problem.strerror or problem}.", fix="Make room, or give another --out."
+            f"{path} cannot be used: {problem.strerror or problem}.", fix="Free disk space, or give another --out."
         ) from None

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -88,11 +89,13 @@ class Clause:
 def needs(*capabilities: Capability) -> Callable[[Test], Test]:
     """Declare the capabilities beyond ``BASE`` that a clause uses; the clause is skipped for systems that lack one."""
 
-    def mark(test: Test) -> Test:
-        setattr(test, _NEEDS, frozenset(capabilities))
-        return test
+    return partial(also_needs, capabilities=capabilities)
 
-    return mark
+
+def also_needs(test: Test, capabilities: Iterable[Capability]) -> Test:
+    """Add capabilities to those that a clause uses."""
+    setattr(test, _NEEDS, frozenset(capabilities) | getattr(test, _NEEDS, frozenset()))
+    return test
 
 
 def protects_work(test: Test) -> Test:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, ClassVar
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, is_ours
 from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.search import asked_for, share_of
 from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.repos.journal import Journal
 from pytest_gittrix.testing.systems.driver import Stage
-from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
+from pytest_gittrix.testing.systems.protocol import Capability, SessionSystem, check_system
 from pytest_gittrix.testing.waivers import waived_for_the_run
 
 
@@ -31,8 +31,12 @@ class Clauses:
 
     waivers: ClassVar[Mapping[str, str]] = {}
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
+    def __init_subclass__(cls, needs: Iterable[Capability] = (), **arguments: Any) -> None:
         """Judge each clause of the class by ``incomplete_refusals_last``; refuse a class of a user that leaves out a clause unwaived.
+
+        Args:
+            needs: the capabilities that every clause of the class needs.
+            arguments: those of other bases.
 
         Raises:
             InvalidInput: as for ``waivers.check_class``.
@@ -43,7 +47,7 @@ class Clauses:
             return
         for name, test in vars(cls).copy().items():
             if callable(test) and clause_of(test):
-                setattr(cls, name, _judged(test))
+                setattr(cls, name, also_needs(_judged(test), needs))
 
     @pytest.fixture
     def stage(self, request: pytest.FixtureRequest, gittrix_system: SessionSystem) -> Iterator[Stage]:

@@ -15,10 +15,9 @@ UNBRANCHED: Final[tuple[Deed, ...]] = ("reflog", "dangling", "amended", "stash")
 """Ways to commit so that no branch leads to it."""
 
 
-class FinalizationClauses(Clauses):
+class FinalizationClauses(Clauses, needs=(Capability.MEMBERS,)):
     """What is pushed, what is not, and what is done when it cannot be."""
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
         """Uncommitted files are pushed. Otherwise all the work of an agent that is stopped before its last commit is lost."""
@@ -32,7 +31,6 @@ class FinalizationClauses(Clauses):
         assert "gone.txt" not in member.published("unfinished")
         assert witness.wrongs_at_remotes(collected=True) == []
 
-    @needs(Capability.MEMBERS)
     def test_fin_02_commits_that_were_not_pushed_are_pushed_as_they_are(self, stage: Stage) -> None:
         """Unpushed commits are pushed unchanged. Otherwise a person reads other commits than the agent made."""
         member = start_member(stage)
@@ -43,7 +41,6 @@ class FinalizationClauses(Clauses):
         assert member.heads()["feature"] == made
         assert member.session.life()["exit_status"] == "Completed"
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_03_commits_that_no_branch_leads_to_are_saved(self, stage: Stage) -> None:
         """Commits that no branch reaches are saved.
@@ -58,7 +55,7 @@ class FinalizationClauses(Clauses):
         assert member.session.life()["ended"] == "completed"
         assert witness.wrongs_at_remotes(collected=True) == []
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_fin_04_nothing_is_lost_when_the_workspace_goes(self, stage: Stage) -> None:
         """Removing the workspace loses nothing. Otherwise the promise that work is saved only covers the cases that somebody thought of."""
@@ -80,7 +77,6 @@ class FinalizationClauses(Clauses):
             assert witness.wrongs_at_remotes(collected=gone) == []
             assert gone or all((member.work_tree(one.name) / ".git").exists() for one in member.remotes.plan)
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_05_of_the_teams_files_knowledge_and_specifications_are_saved(self, stage: Stage) -> None:
         """Of the team's files only knowledge and specifications are saved.
@@ -96,7 +92,6 @@ class FinalizationClauses(Clauses):
         assert {"knowledge/new.md", "specs/s.md"} <= published
         assert "scribble.txt" not in published
 
-    @needs(Capability.MEMBERS)
     def test_fin_06_credentials_are_never_pushed(self, stage: Stage) -> None:
         """Otherwise a token stays in a repository, and in everybody's clone, for ever."""
         member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("credentials",)))
@@ -107,7 +102,6 @@ class FinalizationClauses(Clauses):
         assert _commits_with(member, SECRET.decode()) == []
         assert SECRET in (member.work_tree() / ".env").read_bytes()
 
-    @needs(Capability.MEMBERS)
     def test_fin_07_a_credential_that_was_committed_is_not_pushed(self, stage: Stage) -> None:
         """Otherwise an agent's mistake becomes a leak."""
         member = start_member(stage, RepositoryPlan("app", deeds=("secret",)))
@@ -117,7 +111,6 @@ class FinalizationClauses(Clauses):
         assert _commits_with(member, SECRET.decode()) == []
         assert member.work_tree().is_dir()
 
-    @needs(Capability.MEMBERS)
     def test_fin_08_what_runs_leave_stays_in_place(self, stage: Stage) -> None:
         """Runtime files are not pushed. Otherwise logs and locks of one run get in the way of everybody's next one."""
         member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("runtime",)))
@@ -128,7 +121,6 @@ class FinalizationClauses(Clauses):
         assert published.isdisjoint({".ralph/state.json", "run.log", "logs/today"})
         assert (member.work_tree() / ".ralph" / "state.json").exists()
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_09_what_others_pushed_meanwhile_stays_and_the_work_is_put_on_it(self, stage: Stage) -> None:
         """Commits that others pushed meanwhile are kept and the work is put on top.
@@ -144,7 +136,6 @@ class FinalizationClauses(Clauses):
         assert theirs in git(member.remotes.remote("app"), "rev-list", "refs/heads/shared").split()
         assert {"rival.txt", "both.txt"} <= {*member.published("shared")}
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_10_what_cannot_be_put_on_it_is_on_a_recovery_branch(self, stage: Stage) -> None:
         """Work that conflicts with the branch is pushed to a recovery branch.
@@ -161,7 +152,6 @@ class FinalizationClauses(Clauses):
         assert member.heads().get(recovery) == mine
         assert (life["ended"], life["exit_status"], [*life["recovery_branches"]]) == ("completed", "CompletedDegraded", [recovery])
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_11_a_branch_that_takes_no_push_has_its_work_on_a_recovery_branch(self, stage: Stage) -> None:
         """Work for a branch that refuses pushes is pushed to a recovery branch. Otherwise work on a protected branch is lost."""
@@ -174,7 +164,6 @@ class FinalizationClauses(Clauses):
         assert "x2.txt" in member.published(f"recovery/{member.session.id}/feature/x")
         assert witness.wrongs_at_remotes(collected=True) == []
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_12_a_remote_that_cannot_be_reached_fails_the_session_and_costs_nothing(self, stage: Stage) -> None:
         """An unreachable remote fails the session and loses no work.
@@ -193,7 +182,6 @@ class FinalizationClauses(Clauses):
         assert member.git("rev-parse", "feature") == made
         assert (member.work_tree() / "left.txt").read_text() == "left\n"
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_fin_13_work_that_could_not_be_saved_is_saved_once_it_can(self, stage: Stage) -> None:
         """Work that could not be saved can be saved later. Otherwise a save that failed once can never succeed."""
@@ -211,7 +199,6 @@ class FinalizationClauses(Clauses):
         assert [(member.session.state, member.session.life()["ended"]) for member in (failed, killed)] == [("retained", "completed")] * 2
         assert all("left.txt" in member.published("feature") for member in (failed, killed))
 
-    @needs(Capability.MEMBERS)
     def test_fin_14_to_save_what_is_saved_does_nothing_more(self, stage: Stage) -> None:
         """Saving saved work again does nothing. Otherwise every repeated save adds commits."""
         member = start_member(stage, RepositoryPlan("app", deeds=("branch", "reflog", "conflicting"), end="dirty"))
@@ -224,7 +211,6 @@ class FinalizationClauses(Clauses):
         assert member.session.state == "retained"
         assert [*member.session.life()["recovery_branches"]] == [*life["recovery_branches"]]
 
-    @needs(Capability.MEMBERS)
     def test_fin_15_where_there_is_nothing_to_save_nothing_is_pushed(self, stage: Stage) -> None:
         """Nothing is pushed where there is nothing to save. Otherwise every session without work leaves a branch behind."""
         member = start_member(stage, RepositoryPlan("app", extras=("ignored",)), RepositoryPlan("lib", deeds=("pushed",)))

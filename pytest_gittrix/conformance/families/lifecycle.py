@@ -21,10 +21,9 @@ GONE: Final = ("INVALID_INPUT", "SESSION_NOT_FOUND")
 """Error codes that a verb on a removed session may have."""
 
 
-class LifeClauses(Clauses):
+class LifeClauses(Clauses, needs=(Capability.MEMBERS,)):
     """Starting, ending, and the work items that are held in between."""
 
-    @needs(Capability.MEMBERS)
     def test_lif_01_a_session_begins_with_what_the_remotes_have(self, stage: Stage) -> None:
         """A session starts from the state of the remotes.
 
@@ -41,7 +40,6 @@ class LifeClauses(Clauses):
             assert git(work_tree, "status", "--porcelain") == ""
             assert sorted(git(work_tree, "ls-files").splitlines()) == sorted(member.published(branch, name))
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_02_sessions_at_the_same_time_do_not_see_each_other(self, stage: Stage) -> None:
         """Concurrent sessions do not see each other. Otherwise one agent commits half of another's work."""
@@ -56,7 +54,6 @@ class LifeClauses(Clauses):
         assert git(other.repository(), "status", "--porcelain") == ""
         assert git(other.repository(), "branch", "--list", "feature") == ""
 
-    @needs(Capability.MEMBERS)
     def test_lif_03_a_start_that_fails_leaves_nothing(self, stage: Stage) -> None:
         """A failed start leaves nothing behind.
 
@@ -73,7 +70,7 @@ class LifeClauses(Clauses):
         assert members.states() == before
         assert start_another(member, work_item=ITEM).state == "active"
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     def test_lif_04_a_later_session_begins_with_what_the_remotes_have_then(self, stage: Stage) -> None:
         """A later session starts from the current state of the remotes.
 
@@ -88,7 +85,6 @@ class LifeClauses(Clauses):
         assert git(later.repository(), "rev-parse", "HEAD") == member.heads()["main"]
         assert (later.repository() / "later.txt").read_text() == "later\n"
 
-    @needs(Capability.MEMBERS)
     def test_lif_05_whatever_has_ended_is_retained(self, stage: Stage) -> None:
         """Every ended session is retained. Otherwise an ended session is never cleaned up, or its work can never be saved again."""
         done, stopped, killed, failed = (start_member(stage) for _ in range(4))
@@ -104,7 +100,6 @@ class LifeClauses(Clauses):
         assert ends == [("retained", end) for end in ("completed", "completed", "killed", "failed")]
         assert all(member.work_tree().is_dir() for member in (done, stopped, killed, failed))
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_06_the_code_of_an_agent_costs_no_work(self, stage: Stage) -> None:
         """Work is saved whatever the agent's exit code. Otherwise an agent that crashes at its last step loses everything it had done."""
@@ -117,7 +112,6 @@ class LifeClauses(Clauses):
             assert (member.session.state, member.session.life()["ended"]) == ("retained", "completed")
             assert "left.txt" in member.published("feature")
 
-    @needs(Capability.MEMBERS)
     def test_lif_07_a_forced_stop_kills_at_once_and_saves_nothing(self, stage: Stage) -> None:
         """Otherwise a harmful agent goes on, or its harmful work is pushed."""
         with running_agent(stage) as (member, agent):
@@ -131,7 +125,6 @@ class LifeClauses(Clauses):
             assert member.remotes.refs() == before
             assert (member.work_tree() / "left.txt").read_text() == "left\n"
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_08_a_stop_ends_the_agent_and_saves_its_work(self, stage: Stage) -> None:
         """Otherwise stopping the agents in the evening loses their work."""
@@ -144,7 +137,6 @@ class LifeClauses(Clauses):
             assert (member.session.state, member.session.life()["ended"]) == ("retained", "completed")
             assert "left.txt" in member.published("feature")
 
-    @needs(Capability.MEMBERS)
     def test_lif_09_to_stop_what_is_over_is_no_error(self, stage: Stage) -> None:
         """Stopping an ended session is no error.
 
@@ -162,7 +154,6 @@ class LifeClauses(Clauses):
 
         assert [member.session.life() for member in (stopped, killed)] == before
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_lif_10_only_what_may_follow_a_state_follows_it(self, stage: Stage) -> None:
         """A state can only be followed by its allowed successors.
@@ -182,7 +173,6 @@ class LifeClauses(Clauses):
             refused(GONE, act)
         assert members.states().get(member.session.id) in ("removed", None)
 
-    @needs(Capability.MEMBERS)
     def test_lif_11_a_member_begins_anew_while_an_older_session_is_kept(self, stage: Stage) -> None:
         """A member can start while an older session is retained. Otherwise all work waits until somebody has cleaned up."""
         member = start_member(stage)
@@ -195,7 +185,6 @@ class LifeClauses(Clauses):
         assert (member.work_tree() / "left.txt").exists()
         assert not (later.repository() / "left.txt").exists()
 
-    @needs(Capability.MEMBERS)
     def test_lif_12_an_item_is_worked_on_by_one(self, stage: Stage) -> None:
         """A work item belongs to one session at a time. Otherwise two agents do the same work, and each undoes the other's."""
         member = start_member(stage, work_item=ITEM)
@@ -207,7 +196,6 @@ class LifeClauses(Clauses):
         assert member.session.acquire(ITEM) == member.session.id
         assert sorted(stage.gittrix.members.states()) == sorted([member.session.id, other.id])
 
-    @needs(Capability.MEMBERS)
     def test_lif_13_of_many_who_ask_for_an_item_one_gets_it(self, stage: Stage) -> None:
         """Of concurrent claims of a work item one succeeds. Otherwise two agents that claim an item at the same moment both get it."""
         member = start_member(stage)
@@ -219,7 +207,6 @@ class LifeClauses(Clauses):
         assert len({*holders}) == 1
         assert holders[0] in {session.id for session in sessions}
 
-    @needs(Capability.MEMBERS)
     def test_lif_14_an_item_is_free_once_its_session_is_over(self, stage: Stage) -> None:
         """A work item is free once its session has ended. Otherwise work that was begun once can never be begun again."""
         member = start_member(stage)
@@ -231,7 +218,7 @@ class LifeClauses(Clauses):
 
         assert start_another(member, work_item=ITEM).state == "active"
 
-    @needs(Capability.MEMBERS, Capability.RESUME)
+    @needs(Capability.RESUME)
     def test_lif_15_an_item_is_held_across_a_restart(self, stage: Stage) -> None:
         """A work item stays claimed across a restart. Otherwise two agents work on every item after a restart."""
         member = start_member(stage, work_item=ITEM)
@@ -242,7 +229,7 @@ class LifeClauses(Clauses):
 
         assert stage.gittrix.members.get(member.session.id).acquire(ITEM) == member.session.id
 
-    @needs(Capability.MEMBERS, Capability.RESUME)
+    @needs(Capability.RESUME)
     def test_lif_16_an_agent_that_lives_goes_on_through_a_restart(self, stage: Stage) -> None:
         """A running agent goes on through a restart. Otherwise every restart fails the sessions of agents that never noticed it."""
         with running_agent(stage) as (member, agent):
@@ -254,7 +241,7 @@ class LifeClauses(Clauses):
             reopened.get(member.session.id).stop()
             assert (reopened.get(member.session.id).state, agent.runs) == ("retained", False)
 
-    @needs(Capability.MEMBERS, Capability.RESUME)
+    @needs(Capability.RESUME)
     @protects_work
     def test_lif_17_a_chat_goes_on_through_a_restart(self, stage: Stage) -> None:
         """Otherwise a person loses their session because somebody restarted a server."""
@@ -270,7 +257,6 @@ class LifeClauses(Clauses):
         assert (session.state, session.life()["ended"]) == ("retained", "completed")
         assert "left.txt" in member.published("feature")
 
-    @needs(Capability.MEMBERS)
     def test_lif_18_a_session_whose_agent_has_gone_is_concluded_once(self, stage: Stage) -> None:
         """A session whose agent has exited is concluded once. Otherwise two callers that notice the same exit save the work twice."""
         member = start_member(stage, kind="loop", command=AGENT)

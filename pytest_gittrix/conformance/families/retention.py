@@ -19,10 +19,10 @@ YEAR: Final = timedelta(days=365)
 LARGE: Final = 3_000_000
 
 
-class RetentionClauses(Clauses):
+class RetentionClauses(Clauses, needs=(Capability.MEMBERS,)):
     """Scans and cleanups."""
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     def test_ret_01_a_workspace_is_kept_for_its_time_and_no_longer(self, stage: Stage) -> None:
         """A workspace is kept for its retention time and no longer.
 
@@ -43,7 +43,7 @@ class RetentionClauses(Clauses):
         assert not session.repository().exists()
         assert members.scan() == []
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_02_what_ran_by_itself_is_kept_alike_however_it_ended(self, stage: Stage) -> None:
         """Loops and brains are retained equally long however they ended.
@@ -63,7 +63,7 @@ class RetentionClauses(Clauses):
         stage.clock.advance(TWO_DAYS)
         assert members.scan() == sorted(session.id for session in (*done, killed))
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     def test_ret_03_a_chat_that_went_well_goes_at_once_and_another_is_kept(self, stage: Stage) -> None:
         """A successful chat is removed at once and a killed one is kept.
 
@@ -81,7 +81,7 @@ class RetentionClauses(Clauses):
         stage.clock.advance(2 * MOMENT)
         assert members.scan() == [killed.id]
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_04_the_time_begins_when_a_session_is_retained(self, stage: Stage) -> None:
         """The retention time begins when a session is retained. Otherwise the workspace of a long session is removed the moment it ends."""
@@ -100,7 +100,7 @@ class RetentionClauses(Clauses):
         stage.clock.advance(2 * MOMENT)
         assert members.scan() == [session.id]
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_05_only_what_is_retained_is_collected(self, stage: Stage) -> None:
         """Only retained sessions are collected. Otherwise the workspace of a running agent is removed."""
@@ -117,7 +117,7 @@ class RetentionClauses(Clauses):
         assert session.state == "active"
         assert session.repository().is_dir()
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
         """Over the budget the oldest sessions are removed first.
@@ -136,7 +136,7 @@ class RetentionClauses(Clauses):
 
         assert [session.state for session in sessions] == ["removed", "removed", "retained"]
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_07_work_that_could_not_be_saved_is_never_collected(self, stage: Stage) -> None:
         """Otherwise a remote that is unreachable for two days costs the work."""
@@ -147,7 +147,7 @@ class RetentionClauses(Clauses):
 
         self.survives(stage, member)
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_08_work_of_a_session_that_was_killed_is_never_collected(self, stage: Stage) -> None:
         """The work of a killed session is never collected.
@@ -162,7 +162,7 @@ class RetentionClauses(Clauses):
         for member in (files, commits):
             self.survives(stage, member)
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     @protects_work
     def test_ret_09_files_that_may_not_be_pushed_are_never_collected(self, stage: Stage) -> None:
         """Otherwise work that was deliberately left on the default branch is removed with the workspace."""
@@ -182,7 +182,6 @@ class RetentionClauses(Clauses):
         assert member.session.state == "retained"
         assert member.work_tree().is_dir()
 
-    @needs(Capability.MEMBERS)
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
         """A cleanup of a named session removes it even with unsaved work. Otherwise an unneeded workspace can never be removed."""
         member, other = start_member(stage), start_member(stage)
@@ -195,7 +194,6 @@ class RetentionClauses(Clauses):
         assert (member.session.state, other.session.state) == ("removed", "retained")
         assert (member.work_tree().exists(), other.work_tree().exists()) == (False, True)
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
         """A cleanup removes the selected sessions only. Otherwise cleaning up after one member cleans up after all."""
@@ -210,7 +208,7 @@ class RetentionClauses(Clauses):
         assert hers.state == "retained"
         assert members.cleanup(all=True) == [hers.id]
 
-    @needs(Capability.MEMBERS, Capability.CLOCK)
+    @needs(Capability.CLOCK)
     def test_ret_12_older_than_counts_from_the_start_and_means_older(self, stage: Stage) -> None:
         """Older than counts from the start of a session and is strict.
 
@@ -225,7 +223,6 @@ class RetentionClauses(Clauses):
         stage.clock.advance(MOMENT)
         assert members.cleanup(older_than=DAY) == [session.id]
 
-    @needs(Capability.MEMBERS)
     @protects_work
     def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
         """A dry run reports and changes nothing. Otherwise somebody who only asks what would be removed has removed it."""
@@ -238,7 +235,6 @@ class RetentionClauses(Clauses):
             assert session.state == "retained"
             assert session.repository().is_dir()
 
-    @needs(Capability.MEMBERS)
     def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
         """The record of a session outlives its workspace. Otherwise last week's work cannot be found."""
         member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
@@ -250,7 +246,7 @@ class RetentionClauses(Clauses):
         assert member.session.life() == {**before, "state": "removed"}
         refused("INVALID_INPUT", member.session.finalize)
 
-    @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
+    @needs(Capability.CLOCK, Capability.RESUME)
     @protects_work
     def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
         """Retention times pass while no engine runs. Otherwise every restart gives each workspace its full time again."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.testing.scenarios.matrices import Combination, status_axes
 from pytest_gittrix.testing.systems.driver import Stage
@@ -39,10 +38,9 @@ ENDS: Final[Mapping[str, tuple[str, str]]] = {
 AT_WORK: Final = {"after": 0, "runtime": "alive", "activity": "active"}
 
 
-class StatusClauses(Clauses):
+class StatusClauses(Clauses, needs=(Capability.STATUS,)):
     """Every combination of observations has one status, and contradictory ones are settled."""
 
-    @needs(Capability.STATUS)
     def test_sta_01_whatever_is_seen_there_is_one_status(self, stage: Stage) -> None:
         """Every combination of observations has one known status.
 
@@ -52,7 +50,6 @@ class StatusClauses(Clauses):
 
         assert statuses <= {*STATUSES}
 
-    @needs(Capability.STATUS)
     def test_sta_02_the_same_sight_gives_the_same_status(self, stage: Stage) -> None:
         """The same observations give the same status. Otherwise the status of a session depends on the order of the observations."""
         some = status_axes()[::7]
@@ -60,13 +57,11 @@ class StatusClauses(Clauses):
 
         assert [status_of(stage, one) for one in some[::-1]] == first[::-1]
 
-    @needs(Capability.STATUS)
     def test_sta_03_an_end_is_told_before_anything_else(self, stage: Stage) -> None:
         """An end takes precedence over everything else. Otherwise a killed session is shown as waiting for its review for ever."""
         for (status, (state, reason)), facts in product(ENDS.items(), ({}, *PULL_REQUESTS.values())):
             assert stage.gittrix.rules.of(session=state, reason=reason, **facts) == status, facts
 
-    @needs(Capability.STATUS)
     def test_sta_04_who_needs_a_person_is_told_before_a_pull_request(self, stage: Stage) -> None:
         """A need for a person takes precedence over a pull request.
 
@@ -76,7 +71,6 @@ class StatusClauses(Clauses):
             assert stage.gittrix.rules.of(session=state, reason="awaiting_user_input", **facts) == state, facts
         assert stage.gittrix.rules.of(session="not_started", reason="spawn_requested") == "spawning"
 
-    @needs(Capability.STATUS)
     def test_sta_05_a_pull_request_is_told_by_what_stops_it(self, stage: Stage) -> None:
         """A pull request has the status of what blocks it. Otherwise somebody is invited to merge a pull request whose checks fail."""
         rules = stage.gittrix.rules
@@ -84,7 +78,6 @@ class StatusClauses(Clauses):
         assert {status: rules.of(**facts) for status, facts in PULL_REQUESTS.items()} == {status: status for status in PULL_REQUESTS}
         assert rules.of(pr_state="closed") == rules.of() == "working"
 
-    @needs(Capability.STATUS)
     def test_sta_06_exactly_what_is_over_is_terminal(self, stage: Stage) -> None:
         """Exactly the ended statuses are terminal. Otherwise a running session is given up, or a dead one is waited for."""
         rules = stage.gittrix.rules
@@ -93,7 +86,6 @@ class StatusClauses(Clauses):
         assert {status for status, activity in product(STATUSES, ACTIVITIES) if rules.is_terminal(status, activity)} == OVER
         assert all(rules.is_terminal(status, "exited") for status in STATUSES)
 
-    @needs(Capability.STATUS)
     def test_sta_07_what_is_over_can_be_restored_unless_it_is_merged(self, stage: Stage) -> None:
         """An ended session can be restored unless it is merged.
 
@@ -105,7 +97,6 @@ class StatusClauses(Clauses):
             expected = (status in OVER or activity == "exited") and status != "merged"
             assert rules.is_restorable(status, activity) == expected, (status, activity)
 
-    @needs(Capability.STATUS)
     def test_sta_08_what_is_over_is_not_looked_at_but_to_tell_its_end(self, stage: Stage) -> None:
         """An ended session is polled only until its end is reported.
 
@@ -119,7 +110,6 @@ class StatusClauses(Clauses):
         assert not rules.is_polled("merged", pr_state="merged")
         assert all(rules.is_polled(status, **facts) for status, facts in PULL_REQUESTS.items() if status != "merged")
 
-    @needs(Capability.STATUS)
     def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
         """One failed probe ends nothing. Otherwise every short failure of a machine ends a session."""
         recovered = {**AT_WORK, "after": 60}
@@ -127,7 +117,6 @@ class StatusClauses(Clauses):
 
         assert statuses == ["working"] * 3
 
-    @needs(Capability.STATUS)
     def test_sta_10_what_does_not_agree_is_not_looked_at_for_ever(self, stage: Stage) -> None:
         """A session whose probes keep failing becomes stuck. Otherwise a session that cannot be reached is reported as working for days."""
         often = [{"after": 30 * number, "runtime": "probe_failed"} for number in range(1, 6)]
@@ -140,7 +129,6 @@ class StatusClauses(Clauses):
         assert statuses[4:] == ["stuck"] * 2
         assert seldom[-1] == "stuck"
 
-    @needs(Capability.STATUS)
     def test_sta_11_ten_minutes_of_rest_are_too_many(self, stage: Stage) -> None:
         """A session that is idle for ten minutes is stuck. Otherwise an agent that hangs is only found by chance."""
         statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
@@ -149,7 +137,6 @@ class StatusClauses(Clauses):
         assert statuses == ["working", "working", "working", "stuck"]
         assert awake == ["working", "stuck", "working"]
 
-    @needs(Capability.STATUS)
     def test_sta_12_a_question_is_told_at_once_and_until_it_is_answered(self, stage: Stage) -> None:
         """A question is reported at once and until it is answered.
 
@@ -160,7 +147,6 @@ class StatusClauses(Clauses):
 
         assert statuses == ["working", "needs_input", "needs_input", "working"]
 
-    @needs(Capability.STATUS)
     def test_sta_13_who_is_gone_by_all_accounts_is_lost_and_stays_so(self, stage: Stage) -> None:
         """A session that every probe reports gone is over and stays so.
 
@@ -171,7 +157,6 @@ class StatusClauses(Clauses):
 
         assert statuses in (["working", "errored", "errored"], ["working", "killed", "killed"])
 
-    @needs(Capability.STATUS)
     def test_sta_14_what_is_merged_stays_merged_whatever_is_seen_then(self, stage: Stage) -> None:
         """A merged session stays merged whatever is observed later.
 

@@ -235,7 +235,7 @@ def test_the_summary_counts_each_family_and_tells_each_broken_clause() -> None:
         "  again: gittrix conform --clause CNF-01",
     ]
     assert "  on purpose" in lines
-    assert lines[-1].startswith("level reached: not told")
+    assert lines[-1].startswith("level reached: unknown")
 
 
 def test_a_clause_of_a_file_of_the_project_is_run_again_with_pytest() -> None:

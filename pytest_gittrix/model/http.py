@@ -222,9 +222,9 @@ class ModelHandler(BaseHTTPRequestHandler):
         try:
             found = json.loads(raw or b"{}")
         except ValueError as problem:
-            raise InvalidInput(f"The body of the request is no JSON: {problem}.", fix="See the client that sent it.") from None
+            raise InvalidInput(f"The body of the request is not JSON: {problem}.", fix="See the client that sent it.") from None
         if not isinstance(found, dict):
-            raise InvalidInput("The body of the request is no JSON object.", fix="See the client that sent it.")
+            raise InvalidInput("The body of the request is not a JSON object.", fix="See the client that sent it.")
         return found
 
     def _raw_body(self) -> bytes:
@@ -275,7 +275,7 @@ def _unpacked(raw: bytes, coding: str) -> bytes:
         if coding == "deflate":
             return zlib.decompress(raw)
     except (OSError, EOFError, zlib.error) as problem:
-        raise InvalidInput(f"The body of the request is no {coding}: {problem}.", fix="See the client that sent it.") from None
+        raise InvalidInput(f"The body of the request is not {coding}: {problem}.", fix="See the client that sent it.") from None
     raise InvalidInput(
         f"The body of the request is packed by {coding!r}.",
         why="The server unpacks gzip and deflate.",

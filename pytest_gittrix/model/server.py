@@ -125,7 +125,7 @@ class ModelServer:
         """
         if self._listener is None:
             raise InvalidInput(
-                "The server of the model does not serve.", fix="Use it between entering and leaving it: with ModelServer() as model."
+                "The model server is not running.", fix="Use it between entering and leaving it: with ModelServer() as model."
             )
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -192,7 +192,7 @@ class ModelServer:
             InvalidInput: there is no such mode; or no such tape, or none that can be read.
         """
         if mode not in TAPE_MODES:
-            raise InvalidInput(f"mode={mode!r} is no mode of a tape.", fix=f"Use one of {', '.join(TAPE_MODES)}.")
+            raise InvalidInput(f"mode={mode!r} is not a tape mode.", fix=f"Use one of {', '.join(TAPE_MODES)}.")
         file = Path(path)
         replays = mode == "replay" or (mode in ("once", "new") and file.exists())
         if replays:

@@ -79,7 +79,7 @@ def write_tests(repository: Path, commit: str, target: Path, ids: Iterable[str],
             run_git(["checkout-index", "-z", "--stdin"], env=environment, stdin=listed)
         except GitFailed as problem:
             raise InvalidInput(
-                f"The tests of {commit} cannot be had from {repository}.",
+                f"The tests of {commit} cannot be read from {repository}.",
                 why=problem.fact,
                 fix="Name a commit of the repository, and a patch that applies to it.",
             ) from None

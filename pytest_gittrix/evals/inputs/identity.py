@@ -65,7 +65,7 @@ def check_id(id_: str, where: str = "") -> str:
     if isinstance(id_, str) and _ID.fullmatch(id_) and ".." not in id_ and not id_.endswith((".lock", ".")):
         return id_
     raise InvalidInput(
-        f"{where}{id_!r} is no id of a case.",
+        f"{where}{id_!r} is not a valid case id.",
         why="Ids name files and git references, on every system.",
         fix="Use letters, digits, dot, dash and underscore; a letter or digit first, no two dots in a row, no .lock at the end.",
     )

@@ -123,7 +123,7 @@ def damaged(file: Path) -> InvalidInput:
     """The error for a file of a run whose content is not what was written."""
     return InvalidInput(
         f"{file} is damaged.",
-        why="It is not what was written there, so nothing in it counts.",
+        why="Its contents do not match its digest, so it is not used.",
         fix="Run again with --resume: a damaged sample is run again.",
     )
 

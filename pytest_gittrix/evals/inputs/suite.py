@@ -253,7 +253,7 @@ def _source(case: Path, table: DurableTable) -> CaseSource:
         found = run_git(["-C", str(repository), *named], env=hermetic_env())
     except GittrixError as problem:
         raise InvalidInput(
-            f"{case}: durable.commit {table.commit!r} is no commit of {repository}.",
+            f"{case}: durable.commit {table.commit!r} is not a commit of {repository}.",
             why=problem.fact,
             fix="Name a repository of this machine and a commit in it.",
         ) from None
@@ -267,7 +267,7 @@ def _require_unlike(cases: list[Case]) -> None:
         if other is not case:
             raise InvalidInput(
                 f"{case.directory} and {other.directory} have the ids {case.id!r} and {other.id!r}.",
-                why="Results are kept by id, on file systems too that take capitals for small letters.",
+                why="Results are kept by id, also on file systems that ignore case.",
                 fix="Give one of them another id.",
             )
 
@@ -321,5 +321,5 @@ def _unreadable(path: object, problem: OSError) -> InvalidInput:
 
 def _without_nul(path: str) -> str:
     if "\0" in path:
-        raise InvalidInput(f"{path!r} is no path.", why="No path holds NUL.", fix="Give the path of a suite's directory.")
+        raise InvalidInput(f"{path!r} is not a path.", why="No path holds NUL.", fix="Give the path of a suite's directory.")
     return path

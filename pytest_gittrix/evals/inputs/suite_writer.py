@@ -24,7 +24,7 @@ def new_suite(out: str | os.PathLike[str]) -> Iterator[Path]:
     """A block that writes a suite into the directory that it is given; it becomes ``out`` once it loads.
 
     Raises:
-        InvalidInput: ``out`` exists, or is no path.
+        InvalidInput: ``out`` exists, or is not a path.
     """
     target = free_path(out)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,12 @@ def new_suite(out: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def free_path(out: str | os.PathLike[str]) -> Path:
-    """The path of a suite to make. Raises InvalidInput if it exists, or is no path."""
+    """The path of a suite to make. Raises InvalidInput if it exists, or is not a path."""
     target = Path(out).absolute()
     if "\0" in str(target):
-        raise InvalidInput(f"{str(target)!r} is no path.", why="No path holds NUL.", fix="Name a new directory.")
+        raise InvalidInput(f"{str(target)!r} is not a path.", why="No path holds NUL.", fix="Name a new directory.")
     if os.path.lexists(target):
-        raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")
+        raise InvalidInput(f"{target} already exists.", why="Nothing is written over a suite.", fix="Name a new directory.")
     return target
 
 

@@ -71,7 +71,7 @@ def instances(text: str) -> list[Instance]:
             continue
         one = _instance(number, line)
         if one.id.casefold() in found:
-            _wrong(number, f"the instance_id {one.id!r} is there already", "Ids are the names of directories; give each line its own.")
+            _wrong(number, f"the instance_id {one.id!r} already exists", "Ids are the names of directories; give each line its own.")
         found[one.id.casefold()] = one
     if not found:
         raise InvalidInput("The data set has no line.", fix="Give one JSON object on each line.")
@@ -142,9 +142,9 @@ def _instance(number: int, line: str) -> Instance:
     try:
         fields = json.loads(line)
     except ValueError as error:
-        _wrong(number, f"it is no JSON: {error}", "Write one JSON object on each line.")
+        _wrong(number, f"it is not JSON: {error}", "Write one JSON object on each line.")
     if not isinstance(fields, dict):
-        _wrong(number, "it is no JSON object", "Write one JSON object on each line.")
+        _wrong(number, "it is not a JSON object", "Write one JSON object on each line.")
     one = Instance(
         id=check_id(_text(number, fields, "instance_id"), f"line {number}: instance_id: "),
         repository=_text(number, fields, "repo"),
@@ -160,7 +160,7 @@ def _instance(number: int, line: str) -> Instance:
     if not _COMMIT.fullmatch(one.commit):
         _wrong(number, f"base_commit is {one.commit!r}", "Give the full id of a commit.")
     if not one.fail_to_pass and not one.pass_to_pass:
-        _wrong(number, "no test is named", "Name tests in FAIL_TO_PASS or PASS_TO_PASS: without one nothing tells who passed.")
+        _wrong(number, "no test is named", "Name tests in FAIL_TO_PASS or PASS_TO_PASS: without one, no sample can pass or fail.")
     return one
 
 
@@ -173,7 +173,7 @@ def _text(number: int, fields: Mapping[str, Any], name: str, *, needed: bool = T
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        _wrong(number, f"{name} holds half of a character", "Write it as UTF-8.")
+        _wrong(number, f"{name} has half of a surrogate pair", "Write it as UTF-8.")
     return value
 
 
@@ -193,4 +193,6 @@ def _tests(number: int, fields: Mapping[str, Any], name: str) -> tuple[str, ...]
 
 
 def _wrong(number: int, fact: str, fix: str) -> NoReturn:
-    raise InvalidInput(f"Line {number} is no SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix)
+    raise InvalidInput(
+        f"Line {number} is not a SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix
+    )

@@ -212,14 +212,14 @@ def _checked_members(wheel: str, members: Sequence[zipfile.ZipInfo]) -> dict[str
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise _not_allowed(wheel, member.filename, "It is neither a file nor a directory.")
         if path in found:
-            raise _not_allowed(wheel, member.filename, "It is there twice.")
+            raise _not_allowed(wheel, member.filename, "It appears twice.")
         if not member.is_dir():
             found[path] = member
     return found
 
 
 def _not_allowed(wheel: str, name: str, why: str) -> InvalidInput:
-    return InvalidInput(f"{wheel} holds {name!r:.200}, so nothing of it is unpacked.", why=why, fix="Do not use that wheel.")
+    return InvalidInput(f"{wheel} holds {name!r:.200}, so none of it is unpacked.", why=why, fix="Do not use that wheel.")
 
 
 def _metadata_directory(wheel: str, files: Mapping[str, bytes], package: str, version: str) -> str:
@@ -249,7 +249,7 @@ def _download(package: str, version: str, directory: str) -> None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         raise AdapterUnavailable(
-            f"pip took longer than {_TIMEOUT:g} s for {package} {version}.", fix="See whether the index answers."
+            f"pip took longer than {_TIMEOUT:g} s for {package} {version}.", fix="Check that the index responds."
         ) from None
     if done.returncode != 0:
         output = done.stderr.decode(errors="replace").strip().splitlines() or [f"It ended with status {done.returncode}."]

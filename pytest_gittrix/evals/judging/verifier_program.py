@@ -298,7 +298,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return StandIn(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Nothing: the module is there already."""
+        """Nothing: the module already exists."""
 
 
 _finder = Finder()

@@ -85,7 +85,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if not whole:
-            raise InvalidInput("The manifest of the run is damaged.", why="Nothing says what its results are of.", fix="Start a new run.")
+            raise InvalidInput("The manifest of the run is damaged.", why="The inputs of its results are unknown.", fix="Start a new run.")
         if found.core.get("schema") != SCHEMA:
             raise MetadataVersionUnsupported(f"The run is of version {found.core.get('schema')!r}.", why=f"This version reads {SCHEMA}.")
         return found

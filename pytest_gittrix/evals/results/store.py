@@ -304,7 +304,7 @@ class RunStore:
 
     def _file(self, part: str, key: str) -> str:
         if not _KEY.fullmatch(key):
-            raise InvalidInput(f"{key!r} is no key of a sample.", fix=f"A key has {KEY_SIZE} hex digits.")
+            raise InvalidInput(f"{key!r} is not the key of a sample.", fix=f"A key has {KEY_SIZE} hex digits.")
         return f"{self.path}/{part}/{key}{PARTS.get(part, '.json')}"
 
     def files(self) -> Iterator[tuple[str, int]]:
@@ -333,7 +333,7 @@ def json_lines(items: Sequence[Mapping[str, Any]]) -> bytes:
 def _run_path(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if not text or "\0" in text:
-        raise InvalidInput(f"{text!r} is no path of a run.", fix="Give the path of a directory.")
+        raise InvalidInput(f"{text!r} is not the path of a run.", fix="Give the path of a directory.")
     return Path(text).absolute()
 
 

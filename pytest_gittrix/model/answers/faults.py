@@ -44,7 +44,7 @@ def fail(status: int, *, retry_after: float | None = None, message: str = "", ti
         times: how often in a row; None for each time.
 
     Raises:
-        InvalidInput: it is no status of an error.
+        InvalidInput: it is not an error status.
     """
     failure = Failure.of_status(status, message=message, retry_after=retry_after)
     said = "" if retry_after is None else f", retry_after={retry_after:g}"

@@ -56,9 +56,9 @@ def reply_of(given: ModelReply | Answer | Failure | str) -> ModelReply:
         given = Answer((Text(given),))
     if not isinstance(given, (Answer, Failure)):
         raise InvalidInput(
-            f"{given!r} is no answer of a model.",
+            f"{given!r} is not an answer of a model.",
             why="A function that answers gives what the model says.",
-            fix="Give a text, or an Answer, a Failure or a ModelReply.",
+            fix="Give a text, an Answer or a Failure.",
         )
     return ModelReply(given)
 
@@ -71,7 +71,7 @@ def check_place(at: object) -> Place | float:
         if at == place:
             return place
     raise InvalidInput(
-        f"at={at!r} is no place of an answer.",
+        f"at={at!r} is not a place in an answer.",
         why="The answer is cut there.",
         fix=f"Use one of {', '.join(map(repr, PLACES))}, or a share of its bytes from 0 to below 1.",
     )

@@ -203,7 +203,7 @@ def as_step(given: object) -> Step:
     if callable(given) and not isinstance(given, (type, ModelReply)):
         return given
     raise InvalidInput(
-        f"{given!r} is no step of a model's script.",
+        f"{given!r} is not a step of a model's script.",
         fix="Use say(), call(), call_any(), edit(), when(), stop(), a text, a list of calls or a fault.",
     )
 

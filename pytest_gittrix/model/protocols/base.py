@@ -174,7 +174,7 @@ def table(value: object, what: str) -> Mapping[str, Any]:
     """A JSON object. Raises InvalidInput, which names what it is, for anything else."""
     if isinstance(value, Mapping):
         return value
-    raise InvalidInput(f"{what} is no JSON object.", why="A request to a model is one.", fix="See the request that the client sent.")
+    raise InvalidInput(f"{what} is not a JSON object.", why="A request to a model is one.", fix="See the request that the client sent.")
 
 
 def items(value: object, what: str) -> Sequence[Any]:
@@ -183,9 +183,11 @@ def items(value: object, what: str) -> Sequence[Any]:
         return ()
     if isinstance(value, list):
         return value
-    raise InvalidInput(f"{what} is no JSON array.", why="A request to a model has one there.", fix="See the request that the client sent.")
+    raise InvalidInput(
+        f"{what} is not a JSON array.", why="A request to a model has one there.", fix="See the request that the client sent."
+    )
 
 
 def unfinished() -> InvalidInput:
     """The error for a stream that ends within."""
-    return InvalidInput("The stream of the model's server ends within.", why="It has no last event.", fix="Record the exchange again.")
+    return InvalidInput("The stream of the model's server ended early.", why="It has no last event.", fix="Record the exchange again.")

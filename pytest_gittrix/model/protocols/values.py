@@ -262,10 +262,10 @@ class Failure:
             details: ``message`` and ``retry_after``.
 
         Raises:
-            InvalidInput: it is no status of an error.
+            InvalidInput: it is not an error status.
         """
         if not 400 <= status <= 599:
-            raise InvalidInput(f"{status} is no status of an error.", fix="Use one from 400 to 599, such as 429.")
+            raise InvalidInput(f"{status} is not an error status.", fix="Use one from 400 to 599, such as 429.")
         return cls(_KINDS.get(status, "invalid" if status < 500 else "internal"), status, **details)
 
 

@@ -51,7 +51,7 @@ def part_from_json(value: Json) -> Part:
             return ToolResult(value["result"], value.get("text", ""), bool(value.get("failed")))
         if "other" in value:
             return Other(value["other"], value.get("raw"))
-    raise InvalidInput(f"{value!r} is no part of a message on a tape.", fix="Record the tape again: --gittrix-model=rewrite.")
+    raise InvalidInput(f"{value!r} is not a message part.", fix="Record the tape again: --gittrix-model=rewrite.")
 
 
 def message_to_json(message: Message) -> Json:

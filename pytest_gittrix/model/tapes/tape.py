@@ -106,7 +106,7 @@ class Tape:
 
 def _broken(path: object, line: int, what: str) -> InvalidInput:
     return InvalidInput(
-        f"{path} is no tape: line {line}: {what}.",
+        f"{path} is not a valid tape: line {line}: {what}.",
         why="The model answers from it.",
         fix="Record it again: pytest --gittrix-model=rewrite.",
     )

@@ -150,7 +150,7 @@ def test_a_repository_is_found_under_any_of_its_names(place: str, line: dict[str
         ({"repo": "../../etc/passwd"}, "owner/name"),
         ({"repo": "acme/other"}, "acme/other is not in"),
         ({"base_commit": "main"}, "full id"),
-        ({"base_commit": "0" * 40}, "cannot be had"),
+        ({"base_commit": "0" * 40}, "cannot be read from"),
         ({"problem_statement": " "}, "problem_statement"),
         ({"problem_statement": "a\0b"}, "NUL"),
         ({"FAIL_TO_PASS": "no list", "PASS_TO_PASS": []}, "FAIL_TO_PASS"),
@@ -158,7 +158,7 @@ def test_a_repository_is_found_under_any_of_its_names(place: str, line: dict[str
         ({"FAIL_TO_PASS": ["test_add (sums.tests.Sums)"]}, "pytest can name"),
         ({"FAIL_TO_PASS": [], "PASS_TO_PASS": []}, "no test is named"),
         ({"FAIL_TO_PASS": ["test_other.py::test_it"]}, "has no test_other.py"),
-        ({"test_patch": "no patch"}, "cannot be had"),
+        ({"test_patch": "no patch"}, "cannot be read from"),
         ({"patch": 7}, "patch"),
     ],
 )
@@ -181,7 +181,7 @@ def test_what_is_no_data_set_is_refused(text: str) -> None:
 
 
 def test_half_of_a_character_and_an_id_that_is_there_twice_are_refused(line: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="half of a character"):
+    with pytest.raises(InvalidInput, match="half of a surrogate pair"):
         instances(json.dumps({**line, "problem_statement": "\ud800"}))
     with pytest.raises(InvalidInput, match="Line 2"):
         instances(json.dumps(line) + "\n" + json.dumps({**line, "instance_id": "ACME__sums-1"}))
@@ -190,7 +190,7 @@ def test_half_of_a_character_and_an_id_that_is_there_twice_are_refused(line: dic
 def test_nothing_is_written_over_and_a_file_that_is_not_there_is_told(line: dict[str, Any], repositories: Path, tmp_path: Path) -> None:
     (tmp_path / "suite").mkdir()
 
-    with pytest.raises(InvalidInput, match="there already"):
+    with pytest.raises(InvalidInput, match="already exists"):
         import_swebench(written(tmp_path, line), repositories, tmp_path / "suite")
     with pytest.raises(InvalidInput, match="cannot be read"):
         import_swebench(tmp_path / "nowhere", repositories, tmp_path / "other")

@@ -70,7 +70,7 @@ def test_a_refusal_is_heard(protocol: Protocol) -> None:
 def test_a_stream_that_ends_within_is_no_answer(protocol: Protocol) -> None:
     sent = answered(protocol, Answer((Text("A text"),)), Usage())
     frames = [frame.data for frame in CODECS[protocol].frames(sent) if frame.label not in ("stop", "end")]
-    with pytest.raises(InvalidInput, match="ends within"):
+    with pytest.raises(InvalidInput, match="ended early"):
         CODECS[protocol].join(events(b"".join(frames)))
 
 

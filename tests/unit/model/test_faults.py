@@ -191,9 +191,9 @@ def test_faults_of_a_sweep_have_names_of_their_own() -> None:
 
 
 def test_what_is_no_status_and_no_place_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="200 is no status of an error"):
+    with pytest.raises(InvalidInput, match="200 is not an error status"):
         fail(200)
-    with pytest.raises(InvalidInput, match="'somewhere' is no place of an answer"):
+    with pytest.raises(InvalidInput, match="'somewhere' is not a place in an answer"):
         cut("somewhere")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"at=1\.0 is no place"):
         cut(1.0)

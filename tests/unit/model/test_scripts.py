@@ -268,7 +268,7 @@ def test_keys_are_told_apart_from_all_that_was_sent(model: ModelServer, tmp_path
 def test_what_is_no_step_is_named(model: ModelServer, wrong: Any) -> None:
     model.script(wrong)
     assert ask(model.url, "chat", "Hello").status == 400
-    with pytest.raises(ScriptFailed, match="is no step of a model's script"):
+    with pytest.raises(ScriptFailed, match="is not a step of a model's script"):
         model.check()
 
 

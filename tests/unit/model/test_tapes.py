@@ -249,7 +249,7 @@ def test_a_test_that_failed_records_nothing(tape: Path) -> None:
 def test_what_is_no_tape_is_named(tape: Path, contents: str, named: str) -> None:
     tape.parent.mkdir()
     tape.write_text(contents, encoding="utf-8")
-    with pytest.raises(InvalidInput, match=rf"work\.jsonl is no tape: {named}"):
+    with pytest.raises(InvalidInput, match=rf"work\.jsonl is not a valid tape: {named}"):
         ModelServer().tape(tape, "replay")
 
 

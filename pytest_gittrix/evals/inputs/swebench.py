@@ -193,6 +193,4 @@ def _tests(number: int, fields: Mapping[str, Any], name: str) -> tuple[str, ...]
 
 
 def _wrong(number: int, fact: str, fix: str) -> NoReturn:
-    raise InvalidInput(
-        f"Line {number} is not a SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix
-    )
+    raise InvalidInput(f"Line {number} is not a SWE-bench instance: {fact}.", why="A missing line would change the score.", fix=fix)

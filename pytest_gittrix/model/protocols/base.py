@@ -183,9 +183,7 @@ def items(value: object, what: str) -> Sequence[Any]:
         return ()
     if isinstance(value, list):
         return value
-    raise InvalidInput(
-        f"{what} is not a JSON array.", why="A request to a model has one there.", fix="See the request that the client sent."
-    )
+    raise InvalidInput(f"{what} is not a JSON array.", why="A request has one there.", fix="See the request that the client sent.")
 
 
 def unfinished() -> InvalidInput:

@@ -32,7 +32,7 @@ from tests.quality.house import (
 PAGE = SOURCE.parent / "docs/explanation/architecture.md"
 
 # Too dear to load in every pytest run and every shell completion.
-HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "time_machine", "filelock", "rich")
+HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "time_machine", "filelock", "rich", "jinja2")
 
 # An installed plugin that nobody uses costs nothing: these load the standard library and pytest alone.
 LIGHT = tuple(f"{PACKAGE}.{name}" for name in ("plugin", "plugin.core_fixtures", "plugin.run_state", "hookspecs"))

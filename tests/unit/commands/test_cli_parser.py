@@ -54,7 +54,7 @@ OF_A_SESSION = (
     "evict",
 )
 VERBS = [*(f"session {verb}" for verb in OF_A_SESSION), "promote", "sweep", "recover"]
-HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "time_machine", "pytest", "pytest_gittrix.engine")
+HEAVY = ("git", "pygit2", "pydantic", "rich", "jinja2", "hypothesis", "freezegun", "time_machine", "pytest", "pytest_gittrix.engine")
 
 
 def parsed(line: str) -> Namespace:

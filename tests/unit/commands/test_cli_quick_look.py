@@ -25,7 +25,7 @@ from pytest_gittrix.record.store.up_to_date import is_up_to_date, up_to_date_ind
 from pytest_gittrix.testing.world import World
 
 # What a command that only shows something has no use for; the last three cost less than the others, but more than the answer.
-HEAVY = ("pydantic", "pygit2", "rich", "ssl", "asyncio", "importlib.metadata", "hypothesis", "multiprocessing")
+HEAVY = ("pydantic", "pygit2", "rich", "jinja2", "ssl", "asyncio", "importlib.metadata", "hypothesis", "multiprocessing")
 MACHINERY = ("argparse", "dataclasses", "pathlib")
 
 

@@ -195,7 +195,7 @@ def test_what_is_no_status_and_no_place_is_refused() -> None:
         fail(200)
     with pytest.raises(InvalidInput, match="'somewhere' is not a place in an answer"):
         cut("somewhere")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"at=1\.0 is no place"):
+    with pytest.raises(InvalidInput, match=r"at=1\.0 is not a place"):
         cut(1.0)
 
 

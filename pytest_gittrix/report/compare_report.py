@@ -20,7 +20,7 @@ from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import SUBMODULE, Entry
-from pytest_gittrix.report.eval_report import TimelineEntry, printed
+from pytest_gittrix.report.eval_report import PageEntry, printed
 from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 from pytest_gittrix.safe_text import visible
@@ -55,7 +55,7 @@ class ShownPair:
     """
 
     pair: SamplePair
-    outputs: tuple[tuple[TimelineEntry, ...], tuple[TimelineEntry, ...]]
+    outputs: tuple[tuple[PageEntry, ...], tuple[PageEntry, ...]]
     files: tuple[FileDiff, ...]
 
 
@@ -157,7 +157,7 @@ def _shown(found: Comparison, pair: SamplePair) -> ShownPair:
     return ShownPair(pair, outputs, tuple(_between(found, pair.a, pair.b)))
 
 
-def _failure(run: RunStore, record: Record) -> tuple[TimelineEntry, ...]:
+def _failure(run: RunStore, record: Record) -> tuple[PageEntry, ...]:
     if record.outcome in ("pass", "conflict"):
         return ()
     return tuple(printed(run.lines("timing", record.key)))

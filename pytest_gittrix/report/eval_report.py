@@ -77,7 +77,7 @@ _FAILING_FIRST: Final = {outcome: number for number, outcome in enumerate((*(one
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineEntry:
+class PageEntry:
     """One entry of a timeline, a transcript or an output: its kind, its title, its details, and whether it is an error."""
 
     kind: str
@@ -126,9 +126,9 @@ class SampleView:
     task: str
     seconds: float | None
     phases: tuple[tuple[str, float], ...]
-    events: tuple[TimelineEntry, ...]
-    transcript: tuple[TimelineEntry, ...]
-    output: tuple[TimelineEntry, ...]
+    events: tuple[PageEntry, ...]
+    transcript: tuple[PageEntry, ...]
+    output: tuple[PageEntry, ...]
     files: tuple[FileDiff, ...]
     again: str
     earlier_tries: tuple[str, ...]
@@ -238,36 +238,36 @@ def _row(sample: SampleView) -> PageRow:
     )
 
 
-def _event(line: Mapping[str, Any]) -> TimelineEntry:
+def _event(line: Mapping[str, Any]) -> PageEntry:
     data, kind = line.get("data", {}), str(line.get("kind", ""))
     title = _EVENT_TITLES.get(kind)
     names = [name for name in _EVENT_FIELDS.get(kind, data) if data.get(name) not in (None, "", [], {})]
     detail = "  ".join(f"{name.replace('_', ' ')} {_short(data[name])}" for name in names)
     wrong = kind.endswith((".conflict", ".aborted", ".failed")) or data.get("ok") is False
-    return TimelineEntry(str(line.get("actor", "")), title or kind, detail, wrong)
+    return PageEntry(str(line.get("actor", "")), title or kind, detail, wrong)
 
 
-def _action(line: Mapping[str, Any]) -> TimelineEntry:
+def _action(line: Mapping[str, Any]) -> PageEntry:
     kind = str(line.get("do", ""))
     what = " ".join(map(str, line["argv"])) if "argv" in line else str(line.get("path") or line.get("text") or "")
     exit_code = line.get("exit")
     printed = "".join(str(line.get(stream) or "") for stream in ("stdout", "stderr"))
     shown = printed or line.get("data") or (line.get("fed") or {}).get("data") or ""
     result = f"exit {exit_code}" if exit_code is not None else ""
-    return TimelineEntry(kind, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
+    return PageEntry(kind, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
 
 
-def printed(timing: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
+def printed(timing: Sequence[Mapping[str, Any]]) -> list[PageEntry]:
     """What the agent and the checks printed, by the lines of a sample's timing."""
     return [entry for line in timing if "stdout" in line or "traceback" in line for entry in _printed(line)]
 
 
-def _printed(line: Mapping[str, Any]) -> list[TimelineEntry]:
+def _printed(line: Mapping[str, Any]) -> list[PageEntry]:
     name = f"check {line['check']}" if "check" in line else "agent"
     if "traceback" in line:
-        return [TimelineEntry(name, "traceback", _clipped(str(line["traceback"])), True)]
+        return [PageEntry(name, "traceback", _clipped(str(line["traceback"])), True)]
     wrong = line.get("exit") not in (0, None) or bool(line.get("timed_out"))
-    return [TimelineEntry(name, stream, _clipped(str(line[stream])), wrong) for stream in ("stdout", "stderr") if line.get(stream)]
+    return [PageEntry(name, stream, _clipped(str(line[stream])), wrong) for stream in ("stdout", "stderr") if line.get(stream)]
 
 
 def _short(value: object) -> str:

@@ -196,7 +196,7 @@ def test_temporary_names_are_hidden_and_nobody_makes_one_by_chance() -> None:
 
 
 def test_a_planted_temporary_is_not_written_through(guarded: SafeDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secrets.token_hex", lambda _size: "guessed")
+    monkeypatch.setattr("os.urandom", lambda size: b"0" * size)
     for plant in (os.link, os.symlink):
         plant(outside / "secret", root / temporary_name())
         with pytest.raises(WriteRejected, match="File exists"):

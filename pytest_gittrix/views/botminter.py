@@ -145,7 +145,7 @@ def _shown(life: Life, as_code: bool) -> tuple[str, int]:
         raise SessionNotFound(
             f"Session {life.id} has no record any more.",
             why="It was removed, and BotMinter's code erases a record with its workspace.",
-            fix="Leave as_code away: the document's record stays.",
+            fix="Omit as_code: the document's record stays.",
         )
     if as_code and life.state == "retained" and life.ended in ("completed", "failed"):
         return life.ended.capitalize(), life.ended_ns or life.since_ns

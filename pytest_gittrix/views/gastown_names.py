@@ -67,7 +67,7 @@ def name_of(address: str, prefixes: Mapping[str, str]) -> str:
         raise InvalidInput(
             f"The agent {address!r} can have no name: {candidates[0]!r} would not be read as it.",
             why="Two agents would answer to one name.",
-            fix="Call the agent otherwise, or register its rig under another prefix.",
+            fix="Give the agent another name, or register its rig under another prefix.",
         )
     rig, slash, _ = address.partition("/")
     if slash and rig not in prefixes.values():

@@ -29,7 +29,7 @@ _SESSION: Mapping[str, Kind] = {
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
-    "session.accessed": _kind("Somebody used the session without changing it, so its idle time starts again.", optional="op"),
+    "session.accessed": _kind("The session was used without a change, so its idle time starts again.", optional="op"),
     "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
     "session.commit": _kind(
         "The agent committed in its workspace, without the files that left_out names.", "sha message", optional="left_out"
@@ -39,7 +39,7 @@ _SESSION: Mapping[str, Kind] = {
     "touched.seen": _kind(
         "A look at the files found other touched paths than the log had until then; each of added and gone is {path}.", "added gone"
     ),
-    "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
+    "session.activity": _kind("Files changed in the workspace without a call of the session, last at observed_ns.", "observed_ns"),
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
         "commit parent ref tree paths_digest count",
@@ -84,7 +84,7 @@ _SESSION: Mapping[str, Kind] = {
     "handoff.aborted": _kind("The child was not started; the session goes on.", "child reason"),
     "succession.aborted": _kind("The session that was to go on with this one never came to be.", "child reason"),
     "workspace.kept": _kind(
-        "The files, but for those that left_out names, were put by as they were then, as this tree, so that a fork can begin with them.",
+        "The files, except those that left_out names, were saved as this tree, so that a fork can begin with them.",
         "tree",
         optional="left_out",
     ),
@@ -126,12 +126,12 @@ ROLE = "build"
 # What is observed of a session from outside, what its agent reports, and what is decided (docs/explanation/you-know-agent-orchestrator.md).
 OBSERVED: Mapping[str, Kind] = {
     "runtime.observed": _kind(
-        "A probe saw what runs the agent (state is unknown, alive, exited, missing or probe_failed).",
+        "A probe observed the agent's runtime (state is unknown, alive, exited, missing or probe_failed).",
         "state",
         optional="pid start_time exit_code source reason confinement network limit",
     ),
     "activity.observed": _kind(
-        "The agent was seen to be active, ready, idle, waiting_input, blocked or exited, and did something last at observed_ns.",
+        "The agent was observed to be active, ready, idle, waiting_input, blocked or exited; it was last active at observed_ns.",
         "state source",
         optional="observed_ns detail",
     ),
@@ -150,7 +150,7 @@ OBSERVED: Mapping[str, Kind] = {
         "The agent reported its progress; accepted says whether that counts.", "report accepted", optional="reason note"
     ),
     "status.decided": _kind(
-        "What all that was seen comes to; evidence and attempts are there while it does not agree with itself.",
+        "The phase that was decided from the observations; evidence and attempts are set while these contradict each other.",
         "session reason",
         optional="evidence attempts",
     ),
@@ -177,7 +177,7 @@ LIFE: Mapping[str, Kind] = {
     "agent.exited": _kind(
         "A process is gone: of those that run, the one that was started last.", optional="code signal reason network limit stop_reason"
     ),
-    "stop.requested": _kind("Somebody asked the agent to stop; force leaves it no time to finish.", optional="force reason"),
+    "stop.requested": _kind("The agent was asked to stop; force leaves it no time to finish.", optional="force reason"),
     "finalize.started": _kind("An attempt began to save what the workspace holds.", "attempt"),
     "finalize.repository": _kind(
         "What was done about a repository (action is committed, pushed, recovered, left, skipped or failed); what is left is nowhere else.",

@@ -379,7 +379,7 @@ def _step(state: SessionState, event: Event) -> None:
     if event.seq != state.seq + 1 or event.stream != state.id:
         raise InvalidInput(
             f"Event {event.seq} of {event.stream!r} does not follow event {state.seq} of {state.id!r}.",
-            why="A fold over events with a hole would be wrong without anybody noticing.",
+            why="A fold over a gap would silently be wrong.",
             fix="Pass the events in between too: log.refresh() has them.",
         )
     rule = RULES.get(event.type)

@@ -208,9 +208,9 @@ def observations_of(events: Iterable[Event], observations: Observations | None =
             found = step(found, event)
         except (KeyError, TypeError, AttributeError) as problem:
             raise LogDamaged(
-                f"Event {event.seq} of session {event.stream!r} is {event.type!r}, and does not say what each of those says: {problem!r}.",
+                f"Event {event.seq} of session {event.stream!r} is {event.type!r}, and its data are not those of its type: {problem!r}.",
                 why="What follows from it would be a guess.",
-                fix="Look who wrote it; this engine checks what it stores.",
+                fix="Find out which program wrote it; this engine checks what it stores.",
             ) from None
     return found
 
@@ -400,7 +400,7 @@ def _one_of(event: Event, key: str, values: tuple[str, ...]) -> str:
     value: Any = event.data[key]
     if value not in values:
         raise LogDamaged(
-            f"Event {event.seq} of session {event.stream!r} is {event.type!r} with the {key} {value!r}, which there is not.",
+            f"Event {event.seq} of session {event.stream!r} is {event.type!r} with the unknown {key} {value!r}.",
             why="What follows from it would be a guess.",
             fix=f"It can be: {', '.join(values)}.",
         )

@@ -295,7 +295,7 @@ def deadline_ns(state: SessionState) -> int | None:
 
 # How a session begins. -----------------------------------------------------------------------------------------------------------
 
-TWO_WRITERS = "Somebody wrote without the lease, or the file was put together from two."
+TWO_WRITERS = "A program wrote without the lease, or the file was put together from two."
 """Why a log has what cannot have happened."""
 _AS_CREATED = ("task", "durable_ref", "durable_branch", "baseline", "ephemeral_ref", "workspace_kind", "git_backed", "format")
 

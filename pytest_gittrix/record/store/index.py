@@ -244,7 +244,7 @@ class Index:
         except UnicodeEncodeError as problem:
             raise InvalidInput(
                 f"{problem.object!r} has the lone surrogate {problem.object[problem.start]!r} at {problem.start}.",
-                why="It is half a character, or a byte that is no UTF-8, and nothing that is stored has one.",
+                why="It is half a character, or a byte that is no UTF-8, and no stored name has one.",
                 fix="Write the name in UTF-8.",
             ) from None
 

@@ -256,5 +256,5 @@ def _json(value: object) -> str:
 
 def _unavailable(path: Path | str, problem: OSError) -> AdapterUnavailable:
     return AdapterUnavailable(
-        f"{path} cannot be used: {problem.strerror}.", fix="See that the store is a writable directory with space (GITTRIX_HOME)."
+        f"{path} cannot be used: {problem.strerror}.", fix="Check that the store is a writable directory with space (GITTRIX_HOME)."
     )

@@ -298,7 +298,7 @@ def test_what_cannot_be_seen_is_damage(type: str, data: dict[str, Any]) -> None:
     session = Watched()
     session.tell(1, type, **data)
 
-    with pytest.raises(LogDamaged, match=r"Event 2 of session 'app-1' is .* which there is not"):
+    with pytest.raises(LogDamaged, match=r"Event 2 of session 'app-1' is .* with the unknown"):
         _ = session.observations
 
 

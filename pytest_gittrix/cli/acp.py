@@ -9,12 +9,13 @@ import argparse
 import os
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.render import text_of
 from pytest_gittrix.commands.values import number
+from pytest_gittrix.commands.verb import Argument, arg, limit_of, verb
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.command import LEVELS
@@ -25,27 +26,33 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.agent_session import AgentSession
     from pytest_gittrix.engine.agents.programs import Programs
 
-EXAMPLES = ["gittrix acp -- my-agent", "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp"]
-AGENT_EXAMPLES = [
-    "gittrix agent claude",
-    'gittrix agent claude -- -p "Mend the sum in app.py." --permission-mode acceptEdits',
-    "gittrix agent claude --session sess_V1St --limit memory=4GB -- --continue",
-    "gittrix agent --demo --times 100",
-]
 _TASK = "a conversation with Claude Code"
 _SHOWN = 20
 
 
-def agent_arguments(verb: Any) -> None:
-    """Declare what ``gittrix agent`` takes."""
-    verb.add_argument("program", nargs="?", choices=("claude",), metavar="claude", help="run Claude Code in a session, in this terminal")
-    verb.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="its own arguments, behind --")
-    verb.add_argument("--session", metavar="ID", help="the session; by default a new one of the repository around the current directory")
-    verb.add_argument("--demo", action="store_true", help="tell a story of a scripted agent of the Agent Client Protocol instead")
-    verb.add_argument("--times", type=number, default=1, metavar="N", help="tell it so often, in one process (%(default)s)")
-    _confine_arguments(verb, "model:anthropic by default, or host:port")
+def _confinement(reached: str) -> tuple[Argument, ...]:
+    return (
+        arg("--readable", action="append", default=[], metavar="PATH", help="a file or directory that the agent may read; repeatable"),
+        arg("--network", action="append", default=[], metavar="WHAT", help=f"what the agent reaches: {reached}; repeatable"),
+        arg("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)"),
+        limit_of("of the agent"),
+    )
 
 
+@verb(
+    arg("program", nargs="?", choices=("claude",), metavar="claude", help="run Claude Code in a session, in this terminal"),
+    arg("arguments", nargs="*", metavar="ARGUMENT", help="its own arguments, behind --"),
+    arg("--session", metavar="ID", help="the session; by default a new one of the repository around the current directory"),
+    arg("--demo", action="store_true", help="show a scripted agent of the Agent Client Protocol at work instead"),
+    arg("--times", type=number, default=1, metavar="N", help="repeat the demo N times, in one process (%(default)s)"),
+    *_confinement("model:anthropic by default, or host:port"),
+    examples=(
+        "gittrix agent claude",
+        'gittrix agent claude -- -p "Mend the sum in app.py." --permission-mode acceptEdits',
+        "gittrix agent claude --session sess_V1St --limit memory=4GB -- --continue",
+        "gittrix agent --demo --times 100",
+    ),
+)
 def agent(options: argparse.Namespace) -> CommandResult:
     """Run the agent that was named, or the story."""
     if options.demo != (options.program is None):
@@ -99,24 +106,12 @@ def _demo(options: argparse.Namespace) -> CommandResult:
     return CommandResult({"times": options.times, "left": asdict(left), "story": story}, text_of(shown), status=1 if left else 0)
 
 
-def arguments(verb: Any) -> None:
-    """Declare what ``gittrix acp`` takes."""
-    verb.add_argument(
-        "command", nargs="+", metavar="COMMAND", help="the agent that works in each session, behind --; it speaks the protocol"
-    )
-    verb.add_argument("--workspace", choices=("clone", "copy", "worktree"), default="clone", help="what sessions work in (%(default)s)")
-    _confine_arguments(verb, "model:anthropic or host:port")
-
-
-def _confine_arguments(verb: Any, reached: str) -> None:
-    verb.add_argument(
-        "--readable", action="append", default=[], metavar="PATH", help="a file or directory that the agent may read; repeatable"
-    )
-    verb.add_argument("--network", action="append", default=[], metavar="WHAT", help=f"what the agent reaches: {reached}; repeatable")
-    verb.add_argument("--confine", choices=LEVELS, default="auto", help="how the agent is confined (%(default)s)")
-    context.limit_option(verb, "of the agent")
-
-
+@verb(
+    arg("command", nargs="+", metavar="COMMAND", help="the agent that works in each session, behind --; it speaks the protocol"),
+    arg("--workspace", choices=("clone", "copy", "worktree"), default="clone", help="what sessions work in (%(default)s)"),
+    *_confinement("model:anthropic or host:port"),
+    examples=("gittrix acp -- my-agent", "gittrix acp --network model:anthropic --readable ~/.npm -- my-agent --acp"),
+)
 def acp(options: argparse.Namespace) -> CommandResult:
     """Serve an editor until it goes away."""
     import asyncio

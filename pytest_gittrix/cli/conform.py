@@ -4,65 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli.torture import seconds
 from pytest_gittrix.commands.output import CommandResult, Table
+from pytest_gittrix.commands.values import seconds
+from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause
 
-EXAMPLES = [
-    "gittrix conform acme.testing:system",
-    "gittrix conform acme.testing:system --report conformance.html",
-    "gittrix conform acme.testing:system --baseline report.json",
-    "gittrix conform acme.testing:system --clause CNF-03",
-    "gittrix conform acme.testing:system --crash 60 --race 120",
-    "gittrix conform --list --family CNF",
-    "gittrix conform --worktree tool.toml",
-    "gittrix conform --worktree tool.toml --family WSRV --race 600",
-]
 BROKEN = 1
-
-
-def arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments; a wrong value of one is misuse."""
-    where = "package.module:attribute; by default the one that pytest is configured for here, or else gittrix itself"
-    verb.add_argument("system", nargs="?", metavar="SYSTEM", help=where)
-    verb.add_argument("--family", action="append", default=[], metavar="CNF", help="only the clauses of a family; repeatable")
-    verb.add_argument("--clause", action="append", default=[], metavar="CNF-03", help="only this clause, with details; repeatable")
-    verb.add_argument(
-        "--report",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write a report: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge); repeatable",
-    )
-    verb.add_argument("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run")
-    verb.add_argument(
-        "--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"
-    )
-    verb.add_argument("--crash", type=seconds, metavar="SECONDS", help="kill operations at as many of their calls as there is time for")
-    verb.add_argument("--race", type=seconds, metavar="SECONDS", help="let two processes take turns in as many orders as there is time for")
-    verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
-    verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
-    verb.add_argument("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help")
-    verb.add_argument("--ask", action="store_true", help="with --worktree-init: ask five questions; an empty answer takes the default")
-    verb.add_argument("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description")
-
-    def checked(options: Namespace) -> CommandResult:
-        from pytest_gittrix.errors import InvalidInput
-
-        try:
-            return conform(options)
-        except InvalidInput as problem:
-            verb.error(str(problem))
-
-    verb.set_defaults(run=checked)
 
 
 def workers(text: str) -> str:
@@ -72,8 +27,55 @@ def workers(text: str) -> str:
     raise ArgumentTypeError(f"{text!r} is no number of processes: write one from 1, or auto.")
 
 
+@verb(
+    arg(
+        "system",
+        nargs="?",
+        metavar="SYSTEM",
+        help="package.module:attribute; by default the one that pytest is configured for here, or else gittrix itself",
+    ),
+    arg("--family", action="append", default=[], metavar="CNF", help="only the clauses of a family; repeatable"),
+    arg("--clause", action="append", default=[], metavar="CNF-03", help="only this clause, with details; repeatable"),
+    arg(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write a report: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge); repeatable",
+    ),
+    arg("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
+    arg("--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"),
+    arg("--crash", type=seconds, metavar="SECONDS", help="kill operations at as many of their calls as there is time for"),
+    arg("--race", type=seconds, metavar="SECONDS", help="let two processes take turns in as many orders as there is time for"),
+    arg("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist"),
+    arg("--list", action="store_true", help="list the clauses, and run none"),
+    arg("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help"),
+    arg("--ask", action="store_true", help="with --worktree-init: ask five questions; an empty answer takes the default"),
+    arg("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description"),
+    examples=(
+        "gittrix conform acme.testing:system",
+        "gittrix conform acme.testing:system --report conformance.html",
+        "gittrix conform acme.testing:system --baseline report.json",
+        "gittrix conform acme.testing:system --clause CNF-03",
+        "gittrix conform acme.testing:system --crash 60 --race 120",
+        "gittrix conform --list --family CNF",
+        "gittrix conform --worktree tool.toml",
+        "gittrix conform --worktree tool.toml --family WSRV --race 600",
+    ),
+)
 def conform(options: Namespace) -> CommandResult:
-    """Check a session system against clauses, or list them.
+    """Check a session system against clauses, or list them; a wrong value of an argument is misuse."""
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return _conform(options)
+    except InvalidInput as problem:
+        options.misuse(str(problem))
+        raise
+
+
+def _conform(options: Namespace) -> CommandResult:
+    """Run what the options ask for.
 
     Raises:
         InvalidInput: there is no such family, clause or system, no such kind of report, the baseline is no report, a waiver is of

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.output import CommandResult, put_error
-from pytest_gittrix.commands.wire import DAEMON_COMMANDS, decode_result
+from pytest_gittrix.commands.wire import decode_result
 from pytest_gittrix.errors import DaemonLost, GittrixError
 from pytest_gittrix.record.store.home import home
 
@@ -27,11 +27,6 @@ SWITCH: Final = "GITTRIX_DAEMON"
 _CLOCK: Final = "PYTEST_GITTRIX_CLOCK"
 _FORGE: Final = "GITTRIX_FORGE_"
 _RUNTIME: Final = "CLAUDE_SESSION_ID"
-_READS_STDIN: Final = frozenset({"session write", "session record"})
-_CHANGE_NOTHING: Final = frozenset(
-    f"session {verb}"
-    for verb in ("list", "find", "chain", "tree", "show", "info", "read", "list-files", "touched", "diff", "log", "history", "inspect")
-) | {"member status", "member list", "member history"}
 _EXTRAS: Final = {"conflictingFiles": "conflicting_files", "durableSha": "durable_sha", "baselineSha": "baseline_sha"}
 
 
@@ -71,7 +66,7 @@ def run(options: Namespace, arguments: Sequence[str]) -> CommandResult:
     except Silent as problem:
         return _directly(options, f"The daemon does not answer ({problem}); working on the store directly.", stdin)
     except Lost as problem:
-        if options.command_name in _CHANGE_NOTHING:
+        if options.verb.only_looks:
             return _directly(options, f"The daemon went away ({problem}); working on the store directly.")
         raise DaemonLost(
             f"The daemon went away while it ran the command: {problem}.",
@@ -90,7 +85,7 @@ def _directly(options: Namespace, why: str = "", stdin: bytes | None = None) -> 
     """Run a command in this process; ``stdin`` is what has been read of standard input already."""
     if why:
         put_error(why)
-    if stdin and options.command_name in _READS_STDIN:
+    if stdin and options.verb.reads_stdin:
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
     result: CommandResult = options.run(options)
     return result
@@ -98,7 +93,7 @@ def _directly(options: Namespace, why: str = "", stdin: bytes | None = None) -> 
 
 def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | None:
     """The daemon that is to run a command, if any."""
-    if options.command_name.partition(" ")[0] not in DAEMON_COMMANDS or options.direct or os.environ.get(SWITCH) == "0":
+    if options.direct or os.environ.get(SWITCH) == "0":
         return None
     from pathlib import Path
 
@@ -118,15 +113,12 @@ def _is_personal(options: Namespace) -> bool:
     """Whether a command needs what only this process has: a person to ask, a token, its own session, or its own team file."""
     from pytest_gittrix.commands.engine_context import has_person
 
-    if options.command_name == "member chat":
+    given = vars(options).get
+    if options.verb.is_of_own_session(options) or given("team") is not None or given("forge_repo") or given("forge_url"):
         return True
-    if options.command_name in ("session show", "session handoff", "session discard") and options.id is None:
+    if not options.verb.only_looks and any(name.startswith(_FORGE) for name in os.environ):
         return True
-    if options.command_name not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
-        return True
-    if options.command_name == "promote":
-        return (options.strategy == "auto" and has_person(options)) or bool(options.forge_repo or options.forge_url)
-    return getattr(options, "team", None) is not None
+    return given("strategy") == "auto" and has_person(options)
 
 
 def _is_text(argument: str) -> bool:
@@ -153,7 +145,7 @@ def _clock() -> str | None:
 
 
 def _stdin(options: Namespace) -> bytes | None:
-    if options.command_name not in _READS_STDIN:
+    if not options.verb.reads_stdin:
         return b""
     from pytest_gittrix.commands.engine_context import standard_input
 

@@ -7,138 +7,92 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import evals_report, evals_suites
-from pytest_gittrix.commands.engine_context import limit_option
 from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.values import age, unmarked
+from pytest_gittrix.commands.values import age, count, number, unmarked
+from pytest_gittrix.commands.verb import DRY_RUN, Group, arg, limit_of, verb
+from pytest_gittrix.os_level.command import LEVELS
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.runs.options import Options
 
-EXAMPLES = {
-    "eval run": [
-        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a',
-        "gittrix eval run evals/ --agent gold --seed 7 --epochs 5 -n 4",
-        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a --resume',
-        "gittrix eval run evals/ --replay runs/a --out runs/replayed",
-    ],
-    "eval show": ["gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2"],
-    "eval compare": ["gittrix eval compare runs/a runs/b", "gittrix eval compare runs/a runs/b --html compare.html"],
-    "eval replay": ["gittrix eval replay runs/a fix-add", "gittrix eval replay runs/a fix-add --keep out/"],
-    "eval check-determinism": ['gittrix eval check-determinism evals/ --agent "./agent.sh"'],
-    "eval merge": ["gittrix eval merge runs/c1 runs/c2 --out runs/c"],
-    "eval prune": ["gittrix eval prune runs/ --older 7d --dry-run"],
-    "eval du": ["gittrix eval du runs/"],
-    "eval report": evals_report.EXAMPLES,
-    **evals_suites.EXAMPLES,
-}
-LEVELS = ("auto", "off", "guard", "jail")
-
 _INCOMPLETE, _INTERRUPTED = 1, 130
 
 
-def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Declare the verbs.
-
-    Args:
-        verb: makes a verb from its name, its command and what it does.
-    """
-    running = verb("run", run, "run an agent on every case of a suite, each in a session of its own")
-    _suite_arguments(running)
-    _run_arguments(running)
-    showing = verb("show", show, "show a run, or one sample of it: events, diff, conflict")
-    _run_directory(showing)
-    showing.add_argument("id", nargs="?", metavar="ID", help="of a case; the whole run by default")
-    _epoch(showing)
-    evals_report.arguments(verb("report", evals_report.report, "write the page of a run, to look at in a browser"))
-    compared = verb("compare", compare, "compare two runs: changed outcomes, rates, and the first events that differ")
-    compared.add_argument("a", type=Path, metavar="A", help="the directory of a run")
-    compared.add_argument("b", type=Path, metavar="B", help="the directory of another")
-    evals_report.comparison_argument(compared)
-    replayed = verb("replay", replay, "repeat a recorded sample, and check that the result is the same")
-    _run_directory(replayed)
-    replayed.add_argument("id", metavar="ID", help="of a case")
-    _epoch(replayed)
-    replayed.add_argument("--suite", type=Path, metavar="SUITE", help="the suite; by default its path at the time of the run")
-    replayed.add_argument("--keep", type=Path, metavar="DIR", help="put the files as they were in the end into a new directory")
-    replayed.add_argument("--lenient", action="store_true", help="repeat the actions, and compare only the final result")
-    twice = verb("check-determinism", check_determinism, "run a suite twice, and name the first event that differs")
-    _suite_arguments(twice)
-    merged = verb("merge", merge, "put the shards of a run together")
-    merged.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a shard's run")
-    merged.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to keep the whole run")
-    pruned = verb("prune", prune, "remove old runs, and what killed runs left")
-    pruned.add_argument("directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="with runs in it (%(default)s)")
-    pruned.add_argument("--older", type=age, required=True, metavar="AGE", help="those begun longer ago, such as 7d")
-    pruned.add_argument("--dry-run", action="store_true", help="remove nothing, only report")
-    _scratch(pruned)
-    used = verb("du", du, "how much disk runs take, by what is in them")
-    used.add_argument(
-        "directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="a run, or with runs in it (%(default)s)"
-    )
-
-    evals_suites.arguments(verb)
+def _percent(text: str) -> float:
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]+)?", text) and float(text) <= 100:
+        return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no percentage: write a number from 0 to 100.")
 
 
-def _suite_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("suite", type=Path, metavar="SUITE", help="directory with a suite.toml")
-    verb.add_argument("--agent", default="", metavar="CMD", help="a command; or gold, nop, acp:CMD, or python:module:function")
-    verb.add_argument("--out", type=Path, metavar="DIR", help="where to keep the run; runs/ and the suite's name by default")
-    verb.add_argument("--seed", type=_whole, metavar="N", help="the seed of everything random; 0 by default")
-    verb.add_argument("--epochs", type=_count, metavar="K", help="how often each case is run; once by default")
-    verb.add_argument("-n", "--workers", type=_count, default=1, metavar="N", help="how many samples at a time (%(default)s)")
-    verb.add_argument("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable")
-    verb.add_argument("--timeout", type=_milliseconds, metavar="TIME", help="for each agent, such as 90s; the cases' own by default")
-    verb.add_argument("--confine", choices=LEVELS, help="how programs are confined; the suite's by default")
-    limit_option(verb, "of each program; repeatable")
-    verb.add_argument(
-        "--pass-env", action="append", default=[], metavar="NAME", help="a variable that is passed on to the agent; repeatable"
-    )
-    verb.add_argument(
-        "--executor", default="local", metavar="NAME", help="what runs the samples: local, dask or dask:ADDRESS (%(default)s)"
-    )
-    verb.add_argument("--retries", type=_whole, default=1, metavar="N", help="how often infra_error is tried again (%(default)s)")
-    _scratch(verb)
+def _milliseconds(text: str) -> int:
+    match = re.fullmatch(r"([1-9][0-9]{0,8})(ms|s|m|h)", text)
+    if match is not None:
+        units: dict[str, Any] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+        return int(match[1]) * int(units[match[2]])
+    raise argparse.ArgumentTypeError(f"{text!r} is no time: write 500ms, 90s, 2m or 1h.")
 
 
-def _run_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--resume", action="store_true", help="continue the existing run")
-    verb.add_argument("--from", dest="reuse", type=Path, metavar="RUN", help="take over samples of a run whose inputs are the same")
-    verb.add_argument(
-        "--trust-agent", action="store_true", help="take results over although parts of the agent, such as a program, cannot be known"
-    )
-    verb.add_argument("--shard", type=_shard, metavar="I/N", help="only this part of the samples, such as 3/8")
-    verb.add_argument("--record", action="store_true", help="write down the tree after each step, for a strict replay")
-    verb.add_argument("--replay", type=Path, metavar="RUN", help="repeat the recorded run; with --agent, compare the agent with it")
-    verb.add_argument("--lenient", action="store_true", help="compare only the actions of a replay with the record, not their results")
-    verb.add_argument("--fail-under", type=_percent, metavar="PERCENT", help="exit with 1 if fewer samples pass")
-    evals_report.run_argument(verb)
+def _shard(text: str) -> Any:
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.evals.runs.shards import Shard
+
+    try:
+        return Shard.parse(text)
+    except InvalidInput as problem:
+        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
 
 
-def _run_directory(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
-
-
-def _epoch(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--epoch", type=_whole, default=0, metavar="K", help="which repetition, from 0 (%(default)s)")
-
-
-def _scratch(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--scratch", type=Path, metavar="DIR", help="where samples work; among temporary files by default")
+_RUN = arg("run_directory", type=Path, metavar="RUN", help="the directory of a run")
+_EPOCH = arg("--epoch", type=number, default=0, metavar="K", help="which repetition, from 0 (%(default)s)")
+_SCRATCH = arg("--scratch", type=Path, metavar="DIR", help="where samples work; among temporary files by default")
+_SUITE = (
+    arg("suite", type=Path, metavar="SUITE", help="directory with a suite.toml"),
+    arg("--agent", default="", metavar="CMD", help="a command; or gold, nop, acp:CMD, or python:module:function"),
+    arg("--out", type=Path, metavar="DIR", help="where to keep the run; runs/ and the suite's name by default"),
+    arg("--seed", type=number, metavar="N", help="the seed of everything random; 0 by default"),
+    arg("--epochs", type=count, metavar="K", help="how often each case is run; once by default"),
+    arg("-n", "--workers", type=count, default=1, metavar="N", help="how many samples at a time (%(default)s)"),
+    arg("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable"),
+    arg("--timeout", type=_milliseconds, metavar="TIME", help="for each agent, such as 90s; the cases' own by default"),
+    arg("--confine", choices=LEVELS, help="how programs are confined; the suite's by default"),
+    limit_of("of each program; repeatable"),
+    arg("--pass-env", action="append", default=[], metavar="NAME", help="a variable that is passed on to the agent; repeatable"),
+    arg("--executor", default="local", metavar="NAME", help="what runs the samples: local, dask or dask:ADDRESS (%(default)s)"),
+    arg("--retries", type=number, default=1, metavar="N", help="how often infra_error is tried again (%(default)s)"),
+    _SCRATCH,
+)
 
 
 # Commands --------------------------------------------------------------------------------------------------------------------------
 
 
+@verb(
+    *_SUITE,
+    arg("--resume", action="store_true", help="continue the existing run"),
+    arg("--from", dest="reuse", type=Path, metavar="RUN", help="take over samples of a run whose inputs are the same"),
+    arg("--trust-agent", action="store_true", help="take results over although parts of the agent, such as a program, cannot be known"),
+    arg("--shard", type=_shard, metavar="I/N", help="only this part of the samples, such as 3/8"),
+    arg("--record", action="store_true", help="write down the tree after each step, for a strict replay"),
+    arg("--replay", type=Path, metavar="RUN", help="repeat the recorded run; with --agent, compare the agent with it"),
+    arg("--lenient", action="store_true", help="compare only the actions of a replay with the record, not their results"),
+    arg("--fail-under", type=_percent, metavar="PERCENT", help="exit with 1 if fewer samples pass"),
+    arg("--no-report", action="store_true", help="write no report.html at the end"),
+    examples=(
+        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a',
+        "gittrix eval run evals/ --agent gold --seed 7 --epochs 5 -n 4",
+        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a --resume',
+        "gittrix eval run evals/ --replay runs/a --out runs/replayed",
+    ),
+)
 def run(options: argparse.Namespace) -> CommandResult:
-    """Run a suite."""
+    """Run an agent on every case of a suite, each in a session of its own."""
     from pytest_gittrix.cli.evals_output import run_table, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.results.summary import rates
@@ -181,8 +135,14 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if unusable or short else 0)
 
 
+@verb(
+    _RUN,
+    arg("id", nargs="?", metavar="ID", help="of a case; the whole run by default"),
+    _EPOCH,
+    examples=("gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2"),
+)
 def show(options: argparse.Namespace) -> CommandResult:
-    """Show a run or a sample."""
+    """Show a run, or one sample of it: events, diff, conflict."""
     from pytest_gittrix.cli.evals_output import notes_on, sample_data, sample_text, store_data, store_table
     from pytest_gittrix.evals.results.store import RunStore
 
@@ -193,8 +153,14 @@ def show(options: argparse.Namespace) -> CommandResult:
     return CommandResult(sample_data(store, record), sample_text(store, record))
 
 
+@verb(
+    arg("a", type=Path, metavar="A", help="the directory of a run"),
+    arg("b", type=Path, metavar="B", help="the directory of another"),
+    arg("--html", type=Path, metavar="FILE", help="write a page of the comparison too, the worst regressions first"),
+    examples=("gittrix eval compare runs/a runs/b", "gittrix eval compare runs/a runs/b --html compare.html"),
+)
 def compare(options: argparse.Namespace) -> CommandResult:
-    """Compare two runs."""
+    """Compare two runs: changed outcomes, rates, and the first events that differ."""
     from pytest_gittrix.cli.evals_output import comparison_text
     from pytest_gittrix.evals.results.compare import compare as compare_runs
     from pytest_gittrix.evals.results.store import RunStore
@@ -206,8 +172,17 @@ def compare(options: argparse.Namespace) -> CommandResult:
     return CommandResult({**found.to_json(), "report": page}, f"{comparison_text(found)}report {page}\n", status=found.code)
 
 
+@verb(
+    _RUN,
+    arg("id", metavar="ID", help="of a case"),
+    _EPOCH,
+    arg("--suite", type=Path, metavar="SUITE", help="the suite; by default its path at the time of the run"),
+    arg("--keep", type=Path, metavar="DIR", help="put the files as they were in the end into a new directory"),
+    arg("--lenient", action="store_true", help="repeat the actions, and compare only the final result"),
+    examples=("gittrix eval replay runs/a fix-add", "gittrix eval replay runs/a fix-add --keep out/"),
+)
 def replay(options: argparse.Namespace) -> CommandResult:
-    """Replay a sample."""
+    """Repeat a recorded sample, and check that the result is the same."""
     from pytest_gittrix.cli.evals_output import pair_text
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
@@ -222,8 +197,9 @@ def replay(options: argparse.Namespace) -> CommandResult:
     return CommandResult(data, pair_text(pair), status=0 if pair.difference == "same" else 1)
 
 
+@verb(*_SUITE, examples=('gittrix eval check-determinism evals/ --agent "./agent.sh"',))
 def check_determinism(options: argparse.Namespace) -> CommandResult:
-    """Run a suite twice."""
+    """Run a suite twice, and name the first event that differs."""
     from pytest_gittrix.cli.evals_output import comparison_text, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.runs.determinism import check_determinism as check
@@ -246,8 +222,13 @@ def check_determinism(options: argparse.Namespace) -> CommandResult:
         )
 
 
+@verb(
+    arg("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a shard's run"),
+    arg("--out", type=Path, required=True, metavar="DIR", help="where to keep the whole run"),
+    examples=("gittrix eval merge runs/c1 runs/c2 --out runs/c",),
+)
 def merge(options: argparse.Namespace) -> CommandResult:
-    """Merge shards."""
+    """Put the shards of a run together."""
     from pytest_gittrix.cli.evals_output import notes_on, store_data, store_table
     from pytest_gittrix.evals.runs.shards import merge as merge_runs
 
@@ -255,8 +236,15 @@ def merge(options: argparse.Namespace) -> CommandResult:
     return CommandResult(store_data(store), store_table(store), notes_on(store))
 
 
+@verb(
+    arg("directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="with runs in it (%(default)s)"),
+    arg("--older", type=age, required=True, metavar="AGE", help="those begun longer ago, such as 7d"),
+    DRY_RUN,
+    _SCRATCH,
+    examples=("gittrix eval prune runs/ --older 7d --dry-run",),
+)
 def prune(options: argparse.Namespace) -> CommandResult:
-    """Remove old runs."""
+    """Remove old runs, and what killed runs left."""
     from pytest_gittrix.cli.evals_output import usage_table
     from pytest_gittrix.evals.results.disk_usage import prune as prune_runs
     from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
@@ -268,8 +256,12 @@ def prune(options: argparse.Namespace) -> CommandResult:
     return CommandResult(data, usage_table(removed))
 
 
+@verb(
+    arg("directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="a run, or with runs in it (%(default)s)"),
+    examples=("gittrix eval du runs/",),
+)
 def du(options: argparse.Namespace) -> CommandResult:
-    """Show how much disk runs take."""
+    """How much disk runs take, by what is in them."""
     from pytest_gittrix.cli.evals_output import usage_table
     from pytest_gittrix.evals.results.disk_usage import runs_below, usage
 
@@ -302,40 +294,13 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
     )
 
 
-# Values ----------------------------------------------------------------------------------------------------------------------------
-
-
-def _whole(text: str) -> int:
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0.")
-
-
-def _count(text: str) -> int:
-    if re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1.")
-
-
-def _percent(text: str) -> float:
-    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]+)?", text) and float(text) <= 100:
-        return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no percentage: write a number from 0 to 100.")
-
-
-def _milliseconds(text: str) -> int:
-    match = re.fullmatch(r"([1-9][0-9]{0,8})(ms|s|m|h)", text)
-    if match is not None:
-        units: dict[str, Any] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-        return int(match[1]) * int(units[match[2]])
-    raise argparse.ArgumentTypeError(f"{text!r} is no time: write 500ms, 90s, 2m or 1h.")
-
-
-def _shard(text: str) -> Any:
-    from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.evals.runs.shards import Shard
-
-    try:
-        return Shard.parse(text)
-    except InvalidInput as problem:
-        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
+EVAL = Group(
+    "eval",
+    "",
+    {
+        "run": (run, replay, check_determinism),
+        "look": (show, evals_report.report, compare),
+        "keep": (merge, prune, du),
+        "make suites": evals_suites.VERBS,
+    },
+)

@@ -8,38 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.commands.output import CommandResult
+from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.results.compare import Comparison
     from pytest_gittrix.evals.results.store import RunStore
 
-EXAMPLES = ["gittrix eval report runs/a", "gittrix eval report runs/a --out page.html"]
 
-
-def arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``gittrix eval report``."""
-    verb.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="where to write it; report.html in the run's directory by default")
-
-
-def run_argument(verb: argparse.ArgumentParser) -> None:
-    """Declare the flag of ``gittrix eval run``."""
-    verb.add_argument("--no-report", action="store_true", help="write no report.html at the end")
-
-
+@verb(
+    arg("run_directory", type=Path, metavar="RUN", help="the directory of a run"),
+    arg("--out", type=Path, metavar="FILE", help="where to write it; report.html in the run's directory by default"),
+    examples=("gittrix eval report runs/a", "gittrix eval report runs/a --out page.html"),
+)
 def report(options: argparse.Namespace) -> CommandResult:
-    """Write the page of a run, and print where it is."""
+    """Write the page of a run, to look at in a browser."""
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.report.eval_report import write_report
 
     store = RunStore.open(options.run_directory)
     page = _written(lambda: write_report(store, options.out), options.out or store.path, "--out")
     return CommandResult({"run": str(store.path), "report": str(page.absolute())}, f"{page}\n")
-
-
-def comparison_argument(verb: argparse.ArgumentParser) -> None:
-    """Declare the flag of ``gittrix eval compare``."""
-    verb.add_argument("--html", type=Path, metavar="FILE", help="write a page of the comparison too, the worst regressions first")
 
 
 def page_of_comparison(found: Comparison, to: Path) -> str:

@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from pytest_gittrix.commands.output import CommandResult
+from pytest_gittrix.commands.values import count
+from pytest_gittrix.commands.verb import arg, verb
 
-EXAMPLES = {
-    "eval import": ["gittrix eval import swebench tasks.jsonl --repos ~/repos --out evals/"],
-    "eval make-releases": [
-        "gittrix eval make-releases attrs --pins fixtures/evals/releases/attrs.toml --out evals/attrs",
-        "gittrix eval make-releases attrs --versions 23.1.0,23.2.0,24.1.0 --out evals/attrs",
-    ],
-    "eval make-history": [
-        "gittrix eval make-history ~/src/acme --out evals/acme",
-        "gittrix eval make-history . --ref main --most 500 --out evals/own",
-    ],
-}
 FORMATS = ("swebench",)
 
 
-def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Declare the verbs, each of which ``verb`` makes from its name, its command and what it does."""
-    imported = verb("import", import_suite, "make a suite of a data set, on repositories of this machine")
-    imported.add_argument("format", choices=FORMATS, metavar="FORMAT", help="of the data set: swebench, a JSON object on each line")
-    imported.add_argument("file", type=Path, metavar="FILE", help="the data set")
-    imported.add_argument("--repos", type=Path, required=True, metavar="DIR", help="with its repositories, as owner/name or name")
-    imported.add_argument(
-        "--out", type=Path, metavar="DIR", help="the directory of the suite, a new one; evals/ and the file's name by default"
-    )
-
-    released = verb("make-releases", make_releases, "make a suite of a package's releases: apply each one, while the next one drifts in")
-    released.add_argument("package", metavar="PACKAGE", help="its name on the index that pip is set to")
-    released.add_argument(
-        "--versions", type=_versions, default=(), metavar="A,B,C", help="at least three, oldest first; all that are pinned by default"
-    )
-    released.add_argument("--pins", type=Path, metavar="FILE", help="versions with hashes of their wheels; a suite's releases.toml is one")
-    released.add_argument("--out", type=Path, required=True, metavar="DIR", help="the directory of the suite, a new one")
-
-    made = verb("make-history", make_history, "make a suite of a repository's commits: each task is a message, its tests are the commit's")
-    made.add_argument("repository", type=Path, metavar="REPOSITORY", help="of this machine; it is only read")
-    made.add_argument("--ref", default="HEAD", metavar="REF", help="the branch, or its last commit (HEAD)")
-    made.add_argument("--most", type=_count, default=100, metavar="N", help="how many commits are looked at, the latest ones (100)")
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="the directory of the suite, a new one")
+def _versions(text: str) -> tuple[str, ...]:
+    found = tuple(text.split(","))
+    if all(found):
+        return found
+    raise argparse.ArgumentTypeError(f"{text!r} are no versions: write 1.0,1.1,2.0.")
 
 
+_OUT = arg("--out", type=Path, required=True, metavar="DIR", help="the directory of the suite, a new one")
+
+
+@verb(
+    arg("format", choices=FORMATS, metavar="FORMAT", help="of the data set: swebench, a JSON object on each line"),
+    arg("file", type=Path, metavar="FILE", help="the data set"),
+    arg("--repos", type=Path, required=True, metavar="DIR", help="with its repositories, as owner/name or name"),
+    arg("--out", type=Path, metavar="DIR", help="the directory of the suite, a new one; evals/ and the file's name by default"),
+    name="import",
+    examples=("gittrix eval import swebench tasks.jsonl --repos ~/repos --out evals/",),
+)
 def import_suite(options: argparse.Namespace) -> CommandResult:
-    """Make a suite; people get its directory."""
+    """Make a suite of a data set, on repositories of this machine."""
     from pytest_gittrix.evals.inputs.swebench import import_swebench
 
     suite = import_swebench(options.file, options.repos, options.out or Path("evals", options.file.stem))
@@ -56,8 +39,18 @@ def import_suite(options: argparse.Namespace) -> CommandResult:
     return CommandResult({"suite": str(suite.directory), "name": suite.name, "cases": ids}, f"{suite.directory}\n", (f"{len(ids)} cases",))
 
 
+@verb(
+    arg("package", metavar="PACKAGE", help="its name on the index that pip is set to"),
+    arg("--versions", type=_versions, default=(), metavar="A,B,C", help="at least three, oldest first; all that are pinned by default"),
+    arg("--pins", type=Path, metavar="FILE", help="versions with hashes of their wheels; a suite's releases.toml is one"),
+    _OUT,
+    examples=(
+        "gittrix eval make-releases attrs --pins fixtures/evals/releases/attrs.toml --out evals/attrs",
+        "gittrix eval make-releases attrs --versions 23.1.0,23.2.0,24.1.0 --out evals/attrs",
+    ),
+)
 def make_releases(options: argparse.Namespace) -> CommandResult:
-    """Make a suite; people get its directory."""
+    """Make a suite of a package's releases: apply each one, while the next one drifts in."""
     from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.evals.inputs.releases import make_releases as make
     from pytest_gittrix.evals.inputs.wheels import Pin, Pins
@@ -82,8 +75,15 @@ def make_releases(options: argparse.Namespace) -> CommandResult:
     return CommandResult(data, f"{found.suite.directory}\n", tuple(notes))
 
 
+@verb(
+    arg("repository", type=Path, metavar="REPOSITORY", help="of this machine; it is only read"),
+    arg("--ref", default="HEAD", metavar="REF", help="the branch, or its last commit (HEAD)"),
+    arg("--most", type=count, default=100, metavar="N", help="how many commits are looked at, the latest ones (100)"),
+    _OUT,
+    examples=("gittrix eval make-history ~/src/acme --out evals/acme", "gittrix eval make-history . --ref main --most 500 --out evals/own"),
+)
 def make_history(options: argparse.Namespace) -> CommandResult:
-    """Make a suite; people get its directory."""
+    """Make a suite of a repository's commits: each task is a message, its tests are the commit's."""
     from pytest_gittrix.evals.inputs.history_suite import make_history as make
 
     found = make(options.repository, options.out, ref=options.ref, most=options.most)
@@ -95,14 +95,4 @@ def make_history(options: argparse.Namespace) -> CommandResult:
     return CommandResult(data, f"{found.suite.directory}\n", (note, dropped) if left_out else (note,))
 
 
-def _versions(text: str) -> tuple[str, ...]:
-    found = tuple(text.split(","))
-    if all(found):
-        return found
-    raise argparse.ArgumentTypeError(f"{text!r} are no versions: write 1.0,1.1,2.0.")
-
-
-def _count(text: str) -> int:
-    if text.isdigit() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of commits: write 100.")
+VERBS = (import_suite, make_releases, make_history)

@@ -48,9 +48,10 @@ def _run(arguments: list[str]) -> int:
 
     try:
         options = command_line(arguments).parse_args(arguments or ["--help"])
-        result = daemon_proxy.run(options, arguments)
-    except GittrixError as error:
-        return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))
+        try:
+            result = daemon_proxy.run(options, arguments)
+        except GittrixError as error:
+            return _failed(error, as_json=options.json, status=options.verb.failure)
     except Misuse as misuse:
         if _wants_json(arguments):
             put_json({"ok": False, "error": {"code": "USAGE", "message": str(misuse)}})

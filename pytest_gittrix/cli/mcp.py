@@ -11,42 +11,35 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.values import history
+from pytest_gittrix.commands.verb import OPTIONAL_SESSION, WORKSPACES, arg, verb
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.command import LEVELS
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.programs import Programs
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.user_session import UserSession
 
-EXAMPLES = [
-    "gittrix mcp sess_V1St",
-    'gittrix mcp --task "fix the bug" --durable ~/project',
-    'gittrix mcp -t "fix the bug" -d ~/project --confine jail',
-]
 
-LEVELS = ("auto", "off", "guard", "jail")
-
-
-def arguments(verb: Any) -> None:
-    """Declare what ``gittrix mcp`` takes."""
-    verb.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; or start one with --task")
-    verb.add_argument("-t", "--task", metavar="TEXT", help="start a session for this")
-    verb.add_argument("-d", "--durable", metavar="PATH", help="its durable repository; by default the one around the current directory")
-    verb.add_argument("-b", "--branch", metavar="NAME", help="its durable branch; by default the one the repository is on")
-    verb.add_argument(
-        "--workspace", choices=("clone", "lazy", "copy", "worktree", "overlay"), default="clone", help="what it works in (%(default)s)"
-    )
-    verb.add_argument(
-        "--history", type=history, default="none", metavar="none|N|full", help="how much of the past it may see (%(default)s)"
-    )
-    verb.add_argument(
+@verb(
+    OPTIONAL_SESSION,
+    arg("-t", "--task", metavar="TEXT", help="start a session for this, instead of naming one"),
+    arg("-d", "--durable", metavar="PATH", help="its durable repository; by default the one around the current directory"),
+    arg("-b", "--branch", metavar="NAME", help="its durable branch; by default the one the repository is on"),
+    arg("--workspace", choices=WORKSPACES, default="clone", help="what it works in (%(default)s)"),
+    arg("--history", type=history, default="none", metavar="none|N|full", help="how much of the past it may see (%(default)s)"),
+    arg(
         "--confine",
         choices=LEVELS,
         default="auto",
         help="how its programs are confined; with auto, if nothing can confine them, the tool run is missing (%(default)s)",
-    )
-
-
+    ),
+    examples=(
+        "gittrix mcp sess_V1St",
+        'gittrix mcp --task "fix the bug" --durable ~/project',
+        'gittrix mcp -t "fix the bug" -d ~/project --confine jail',
+    ),
+)
 def mcp(options: argparse.Namespace) -> CommandResult:
     """Serve one session until the client goes away."""
     from pytest_gittrix.extras import required

@@ -5,35 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.commands.output import CommandResult, put, put_json
 from pytest_gittrix.commands.render import facts_text
+from pytest_gittrix.commands.verb import TEAM, arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.commands.team_file import Team
     from pytest_gittrix.server.daemon_file import DaemonFile
 
-EXAMPLES = [
-    "gittrix serve",
-    "gittrix serve --port 0 --json",
-    "gittrix serve --team ~/blue.toml --host 0.0.0.0 --token-file ~/.gittrix/token",
-]
-
 _PORT: Final = 8484
 _LARGEST: Final = 65535
-
-
-def arguments(verb: ArgumentParser) -> None:
-    """Declare what ``gittrix serve`` takes."""
-    verb.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (%(default)s); beyond loopback only with a token"
-    )
-    verb.add_argument("--port", type=port, default=_PORT, metavar="N", help="at which port (%(default)s); 0 takes one that is free")
-    verb.add_argument("--token-file", metavar="FILE", help="a file with the token that requests must carry, readable by you alone")
-    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
 
 
 def port(text: str) -> int:
@@ -43,6 +28,17 @@ def port(text: str) -> int:
     return int(text)
 
 
+@verb(
+    arg("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (%(default)s); beyond loopback only with a token"),
+    arg("--port", type=port, default=_PORT, metavar="N", help="at which port (%(default)s); 0 takes one that is free"),
+    arg("--token-file", metavar="FILE", help="a file with the token that requests must carry, readable by you alone"),
+    TEAM,
+    examples=(
+        "gittrix serve",
+        "gittrix serve --port 0 --json",
+        "gittrix serve --team ~/blue.toml --host 0.0.0.0 --token-file ~/.gittrix/token",
+    ),
+)
 def serve(options: Namespace) -> CommandResult:
     """Serve until a signal, and print the address as soon as the daemon listens."""
     from pytest_gittrix.commands.engine_context import store_of

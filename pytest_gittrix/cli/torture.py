@@ -14,33 +14,58 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands.output import CommandResult
+from pytest_gittrix.commands.values import count, seconds
+from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.fault_sweep import Report
-
-EXAMPLES = [
-    "gittrix torture --oracle 'grep -qx -e old -e new notes.txt' -- sh save.sh",
-    "gittrix torture --setup 'git init -q' --oracle 'git fsck' --kinds kill,ENOSPC 'git add . && git commit -qm first'",
-    "gittrix torture --oracle './check' --points 17 --kinds kill -- ./save",
-]
 
 _TIMEOUT = 60.0
 _SURVIVED, _FAILED, _UNTRIED = 0, 1, 2
 
 
-def arguments(verb: Any) -> None:
-    """Declare what ``gittrix torture`` takes."""
-    verb.add_argument("command", nargs="+", metavar="COMMAND", help="the program and its words, behind --; or one line of shell in quotes")
-    verb.add_argument("--oracle", required=True, metavar="CHECK", help="a line of shell that exits with 0 if all is well after a run")
-    verb.add_argument("--setup", metavar="CMD", help="a line of shell that makes the first state, run once in the copy")
-    verb.add_argument("--within", default=".", metavar="DIR", help="the directory to work in, which is copied; the current one by default")
-    verb.add_argument("--kinds", type=kinds, metavar="A,B", help="faults to play; kill,torn,ENOSPC,sticky-EIO by default")
-    verb.add_argument("--points", type=points, metavar="3,7-9", help="only these calls, from 1")
-    verb.add_argument("--limit", type=number, metavar="N", help="at most so many calls, evenly spread")
-    verb.add_argument("--timeout", type=seconds, default=_TIMEOUT, metavar="SECONDS", help="for each run and each check (%(default)g)")
-    verb.set_defaults(failure=_UNTRIED)
+def kinds(text: str) -> list[str]:
+    """Read kinds of faults separated by commas."""
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.testing.faults.fault_sweep import require_kind
+
+    found = [kind for part in text.split(",") if (kind := part.strip())]
+    try:
+        for kind in found or [text]:
+            require_kind(kind)
+    except InvalidInput as problem:
+        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
+    return found
 
 
+def points(text: str) -> list[int]:
+    """Read ``3,7-9``: numbers and stretches of numbers, from 1."""
+    found: set[int] = set()
+    for part in text.split(","):
+        stretch = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", part.strip())
+        numbers = range(int(stretch[1]), int(stretch[2] or stretch[1]) + 1) if stretch else range(0)
+        if not numbers:
+            raise argparse.ArgumentTypeError(f"{text!r} names no points: write numbers from 1, such as 3,7-9.")
+        found.update(numbers)
+    return sorted(found)
+
+
+@verb(
+    arg("command", nargs="+", metavar="COMMAND", help="the program and its words, behind --; or one line of shell in quotes"),
+    arg("--oracle", required=True, metavar="CHECK", help="a line of shell that exits with 0 if all is well after a run"),
+    arg("--setup", metavar="CMD", help="a line of shell that makes the first state, run once in the copy"),
+    arg("--within", default=".", metavar="DIR", help="the directory to work in, which is copied; the current one by default"),
+    arg("--kinds", type=kinds, metavar="A,B", help="faults to play; kill,torn,ENOSPC,sticky-EIO by default"),
+    arg("--points", type=points, metavar="3,7-9", help="only these calls, from 1"),
+    arg("--limit", type=count, metavar="N", help="at most so many calls, evenly spread"),
+    arg("--timeout", type=seconds, default=_TIMEOUT, metavar="SECONDS", help="for each run and each check (%(default)g)"),
+    examples=(
+        "gittrix torture --oracle 'grep -qx -e old -e new notes.txt' -- sh save.sh",
+        "gittrix torture --setup 'git init -q' --oracle 'git fsck' --kinds kill,ENOSPC 'git add . && git commit -qm first'",
+        "gittrix torture --oracle './check' --points 17 --kinds kill -- ./save",
+    ),
+    failure=_UNTRIED,
+)
 def torture(options: argparse.Namespace) -> CommandResult:
     """Play faults at each call of a command that changes a file, and check what it leaves."""
     from pytest_gittrix.testing.faults import torture as fault_sweep
@@ -97,47 +122,3 @@ def _watched(options: argparse.Namespace) -> Iterator[Callable[[int, int, int], 
             bar.update(task, description=f"Striking, {failed} not survived", completed=done, total=total)
 
         yield show
-
-
-def kinds(text: str) -> list[str]:
-    """Read kinds of faults separated by commas."""
-    from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.testing.faults.fault_sweep import require_kind
-
-    found = [kind for part in text.split(",") if (kind := part.strip())]
-    try:
-        for kind in found or [text]:
-            require_kind(kind)
-    except InvalidInput as problem:
-        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
-    return found
-
-
-def points(text: str) -> list[int]:
-    """Read ``3,7-9``: numbers and stretches of numbers, from 1."""
-    found: set[int] = set()
-    for part in text.split(","):
-        stretch = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", part.strip())
-        numbers = range(int(stretch[1]), int(stretch[2] or stretch[1]) + 1) if stretch else range(0)
-        if not numbers:
-            raise argparse.ArgumentTypeError(f"{text!r} names no points: write numbers from 1, such as 3,7-9.")
-        found.update(numbers)
-    return sorted(found)
-
-
-def number(text: str) -> int:
-    """Read a number from 1."""
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Read seconds, more than 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, such as 60 or 0.5.")
-    return found

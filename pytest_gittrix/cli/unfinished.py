@@ -6,27 +6,26 @@ elsewhere or can be made again is only noted.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Final
 
 from pytest_gittrix.commands.output import CommandResult, visible
+from pytest_gittrix.commands.verb import arg, verb
 
-EXAMPLES = ["gittrix unfinished ../app-feature && git worktree remove ../app-feature", "gittrix unfinished --base develop --json ."]
 FOUND: Final = 1
 _UNREAD: Final = 2
 _SHOWN: Final = 10
 
 
-def arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments."""
-    verb.set_defaults(failure=_UNREAD)
-    verb.add_argument("path", nargs="?", default=".", metavar="PATH", help="the worktree; the current one by default")
-    verb.add_argument("--base", metavar="NAME", help="the branch that finished work is on; by default the remote's HEAD, main or master")
-    verb.add_argument("--keep", action="append", metavar="PATTERN", help="ignored files that count although they can be made again")
-    verb.add_argument("--strict", action="store_true", help="count what is elsewhere or can be made again, too")
-
-
+@verb(
+    arg("path", nargs="?", default=".", metavar="PATH", help="the worktree; the current one by default"),
+    arg("--base", metavar="NAME", help="the branch that finished work is on; by default the remote's HEAD, main or master"),
+    arg("--keep", action="append", metavar="PATTERN", help="ignored files that count although they can be made again"),
+    arg("--strict", action="store_true", help="count what is elsewhere or can be made again, too"),
+    examples=("gittrix unfinished ../app-feature && git worktree remove ../app-feature", "gittrix unfinished --base develop --json ."),
+    failure=_UNREAD,
+)
 def unfinished(options: Namespace) -> CommandResult:
     """Find the work in a worktree that is nowhere else."""
     from pytest_gittrix.workspaces.finder.worktree import unfinished_work

@@ -1,55 +1,46 @@
-"""The whole command line: the verbs that a daemon can run too, and those that only a terminal has."""
+"""The whole command line: the commands that a daemon can run too, those that only a terminal has, and those of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from pytest_gittrix.commands.parser import Parser, add_command, add_group, parser
-from pytest_gittrix.extensions import OURS, Extension, registered
+from pytest_gittrix.commands.parser import Parser, parser
+from pytest_gittrix.commands.verb import Later, Sections
+from pytest_gittrix.commands.verbs.catalogue import COMMANDS, SESSIONS
+from pytest_gittrix.extensions import OURS, Registered, registered
 
-_AGENT = "run Claude Code in a session, or watch a scripted agent at work"
+_CLI: Final = "pytest_gittrix.cli"
+_AGENT: Final = Later("agent", "run Claude Code in a session, or watch a scripted agent at work", f"{_CLI}.acp:agent")
+_EVAL: Final = Later("eval", "run agents on suites of cases, and compare how they did", f"{_CLI}.evals:EVAL")
+
+
+def _later(commands: Registered, *names: str) -> list[Later]:
+    return [Later(name, commands[name].what, commands[name].address) for name in names]
+
+
+ALL: Final[Sections] = {
+    "sessions": SESSIONS,
+    "agents": (_AGENT, *_later(OURS["commands"], "acp", "mcp", "serve")),
+    "tests": (_EVAL, *_later(OURS["commands"], "conform", "torture")),
+    "worktrees": _later(OURS["commands"], "unfinished"),
+    **{title: commands for title, commands in COMMANDS.items() if commands is not SESSIONS},
+}
+"""The commands of this package."""
 
 
 def command_line(line: Iterable[str] | None = None) -> Parser:
     """Make the parser of the whole command line, or of the verbs that stand in ``line``; its ``parse_args`` raises Misuse."""
     given = None if line is None else [*line]
-    words = None if given is None else frozenset(given)
-    return parser(partial(_add_verbs, words, None if given is None else _command_of(given)), words)
+    ours = {word for entries in ALL.values() for entry in entries for word in (entry.name, *entry.aliases)}
+    if given is not None and ("--version" in given or _command_of(given) in ours):
+        return parser(ALL, given)
+    others = registered("commands")
+    more = _later(others, *(name for name in others if name not in ours))
+    return parser({**ALL, "of other packages": more} if more else ALL, given)
 
 
 def _command_of(line: Sequence[str]) -> str:
     """The word of a line that names its command; empty if there is none."""
     pairs = zip(line, ["", *line], strict=False)
     return next((word for word, before in pairs if not word.startswith("-") and before != "--store"), "")
-
-
-def _add_verbs(words: Collection[str] | None, command: str | None, areas: Any) -> None:
-    """Add the commands of a terminal. Only the modules of those that stand among ``words`` are loaded; None loads all."""
-    below = add_group(areas, "eval", "run agents on suites of cases, and compare how they did")
-    if words is None or "eval" in words:
-        from pytest_gittrix.cli import evals
-
-        evals.arguments(lambda name, *rest: add_command(below, name, *rest, examples=evals.EXAMPLES[f"eval {name}"]))
-    for name, ours in OURS["commands"].items():
-        _add_registered(words, areas, name, ours)
-    if words is None or "agent" in words:
-        from pytest_gittrix.cli import acp
-
-        acp.agent_arguments(add_command(areas, "agent", acp.agent, _AGENT, examples=acp.AGENT_EXAMPLES))
-    else:
-        add_command(areas, "agent", None, _AGENT, examples=())
-    if command not in areas.choices and "--version" not in (words or ()):
-        for name, extension in registered("commands").items():
-            if name not in areas.choices:
-                _add_registered(words, areas, name, extension)
-
-
-def _add_registered(words: Collection[str] | None, areas: Any, name: str, command: Extension) -> None:
-    """Add a command that is registered by its name, with its arguments if the line names it."""
-    if words is not None and name not in words:
-        add_command(areas, name, None, command.what, examples=())
-        return
-    module = command.load()
-    module.arguments(add_command(areas, name, getattr(module, name.replace("-", "_")), command.what, examples=module.EXAMPLES))

@@ -1,4 +1,4 @@
-"""Every verb of the command line as a function of its options, with its parser; run by the terminal and by the daemon."""
+"""What every verb of the command line stands on: its declaration, the parser, the engine that it runs on, and its result."""
 
 from __future__ import annotations
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
-from pytest_gittrix.os_level.command import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,27 +154,6 @@ def poll_projects(gittrix: GitTrix, options: Namespace) -> None:
     """
     if remote_caller.get() is None and team(options).projects:
         orchestrator(gittrix, options).poll()
-
-
-def confine_options(verb: ArgumentParser) -> None:
-    """Declare ``--confine`` and ``--limit`` for a verb that starts an agent that stays."""
-    verb.add_argument(
-        "--confine",
-        choices=LEVELS,
-        help="how the agent is confined; by default as the team file says, or auto: as strongly as this machine and user can",
-    )
-    limit_option(verb, "of the agent; the team file's hold, too")
-
-
-def limit_option(verb: ArgumentParser, whose: str) -> None:
-    """Declare ``--limit``, which may be given several times."""
-    verb.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="NAME=MOST",
-        help=f"a limit {whose}: processes=200, memory=2GB, disk=5GB or cpu_seconds=600",
-    )
 
 
 def team(options: Namespace) -> Team:

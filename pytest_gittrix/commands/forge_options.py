@@ -5,10 +5,11 @@ The token is taken from the environment only, since every user can read command 
 
 from __future__ import annotations
 
-import argparse
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
+
+from pytest_gittrix.commands.verb import arg
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge
@@ -22,17 +23,22 @@ _GITHUB: Final = "https://api.github.com"
 _USER: Final = "x-access-token"
 
 
-def arguments(verb: argparse.ArgumentParser) -> None:
-    """Add the flags of a pull request to a verb."""
-    group = verb.add_argument_group("pull request, with --strategy pr")
-    group.add_argument("--title", metavar="TEXT", help="its title; the first line of the message by default")
-    group.add_argument("--body", metavar="TEXT", help="what it says; the rest of the message, and the session, by default")
-    group.add_argument("--draft", action="store_true", help="mark it as not ready to merge")
-    group.add_argument("--base", metavar="NAME", help="the branch it goes to; the session's durable branch by default")
-    group.add_argument("--forge-repo", metavar="OWNER/NAME", help=f"the repository at the forge; {REPO} by default")
-    group.add_argument(
-        "--forge-url", metavar="URL", help=f"the forge's API; {URL} or {_GITHUB} by default. The token is {TOKEN} in the environment"
-    )
+_GROUP: Final = "pull request, with --strategy pr"
+
+ARGUMENTS: Final = (
+    arg("--title", metavar="TEXT", help="its title; the first line of the message by default", group=_GROUP),
+    arg("--body", metavar="TEXT", help="what it says; the rest of the message, and the session, by default", group=_GROUP),
+    arg("--draft", action="store_true", help="mark it as not ready to merge", group=_GROUP),
+    arg("--base", metavar="NAME", help="the branch it goes to; the session's durable branch by default", group=_GROUP),
+    arg("--forge-repo", metavar="OWNER/NAME", help=f"the repository at the forge; {REPO} by default", group=_GROUP),
+    arg(
+        "--forge-url",
+        metavar="URL",
+        help=f"the forge's API; {URL} or {_GITHUB} by default. The token is {TOKEN} in the environment",
+        group=_GROUP,
+    ),
+)
+"""The flags of a pull request."""
 
 
 class ForgeSettings:

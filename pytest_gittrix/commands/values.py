@@ -91,9 +91,29 @@ def hunks(text: str) -> tuple[str, tuple[int, ...]]:
 
 def number(text: str) -> int:
     """Read a number from 0."""
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more.")
+    return _whole(text, 0)
+
+
+def count(text: str) -> int:
+    """Read a number from 1."""
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of {least} or more.")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read seconds, more than 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is no time: write seconds, such as 60 or 0.5.")
+    return found
 
 
 def generations(text: str) -> int:

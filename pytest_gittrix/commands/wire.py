@@ -1,15 +1,12 @@
-"""The format between the command line and a daemon: which commands a daemon runs, and the result of a command as JSON and back."""
+"""The format between the command line and a daemon: the result of a command as JSON and back."""
 
 from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pytest_gittrix.commands.output import CommandResult, Diff, Table
-
-DAEMON_COMMANDS: Final = frozenset({"session", "promote", "sweep", "recover", "member"})
-"""The first words of the commands that a daemon runs."""
 
 
 def encode_result(result: CommandResult) -> dict[str, Any]:

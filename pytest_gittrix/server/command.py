@@ -9,20 +9,19 @@ import base64
 import binascii
 from argparse import Namespace
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.output import FAILED, error_data, message_of
+from pytest_gittrix.commands.output import error_data, message_of
 from pytest_gittrix.commands.parser import Misuse, parser
+from pytest_gittrix.commands.verbs.catalogue import COMMANDS
 from pytest_gittrix.commands.wire import encode_result
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.server.responses import AsciiResponse
 from pytest_gittrix.server.schema import Command
 from pytest_gittrix.server.state import Daemon
-
-_OWN_ID: Final = "session show"
 
 
 class _Usage(InvalidInput):
@@ -54,27 +53,27 @@ def _run(caller: context.RemoteCaller, options: Namespace) -> dict[str, Any]:
     context.remote_caller.set(caller)
     try:
         result = options.run(options)
-    except Misuse as misuse:
-        raise _Usage(str(misuse)) from None
     except Exception as error:  # noqa: BLE001  (the caller gets every error as the command line shows it)
         answer = {"error": error_data(error, of_command=True), "shown": message_of(error)}
-        return {"status": getattr(options, "failure", FAILED), "answer": answer}
+        return {"status": options.verb.failure, "answer": answer}
     return {"status": result.status, "answer": encode_result(result)}
 
 
 def _parsed(argv: list[str]) -> Namespace:
     try:
-        options = parser(line=argv).parse_args(argv)
+        options = parser(COMMANDS, argv).parse_args(argv)
     except Misuse as misuse:
         raise _Usage(f"That is no command: {misuse}") from None
     except SystemExit:  # --help and --version have been printed here, and not at the caller's terminal
         raise InvalidInput("Help is given where it is asked for.") from None
-    if options.command_name == _OWN_ID and options.id is None:
+    if options.verb.is_of_own_session(options):
         raise InvalidInput(
-            f"`gittrix {options.command_name}` is not run for somebody else without an id.",
-            why="Which session is theirs can be told only where they are.",
+            f"`gittrix session {options.verb.name}` needs the id of a session here.",
+            why="Only the process that sent the command knows which session it belongs to.",
             fix="Name the session.",
         )
+    if options.verb.terminal_only:
+        raise InvalidInput("A daemon does not run this command.", why="It needs the terminal of the caller.", fix="Run it there.")
     return options
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.cli import FILES, Cli
 
-from pytest_gittrix.commands import session_verbs
+from pytest_gittrix.commands import engine_context
 from pytest_gittrix.git.environment import run_git
 
 METADATA_KEYS = {
@@ -330,10 +330,10 @@ def test_a_broken_clock_file_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_was_not_raised_on_purpose_is_unknown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(session_verbs, "sweep", broken)
+    monkeypatch.setattr(engine_context, "engine", broken)
 
     assert cli.error("sweep") == {"code": "UNKNOWN", "message": "ZeroDivisionError"}
 

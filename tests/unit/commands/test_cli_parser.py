@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -15,11 +14,15 @@ import pytest
 
 from pytest_gittrix import __version__
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.commands import find_verbs, lineage_verbs, session_verbs
-from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.parser import COMMANDS, ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, VERBS_OF_SESSIONS, WORKSPACES, Misuse
+from pytest_gittrix.cli.verbs import ALL, command_line
+from pytest_gittrix.commands.parser import Misuse
+from pytest_gittrix.commands.verb import WORKSPACES
+from pytest_gittrix.commands.verbs import find, lineage
+from pytest_gittrix.commands.verbs.catalogue import SESSION
+from pytest_gittrix.commands.verbs.find import STATES
+from pytest_gittrix.commands.verbs.sessions import ON_HAZARD, ON_OVERLAP, OUTCOMES, STRATEGIES
 from pytest_gittrix.engine.lineage.fork import FILES
+from pytest_gittrix.engine.promotion import promoter
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
@@ -89,33 +92,22 @@ def test_the_help_lists_every_verb_all_the_same(line: list[str], capsys: pytest.
     assert capsys.readouterr().out == everything
 
 
-def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+def reaching(line: str) -> tuple[str, dict[str, Any]]:
     """Which command a line runs, and with what."""
-    reached: list[tuple[str, dict[str, Any]]] = []
-
-    def standing_in_for(name: str) -> Callable[[Namespace], CommandResult]:
-        def run(options: Namespace) -> CommandResult:
-            reached.append((name, dict(vars(options))))
-            return CommandResult(None)
-
-        return run
-
-    for home, name in ((session_verbs, "start"), (find_verbs, "list_sessions"), (session_verbs, "promote")):
-        monkeypatch.setattr(home, name, standing_in_for(name))
     options = parsed(line)
-    options.run(options)
-    return reached[0]
+    return options.run.__name__, vars(options)
 
 
 def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(WORKSPACES) == set(KINDS)
     assert set(STRATEGIES) == set(get_args(Strategy))
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
+    assert ON_HAZARD == promoter.ON_HAZARD
     assert set(STATES) == set(get_args(StateName))
     assert OUTCOMES == values.OUTCOMES
-    assert set(find_verbs.OUTCOMES) == {*values.OUTCOMES, "handoff"}
-    assert lineage_verbs.FILES == FILES
-    assert set(lineage_verbs.IDENTITY) <= set(values.IDENTITY)
+    assert set(find.OUTCOMES) == {*values.OUTCOMES, "handoff"}
+    assert lineage.FILES == FILES
+    assert set(lineage.IDENTITY) <= set(values.IDENTITY)
 
 
 @pytest.mark.parametrize(("alias", "full"), [("s ls", "session list"), ("s info X", "session info X"), ("p X", "promote X")])
@@ -150,8 +142,8 @@ def test_the_store_may_stand_anywhere(line: str) -> None:
         "session start task -j place main",
     ],
 )
-def test_a_session_is_started_by_flags_or_by_place(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    command, options = reaching(line, monkeypatch)
+def test_a_session_is_started_by_flags_or_by_place(line: str) -> None:
+    command, options = reaching(line)
 
     assert command == "start"
     assert (options["task"], options["durable"], options["branch"]) == ("task", "place", "main")
@@ -161,8 +153,8 @@ def test_a_session_is_started_by_flags_or_by_place(line: str, monkeypatch: pytes
     ("line", "status"),
     [("session list active", "active"), ("session list -s promoted", "promoted"), ("s ls -j all", "all"), ("s ls", None)],
 )
-def test_sessions_are_listed_by_status(line: str, status: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    command, options = reaching(line, monkeypatch)
+def test_sessions_are_listed_by_status(line: str, status: str | None) -> None:
+    command, options = reaching(line)
 
     assert (command, options["status"]) == ("list_sessions", status)
 
@@ -261,7 +253,7 @@ def test_what_follows_two_dashes_is_a_path() -> None:
         ("session --no-daemon", "VERB is missing."),
         (
             "nonsense",
-            "There is no command 'nonsense'.\n  There are: session, promote, sweep, recover, member, eval,",
+            "There is no command 'nonsense'.\n  There are: session, promote, sweep, recover, agent, acp,",
         ),
         ("session start", "gittrix: --task is missing."),
         ("session start x -t y", "TASK is given twice"),
@@ -346,12 +338,15 @@ def test_a_mistyped_word_is_answered_with_the_one_that_was_meant(line: str, mean
     assert f"\nDid you mean {meant}?" in str(caught.value)
 
 
-def test_every_verb_of_a_session_stands_in_one_group_of_the_help() -> None:
-    of = {verb.prog: verb for verb in below(command_line())}
-    for groups, verbs in ((COMMANDS, below(command_line())), (VERBS_OF_SESSIONS, below(of["gittrix session"]))):
-        grouped = [name for names in groups.values() for name in names]
+def test_every_command_stands_in_one_section_of_the_help_and_everyday_work_first() -> None:
+    for sections in (ALL, SESSION.sections):
+        listed = [entry.name for entries in sections.values() for entry in entries]
 
-        assert sorted(grouped) == sorted(verb.prog.rpartition(" ")[2] for verb in verbs)
+        assert sorted({*listed}) == sorted(listed)
+    everyday, *_ = SESSION.sections.values()
+    assert len(everyday) == 12
+    assert {"start", "list", "diff", "discard"} <= {verb.name for verb in everyday}
+    assert {"Gas Town", "Pixir", "agent-orchestrator"} < {*SESSION.sections}
 
 
 @pytest.mark.parametrize("line", ["--json", "promote -j", "session start --json", "session list --json gone"])

@@ -13,7 +13,7 @@ import time
 import pytest
 from support.cli import Cli, Terminal
 
-from pytest_gittrix.commands import session_verbs
+from pytest_gittrix.commands import engine_context
 from pytest_gittrix.commands.output import working
 
 
@@ -212,10 +212,10 @@ def test_closed_standard_streams_are_told_and_not_fallen_over(cli: Cli) -> None:
 
 
 def test_an_unexpected_error_is_a_sentence_unless_debugging(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the engine is broken")
 
-    monkeypatch.setattr(session_verbs, "sweep", broken)
+    monkeypatch.setattr(engine_context, "engine", broken)
 
     assert cli.refused("sweep") == "gittrix: ZeroDivisionError: the engine is broken\n"
     monkeypatch.setenv("GITTRIX_DEBUG", "1")

@@ -5,16 +5,17 @@ A daemon finishes sessions whose agents have ended; without a daemon, each of th
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from argparse import Namespace
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.find_verbs import before
 from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
+from pytest_gittrix.commands.verb import CONFINED, DRY_RUN, OPTIONAL_SESSION, SESSION, TEAM, Group, arg, verb
+from pytest_gittrix.commands.verbs.find import before
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
@@ -23,20 +24,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.retention import Selector
 
 KINDS: Final = ("loop", "interactive", "brain")
-EXAMPLES = {
-    "member start": ["gittrix member start ada", "gittrix member start ada --work-item td-7 --task 'the parser' -- claude -p go"],
-    "member chat": ["gittrix member chat ada", "gittrix member chat ada -- claude --append-system-prompt '{persona}'"],
-    "member send": ["gittrix member send 4f1c09aa 'the build is red'"],
-    "member stop": ["gittrix member stop 4f1c09aa", "gittrix member stop --member ada", "gittrix member stop --all --force"],
-    "member status": ["gittrix member status"],
-    "member list": ["gittrix member list", "gittrix member list --member ada --json"],
-    "member history": ["gittrix member history --since 24h"],
-    "member lock": ["gittrix member lock 4f1c09aa td-7"],
-    "member unlock": ["gittrix member unlock 4f1c09aa td-7"],
-    "inspect": ["gittrix session inspect 4f1c09aa"],
-    "finalize": ["gittrix session finalize 4f1c09aa", "gittrix session finalize 4f1c09aa --allow-secret=tests/key.pem"],
-    "cleanup": ["gittrix session cleanup 4f1c09aa", "gittrix session cleanup --older-than 48h --dry-run"],
-}
 
 _NAMED: Final = 5
 _GOES: Final = 5.0
@@ -44,84 +31,26 @@ _RUNS: Final = ("creating", "active", "finalizing")
 _STYLES: Final[Mapping[str, int]] = {"Active": 32, "Finalizing": 36, "Failed": 31, "Killed": 31, "Retained": 33, "Removed": 2}
 
 
-def arguments(add: Callable[..., ArgumentParser]) -> None:
-    """Declare the verbs of ``gittrix member``; ``add`` makes one of a name, a command and a sentence."""
-    starting = add("start", start, "start a member's agent in a workspace of its own; prints its id, then its workspace")
-    starting.add_argument("member", metavar="MEMBER", help="whose session it is")
-    starting.add_argument("command", nargs="*", metavar="COMMAND", help="what it runs, behind --; as the team file says by default")
-    starting.add_argument("--kind", choices=KINDS, help="what runs in it; as the team file says, or loop")
-    starting.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is to do")
-    starting.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
-    context.confine_options(starting)
-    starting.add_argument("--id", dest="chosen_id", metavar="ID", help="its id; made here by default")
-    _team(starting)
-    talking = add("chat", chat, "talk to a member's agent on this terminal, in a workspace of its own; its work is saved when it ends")
-    talking.add_argument("member", metavar="MEMBER", help="whose session it is")
-    talking.add_argument("command", nargs="*", metavar="COMMAND", help="what it runs, behind --; as the team file says by default")
-    talking.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is about, for the record")
-    talking.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
-    context.confine_options(talking)
-    _team(talking)
-    sending = add("send", send, "send a text to a member's agent: a prompt, or a line of its input", of_session=True)
-    sending.add_argument("text", metavar="TEXT", help="what to tell it")
-    _team(sending)
-    stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
-    stopping.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning")
-    _member(stopping, "every session of this member")
-    stopping.add_argument("--all", action="store_true", help="every session but interactive ones")
-    stopping.add_argument("--force", action="store_true", help="kill at once, and save nothing; the workspace is retained")
-    stopping.add_argument("--reason", metavar="TEXT", help="why, for the record")
-    _team(stopping)
-    for name, run, what in (
-        ("status", status, "show the sessions that run"),
-        ("list", list_lives, "list members' sessions, oldest first"),
-        ("history", history, "list the sessions that ended, the newest end first"),
-    ):
-        verb = add(name, run, what)
-        _member(verb, "only those of this member")
-        _team(verb)
-        if name == "history":
-            verb.add_argument("--since", type=moment, metavar="TIME", help="only those that ended then or later: 24h ago, or an instant")
-    for name, run, what in (
-        ("lock", lock, "have a session alone work on an item; fails if another one does"),
-        ("unlock", unlock, "give an item back"),
-    ):
-        verb = add(name, run, what, of_session=True)
-        verb.add_argument("item", metavar="ITEM", help="what is worked on")
-        _team(verb)
+_MEMBER = arg("member", metavar="MEMBER", help="whose session it is")
+_COMMAND = arg("command", nargs="*", metavar="COMMAND", help="what it runs, behind --; as the team file says by default")
+_WORK_ITEM = arg("--work-item", metavar="ITEM", help="what it alone is to work on")
+_ITEM = arg("item", metavar="ITEM", help="what is worked on")
+_ONLY_OF_MEMBER = arg("--member", metavar="MEMBER", help="only those of this member")
 
 
-def session_arguments(add: Callable[..., ArgumentParser]) -> None:
-    """Declare the verbs of ``gittrix session`` that are about members' sessions."""
-    _team(add("inspect", inspect, "show a member's session and what its repositories hold", of_session=True))
-    saving = add("finalize", finalize, "save the work of a retained session once more", of_session=True)
-    saving.add_argument(
-        "--allow-secret",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="push this file although it seems to hold credentials: a path, or a fingerprint of the report; repeatable",
-    )
-    _team(saving)
-    cleaning = add("cleanup", cleanup, "remove workspaces of members' sessions that are over")
-    cleaning.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; unsaved work is archived")
-    cleaning.add_argument("--all", action="store_true", help="all that hold no work which is nowhere else")
-    _member(cleaning, "likewise, of this member")
-    cleaning.add_argument("--older-than", type=age, metavar="TIME", help="likewise, of sessions created longer ago: 48h")
-    cleaning.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    _team(cleaning)
-
-
-def _member(verb: ArgumentParser, what: str) -> None:
-    verb.add_argument("--member", metavar="MEMBER", help=what)
-
-
-def _team(verb: ArgumentParser) -> None:
-    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
-
-
+@verb(
+    _MEMBER,
+    _COMMAND,
+    arg("--kind", choices=KINDS, help="what runs in it; as the team file says, or loop"),
+    arg("-t", "--task", default="", metavar="TEXT", help="what it is to do"),
+    _WORK_ITEM,
+    *CONFINED,
+    arg("--id", dest="chosen_id", metavar="ID", help="its id; made here by default"),
+    TEAM,
+    examples=("gittrix member start ada", "gittrix member start ada --work-item td-7 --task 'the parser' -- claude -p go"),
+)
 def start(options: Namespace) -> CommandResult:
-    """Start a session of a member; people get its id and its workspace, a line each."""
+    """Start a member's agent in a workspace of its own; prints its id, then its workspace."""
     from pytest_gittrix.commands.managers import start_member
     from pytest_gittrix.confine.limits import check_limits
 
@@ -141,8 +70,18 @@ def start(options: Namespace) -> CommandResult:
         return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]), confinement_note(_confined(life)))
 
 
+@verb(
+    _MEMBER,
+    _COMMAND,
+    arg("-t", "--task", default="", metavar="TEXT", help="what it is about, for the record"),
+    _WORK_ITEM,
+    *CONFINED,
+    TEAM,
+    examples=("gittrix member chat ada", "gittrix member chat ada -- claude --append-system-prompt '{persona}'"),
+    terminal_only=True,
+)
 def chat(options: Namespace) -> CommandResult:
-    """Run a member's agent on this terminal to its end, and save its work; the exit status is that of the program."""
+    """Talk to a member's agent on this terminal, in a workspace of its own; its work is saved when it ends."""
     from pytest_gittrix.commands.managers import start_member
     from pytest_gittrix.confine.limits import check_limits
     from pytest_gittrix.members.conversation.terminal import lent_terminal
@@ -180,16 +119,26 @@ def _status_of(life: Life) -> int:
     return 128 + agent.signal if agent.code is None and agent.signal is not None else agent.code or 0
 
 
+@verb(SESSION, arg("text", metavar="TEXT", help="what to tell it"), TEAM, examples=("gittrix member send 4f1c09aa 'the build is red'",))
 def send(options: Namespace) -> CommandResult:
-    """Send a text to a session's agent."""
+    """Send a text to a member's agent: a prompt, or a line of its input."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         context.members(gittrix, options).send(id_, options.text)
     return CommandResult({"session_id": id_, "sent": True}, text_of([f"sent to {id_}"]))
 
 
+@verb(
+    OPTIONAL_SESSION,
+    arg("--member", metavar="MEMBER", help="every session of this member"),
+    arg("--all", action="store_true", help="every session but interactive ones"),
+    arg("--force", action="store_true", help="kill at once, and save nothing; the workspace is retained"),
+    arg("--reason", metavar="TEXT", help="why, for the record"),
+    TEAM,
+    examples=("gittrix member stop 4f1c09aa", "gittrix member stop --member ada", "gittrix member stop --all --force"),
+)
 def stop(options: Namespace) -> CommandResult:
-    """Stop one session, those of a member, or all but interactive ones."""
+    """Stop members' agents and save their work; those that are over are no error."""
     given = [options.id is not None, options.member is not None, options.all]
     if sum(given) != 1:
         raise InvalidInput("It is not clear which sessions to stop.", fix="Give one of: an id, --member, --all.")
@@ -205,8 +154,9 @@ def stop(options: Namespace) -> CommandResult:
     return CommandResult(data, text_of(f"{id_} {name}" for name, ids in outcomes.items() for id_ in ids), notes, status=1 if notes else 0)
 
 
+@verb(_ONLY_OF_MEMBER, TEAM, examples=("gittrix member status",), only_looks=True)
 def status(options: Namespace) -> CommandResult:
-    """The sessions that run, and how long they have run."""
+    """Show the sessions that run."""
     from pytest_gittrix.record.state.retention import elapsed_text
 
     with context.engine(options) as gittrix:
@@ -230,8 +180,9 @@ def status(options: Namespace) -> CommandResult:
     return CommandResult(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
 
 
+@verb(_ONLY_OF_MEMBER, TEAM, name="list", examples=("gittrix member list", "gittrix member list --member ada --json"), only_looks=True)
 def list_lives(options: Namespace) -> CommandResult:
-    """Members' sessions, with the columns of ``bm session list``."""
+    """List members' sessions, oldest first."""
     from pytest_gittrix.views.botminter import history_row
 
     with context.engine(options) as gittrix:
@@ -240,16 +191,24 @@ def list_lives(options: Namespace) -> CommandResult:
     return CommandResult(rows, _table(rows))
 
 
+@verb(
+    _ONLY_OF_MEMBER,
+    TEAM,
+    arg("--since", type=moment, metavar="TIME", help="only those that ended then or later: 24h ago, or an instant"),
+    examples=("gittrix member history --since 24h",),
+    only_looks=True,
+)
 def history(options: Namespace) -> CommandResult:
-    """The sessions that ended."""
+    """List the sessions that ended, the newest end first."""
     with context.engine(options) as gittrix:
         since = None if options.since is None else before(gittrix.clock.now(), options.since)
         rows = context.members(gittrix, options).history(member=options.member, since=since)
     return CommandResult(rows, _table(rows))
 
 
+@verb(SESSION, _ITEM, TEAM, examples=("gittrix member lock 4f1c09aa td-7",))
 def lock(options: Namespace) -> CommandResult:
-    """Lock a work item for a session."""
+    """Have a session alone work on an item; fails if another one does."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         acquired = context.members(gittrix, options).lock(id_, options.item)
@@ -262,8 +221,9 @@ def lock(options: Namespace) -> CommandResult:
     return CommandResult({"acquired": True, "session_id": id_, "item": options.item}, text_of([f"{id_} works on {options.item}"]))
 
 
+@verb(SESSION, _ITEM, TEAM, examples=("gittrix member unlock 4f1c09aa td-7",))
 def unlock(options: Namespace) -> CommandResult:
-    """Release a session's lock of a work item."""
+    """Give an item back."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         released = context.members(gittrix, options).unlock(id_, options.item)
@@ -271,8 +231,9 @@ def unlock(options: Namespace) -> CommandResult:
     return CommandResult({"released": released, "session_id": id_, "item": options.item}, text_of([text]))
 
 
+@verb(SESSION, TEAM, examples=("gittrix session inspect 4f1c09aa",), only_looks=True)
 def inspect(options: Namespace) -> CommandResult:
-    """A session, what its finalization came to, and what its repositories hold."""
+    """Show a member's session and what its repositories hold."""
     from pytest_gittrix.commands.managers import inspection_data
 
     with context.engine(options) as gittrix:
@@ -284,6 +245,18 @@ def inspect(options: Namespace) -> CommandResult:
     return CommandResult(data, facts_text([*facts, *((one["repo_name"], _repository_text(one)) for one in repositories)]), notes)
 
 
+@verb(
+    SESSION,
+    arg(
+        "--allow-secret",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="push this file although it seems to hold credentials: a path, or a fingerprint of the report; repeatable",
+    ),
+    TEAM,
+    examples=("gittrix session finalize 4f1c09aa", "gittrix session finalize 4f1c09aa --allow-secret=tests/key.pem"),
+)
 def finalize(options: Namespace) -> CommandResult:
     """Save the work of a retained session once more."""
     with working("Saving"), context.engine(options) as gittrix:
@@ -294,8 +267,17 @@ def finalize(options: Namespace) -> CommandResult:
     return CommandResult(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]), notes)
 
 
+@verb(
+    arg("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; unsaved work is archived"),
+    arg("--all", action="store_true", help="all that hold no work which is nowhere else"),
+    arg("--member", metavar="MEMBER", help="the same, of this member"),
+    arg("--older-than", type=age, metavar="TIME", help="the same, of sessions created longer ago: 48h"),
+    DRY_RUN,
+    TEAM,
+    examples=("gittrix session cleanup 4f1c09aa", "gittrix session cleanup --older-than 48h --dry-run"),
+)
 def cleanup(options: Namespace) -> CommandResult:
-    """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id: then that work is archived."""
+    """Remove workspaces of members' sessions that are over."""
     from pytest_gittrix.commands.managers import cleanup_data
 
     with working("Cleaning up"), context.engine(options) as gittrix:
@@ -369,3 +351,13 @@ def _table(rows: list[dict[str, Any]]) -> str | Table:
     keys = ("session_id", "member", "session_type", "state", "finalization_status", "started_at", "ended_at")
     cells = [tuple(str(row[key] or "") for key in keys) for row in rows]
     return Table(headings, cells, "member", dict(_STYLES)) if cells else "There are no such sessions.\n"
+
+
+MEMBER = Group(
+    "member",
+    "start, stop and look at the agents of a team's members",
+    {"work": (start, chat, send, stop), "look": (status, list_lives, history), "work items": (lock, unlock)},
+)
+
+VERBS = (inspect, finalize, cleanup)
+"""The verbs of ``gittrix session`` that are about members' sessions."""

@@ -6,8 +6,8 @@ They change nothing, but that without a daemon a list of orchestrated sessions p
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
+from pytest_gittrix.commands.verb import SESSION, arg, verb
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.extensions import OURS, Names
 
@@ -23,18 +24,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.queries import Node
     from pytest_gittrix.record.state.records import SessionMetadata
 
+STATES = ("active", "promoted", "discarded", "expired")
 OUTCOMES = ("done", "crash", "killed", "handoff")
-EXAMPLES = {
-    "list": [
-        "gittrix session list",
-        "gittrix session list --status active",
-        "gittrix session list --as gastown --rig gastown --since 1h",
-        "gittrix session list -d . --json",
-    ],
-    "find": ["gittrix session find --agent gastown/polecats/Toast --since 24h"],
-    "chain": ["gittrix session chain td-7", "gittrix session chain sess_V1StGXR8Z5jd --json"],
-    "tree": ["gittrix session tree sess_V1St", "gittrix session tree sess_V1St --depth 10"],
-}
 
 _FOUND = 20
 _GENERATIONS = 4
@@ -43,51 +34,42 @@ _QUERY_OPTIONS = ("agent", "rig", "work_unit", "outcome", "since", "until", "lim
 _NONE = "There are no sessions.\n"
 
 
-def arguments(add: Callable[..., ArgumentParser]) -> None:
-    """Declare the verbs but ``list``; ``add`` makes one of a name, a command and a sentence."""
-    finding = add("find", list_sessions, "find the sessions of an agent, newest first")
-    finding.add_argument("--agent", required=True, metavar="A", help="whose")
-    _narrowing(finding, "rig", "since")
-    finding.add_argument("-n", "--limit", type=number, default=_FOUND, metavar="N", help="how many at most (%(default)s); 0 for all")
-    finding.set_defaults(status=None, durable=None, work_unit=None, outcome=None, until=None, view="gastown", beside=False)
-    add("chain", chain, "show a lineage, oldest first").add_argument(
-        "of", metavar="ID", help="the id of a lineage or of one of its sessions, or a work unit"
-    )
-    add("tree", tree, "show a session with its handoffs, successors and forks", of_session=True).add_argument(
-        "--depth", type=generations, default=_GENERATIONS, metavar="N", help="how many generations below it (%(default)s)"
-    )
+AS_SYSTEM = arg(
+    "--as",
+    dest="view",
+    choices=Names("views"),
+    metavar=f"{{{','.join(OURS['views'])}}}",
+    default="gittrix",
+    help="show the fields of this system (%(default)s)",
+)
+_RIG = arg("--rig", metavar="R", help="only sessions of this rig")
+_SINCE = arg("--since", type=moment, metavar="TIME", help="only sessions started then or later: 24h ago, or an instant")
 
 
-def list_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of ``list`` other than states and repositories."""
-    _narrowing(verb, "agent", "rig", "work-unit", "since", "until")
-    verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions with this result")
-    verb.add_argument("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all")
-    verb.add_argument("--beside", action="store_true", help="look into each workspace for work that is in no file, such as a stash")
-    view_argument(verb)
-
-
-def view_argument(verb: ArgumentParser) -> None:
-    """Declare ``--as``: the system in whose terms a session is shown."""
-    ours = f"{{{','.join(OURS['views'])}}}"
-    shown = "show the fields of this system (%(default)s)"
-    verb.add_argument("--as", dest="view", choices=Names("views"), metavar=ours, default="gittrix", help=shown)
-
-
-def _narrowing(verb: ArgumentParser, *flags: str) -> None:
-    times = {
-        "since": "only sessions started then or later: 24h ago, or an instant",
-        "until": "only sessions started before: 24h ago, or an instant",
-    }
-    for flag in flags:
-        if flag in times:
-            verb.add_argument(f"--{flag}", type=moment, metavar="TIME", help=times[flag])
-        else:
-            verb.add_argument(f"--{flag}", metavar=flag[0].upper(), help=f"only sessions of this {flag.replace('-', ' ')}")
-
-
+@verb(
+    arg("-s", "--status", choices=(*STATES, "all"), help="only sessions in this state", by_place=True),
+    arg("-d", "--durable", metavar="PATH", help="only sessions of this repository"),
+    arg("--agent", metavar="A", help="only sessions of this agent"),
+    _RIG,
+    arg("--work-unit", metavar="W", help="only sessions of this work unit"),
+    _SINCE,
+    arg("--until", type=moment, metavar="TIME", help="only sessions started before: 24h ago, or an instant"),
+    arg("--outcome", choices=OUTCOMES, help="only sessions with this result"),
+    arg("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all"),
+    arg("--beside", action="store_true", help="look into each workspace for work that is in no file, such as a stash"),
+    AS_SYSTEM,
+    name="list",
+    examples=(
+        "gittrix session list",
+        "gittrix session list --status active",
+        "gittrix session list --as gastown --rig gastown --since 1h",
+        "gittrix session list -d . --json",
+    ),
+    aliases=("ls",),
+    only_looks=True,
+)
 def list_sessions(options: Namespace) -> CommandResult:
-    """The sessions of the store that every given option selects."""
+    """List sessions."""
     with context.engine(options) as gittrix:
         if options.view == "orchestrator":
             context.poll_projects(gittrix, options)
@@ -109,8 +91,27 @@ def list_sessions(options: Namespace) -> CommandResult:
     return CommandResult(records, table, notes)
 
 
+@verb(
+    arg("--agent", required=True, metavar="A", help="whose"),
+    _RIG,
+    _SINCE,
+    arg("-n", "--limit", type=number, default=_FOUND, metavar="N", help="how many at most (%(default)s); 0 for all"),
+    examples=("gittrix session find --agent gastown/polecats/Toast --since 24h",),
+    defaults={**dict.fromkeys(("status", "durable", "work_unit", "outcome", "until")), "view": "gastown", "beside": False},
+    only_looks=True,
+)
+def find(options: Namespace) -> CommandResult:
+    """Find the sessions of an agent, newest first."""
+    return list_sessions(options)
+
+
+@verb(
+    arg("of", metavar="ID", help="the id of a lineage or of one of its sessions, or a work unit"),
+    examples=("gittrix session chain td-7", "gittrix session chain sess_V1StGXR8Z5jd --json"),
+    only_looks=True,
+)
 def chain(options: Namespace) -> CommandResult:
-    """A chain of handoffs; of a work unit, each chain with a session that worked on it."""
+    """Show a lineage, oldest first."""
     with context.engine(options) as gittrix:
         found = _chain_of(gittrix, options.of)
         records = [record_in(gittrix, one.id, "gastown") for one in found]
@@ -124,8 +125,14 @@ def chain(options: Namespace) -> CommandResult:
     return CommandResult(records, table)
 
 
+@verb(
+    SESSION,
+    arg("--depth", type=generations, default=_GENERATIONS, metavar="N", help="how many generations below it (%(default)s)"),
+    examples=("gittrix session tree sess_V1St", "gittrix session tree sess_V1St --depth 10"),
+    only_looks=True,
+)
 def tree(options: Namespace) -> CommandResult:
-    """A session and the sessions that descend from it by handoffs, crashes and forks (Pixir)."""
+    """Show a session with its handoffs, successors and forks."""
     with context.engine(options) as gittrix:
         root = gittrix.tree(context.full_id(gittrix, options.id), depth=options.depth)
     return CommandResult(root.to_wire(), text_of(_branches(root)))

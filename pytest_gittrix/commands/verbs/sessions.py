@@ -6,15 +6,17 @@ is loaded inside the commands, so that importing them costs nothing. Data has th
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.lineage_verbs import id_of_runtime, identity_in, started
-from pytest_gittrix.commands.output import CommandResult, Diff, put_note, visible, working
-from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
+from pytest_gittrix.commands import forge_options
+from pytest_gittrix.commands.output import CommandResult, Diff, put_note, working
+from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, info_data, info_facts, notes_of, text_of
+from pytest_gittrix.commands.values import duration, hunks, names
+from pytest_gittrix.commands.verb import OWN_SESSION, SESSION, arg, verb
 from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,39 +24,26 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.git.hunks import Hunk
     from pytest_gittrix.record.eventlog.events import Event
-    from pytest_gittrix.record.state.records import EvictionPolicy
 
-_POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
-
-
-def start(options: Namespace) -> CommandResult:
-    """Start a session; people get its id and its workspace, a line each, for a shell to split."""
-    from pytest_gittrix.backends.local import LocalEphemeral
-
-    limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
-    policy = _policy(limits) if limits else None
-    durable = context.durable_named(options.durable, options.branch)
-    ephemeral = LocalEphemeral(options.workspace, options.history)
-    with working("Starting a session"), context.engine(options, durable, ephemeral) as gittrix:
-        parent = context.full_id(gittrix, options.parent) if options.parent is not None else None
-        session = gittrix.start_session(
-            options.task,
-            eviction=policy,
-            parent=parent,
-            id=id_of_runtime(gittrix) if options.chosen_id is None else options.chosen_id,
-            **identity_in(options),
-        )
-        return started(session.info())
+STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
+OUTCOMES = ("done", "crash", "killed")
+ON_OVERLAP = ("refuse", "allow-identical", "merge")
+ON_HAZARD = ("warn", "refuse", "allow")
 
 
-def _policy(limits: Mapping[str, Any]) -> EvictionPolicy:
-    from pytest_gittrix.record.state.records import EvictionPolicy
+_FORCE = arg("--force", action="store_true", help="do so although processes work in it; those of the engine are ended")
+_OUTCOME = arg("--outcome", choices=OUTCOMES, help="the result of its agent")
+_PATH = arg("path", metavar="PATH", help="from the workspace's root")
 
-    return EvictionPolicy(**limits)
 
-
+@verb(
+    SESSION,
+    arg("--events", action="store_true", help="also its events, in order"),
+    examples=("gittrix session info sess_V1St", "gittrix session info sess_V1St --events --json"),
+    only_looks=True,
+)
 def info(options: Namespace) -> CommandResult:
-    """The state of a session, also after its end; with ``--events`` also its events, in order."""
+    """Show the state of a session; ended ones too."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         wire = gittrix.info(id_).to_wire()
@@ -64,8 +53,9 @@ def info(options: Namespace) -> CommandResult:
     return CommandResult(info_data(wire) | _known({"events": events}), facts_text(info_facts(wire, now)) + text_of(rows))
 
 
+@verb(SESSION, _PATH, examples=("gittrix session read sess_V1St app.py > app.py",), only_looks=True)
 def read(options: Namespace) -> CommandResult:
-    """A file's bytes."""
+    """Print a file, byte for byte."""
     from base64 import b64encode
 
     with context.session(options) as session:
@@ -77,31 +67,40 @@ def read(options: Namespace) -> CommandResult:
     return CommandResult({"path": options.path, "contentBase64": b64encode(contents).decode("ascii")}, contents)
 
 
+@verb(SESSION, _PATH, examples=("gittrix session write sess_V1St app.py < new.py",), reads_stdin=True)
 def write(options: Namespace) -> CommandResult:
-    """Write standard input, byte for byte, to a file."""
+    """Write standard input to a file."""
     contents = context.standard_input("what the file is to hold")
     with context.session(options) as session:
         session.write(options.path, contents)
     return CommandResult({"path": options.path, "size": len(contents)})
 
 
+@verb(SESSION, _PATH, examples=("gittrix session delete sess_V1St old.py",))
 def delete(options: Namespace) -> CommandResult:
-    """Delete a file; one that is not there is no error."""
+    """Delete a file."""
     with context.session(options) as session:
         session.delete(options.path)
     return CommandResult({"path": options.path})
 
 
+@verb(
+    SESSION,
+    arg("path", nargs="?", default=".", metavar="DIRECTORY", help="where to start; the workspace's root by default"),
+    examples=("gittrix session list-files sess_V1St", "gittrix session list-files sess_V1St src"),
+    only_looks=True,
+)
 def list_files(options: Namespace) -> CommandResult:
-    """Everything below a directory; directories end in a slash for people."""
+    """List files and directories."""
     with context.session(options) as session:
         found = session.list(options.path)
     text = text_of(f"{entry.path}/" if entry.type == "dir" else entry.path for entry in found)
     return CommandResult([{"path": entry.path, "type": entry.type} for entry in found], text)
 
 
+@verb(SESSION, examples=("gittrix session touched sess_V1St",), only_looks=True)
 def touched(options: Namespace) -> CommandResult:
-    """The paths that differ from the baseline."""
+    """List the paths that differ from the baseline."""
     with context.session(options) as session:
         review = session.review()
     shown = {*review.snapshot.changes, *review.snapshot.refused, *review.snapshot.withheld_tops}
@@ -109,8 +108,15 @@ def touched(options: Namespace) -> CommandResult:
     return CommandResult(review.touched, text_of(sorted(shown)), (*_refusals(review), *withheld))
 
 
+@verb(
+    SESSION,
+    arg("paths", nargs="*", default=(), metavar="PATH", help="only these"),
+    arg("--hunks", action="store_true", help="show each hunk under the name that promote --hunks takes"),
+    examples=("gittrix session diff sess_V1St | git apply --check", "gittrix session diff sess_V1St app.py --hunks"),
+    only_looks=True,
+)
 def diff(options: Namespace) -> CommandResult:
-    """The changes as a patch; with ``--hunks`` each hunk under its name, and the files without hunks or that cannot be promoted."""
+    """Print what was changed, as git apply takes it."""
     with context.session(options) as session:
         review = _review_of(session, options.paths)
         notes = {"hazards": dict(review.hazards), "filtered": dict(review.filtered)}
@@ -129,43 +135,11 @@ def diff(options: Namespace) -> CommandResult:
         return CommandResult(data, Diff(_hunk_list(review)), _review_notes(review))
 
 
-def log(options: Namespace) -> CommandResult:
-    """The agent's own commits, newest first."""
-    from pytest_gittrix.durations import format_instant
-
-    if options.timeline:
-        return _timeline(options)
-    with context.session(options) as session:
-        commits = session.log()
-    data = [
-        {
-            "sha": commit.sha,
-            "authorName": commit.author_name,
-            "authorEmail": commit.author_email,
-            "timestamp": format_instant(commit.timestamp),
-            "message": commit.message,
-        }
-        for commit in commits
-    ]
-    return CommandResult(
-        data, text_of(f"{one['sha'][:12]}  {one['timestamp']}  {one['authorName']}  {visible(first_line(one['message']))}" for one in data)
-    )
-
-
-def _timeline(options: Namespace) -> CommandResult:
-    """What happened in a session, in order; of a live one, also the commits that its agent made with git."""
-    from pytest_gittrix.durations import format_instant, instant_at, ns_of
-    from pytest_gittrix.views.timeline import timeline
-
-    with context.engine(options) as gittrix:
-        id_ = context.full_id(gittrix, options.id)
-        state, events = gittrix.store.load(id_), gittrix.store.log(id_).read()
-        commits = [] if state.ended or state.life is not None else gittrix.get_session(id_).log()
-    moments = timeline(events, [(ns_of(one.timestamp), one.sha, one.message) for one in commits])
-    data = [{"at": format_instant(instant_at(one.at_ns)), "what": one.what, "text": one.text, "seq": one.seq} for one in moments]
-    return CommandResult(data, text_of(f"{one['at']}  {one['what']:<9}  {visible(str(one['text']))}" for one in data))
-
-
+@verb(
+    SESSION,
+    arg("-m", "--message", required=True, metavar="TEXT", help="the commit message"),
+    examples=('gittrix session commit sess_V1St -m "First half"',),
+)
 def commit(options: Namespace) -> CommandResult:
     """Commit in the workspace, as the agent."""
     with context.session(options) as session:
@@ -174,8 +148,18 @@ def commit(options: Namespace) -> CommandResult:
     return CommandResult({"sha": sha, "leftOut": left_out}, text_of([sha]), tuple(f"Not in this commit: {line}." for line in left_out))
 
 
+@verb(
+    OWN_SESSION,
+    _OUTCOME,
+    _FORCE,
+    examples=(
+        "gittrix session discard --outcome done",
+        "gittrix session discard sess_V1St",
+        "gittrix session discard sess_V1St --outcome crash",
+    ),
+)
 def discard(options: Namespace) -> CommandResult:
-    """End a session without a promotion."""
+    """End a session without a promotion, and remove its workspace; its work is archived."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         gittrix.evict(id_, "discarded", outcome=options.outcome, force=options.force)
@@ -183,8 +167,11 @@ def discard(options: Namespace) -> CommandResult:
     return CommandResult({"discarded": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
 
+@verb(
+    SESSION, arg("ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"), examples=("gittrix session extend sess_V1St 2h",)
+)
 def extend(options: Namespace) -> CommandResult:
-    """Replace the idle time of a session."""
+    """Replace the time a session may lie idle."""
     from pytest_gittrix.durations import format_duration
 
     with context.session(options) as session:
@@ -193,16 +180,24 @@ def extend(options: Namespace) -> CommandResult:
     return CommandResult(info_data(extended.to_wire()), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
 
 
+@verb(SESSION, arg("durable_now", metavar="PATH", help="the repository"), examples=("gittrix session relocate sess_V1St ~/projects/app",))
 def relocate(options: Namespace) -> CommandResult:
-    """Name the place where the durable repository of a session is now."""
+    """Name the place where a session's durable repository is now."""
     with context.session(options) as session:
         session.relocate(options.durable_now)
         moved = session.info()
     return CommandResult(info_data(moved.to_wire()), text_of([f"{session.id} is of {moved.durable_path} now"]))
 
 
+@verb(
+    SESSION,
+    arg("--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)"),
+    _OUTCOME,
+    _FORCE,
+    examples=("gittrix session evict sess_V1St", "gittrix session evict sess_V1St --state discarded"),
+)
 def evict(options: Namespace) -> CommandResult:
-    """End a session and remove its workspace, whatever its time."""
+    """End a session and remove its workspace; its work is archived."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         gittrix.evict(id_, options.state, outcome=options.outcome, force=options.force)
@@ -210,8 +205,43 @@ def evict(options: Namespace) -> CommandResult:
     return CommandResult({"evicted": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
 
+@verb(
+    SESSION,
+    arg("paths", nargs="*", default=(), metavar="PATH", help="promote only these; everything touched by default"),
+    arg("-f", "--files", type=names, action="extend", metavar="A,B", help="the same, separated by commas; repeatable"),
+    arg(
+        "--hunks",
+        type=hunks,
+        action="append",
+        metavar="PATH:1,3",
+        help="only these hunks of a file, as session diff --hunks names them; repeatable",
+    ),
+    arg("-m", "--message", metavar="TEXT", help="the commit message; by default 'gittrix: <task>'"),
+    arg("-s", "--strategy", choices=STRATEGIES, default="auto", help="where the work lands (%(default)s)"),
+    arg("--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"),
+    arg("--keep", action=BooleanOptionalAction, help="go on with the session, or end it; by default as it was started"),
+    arg(
+        "--refuse-secrets",
+        action=BooleanOptionalAction,
+        help="promote nothing if a file or a new line looks like credentials; by default where the commit leaves this machine",
+    ),
+    arg("--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"),
+    arg("--allow-filtered", action="store_true", help="promote files as they are that a filter such as Git LFS would change"),
+    arg("--on-hazard", choices=ON_HAZARD, default="warn", help="what to do about new names that other machines cannot have (%(default)s)"),
+    *forge_options.ARGUMENTS,
+    examples=(
+        "gittrix promote sess_V1St",
+        'gittrix promote sess_V1St --files app.py,README.md -m "Fix the bug"',
+        'gittrix promote sess_V1St --hunks "app.py:1,3" --on-overlap merge',
+        "gittrix promote sess_V1St --strategy patch > work.patch",
+        "gittrix promote sess_V1St --files app.py --keep",
+        "gittrix promote sess_V1St --refuse-secrets --allow-secret tests/key.pem",
+        'gittrix promote sess_V1St --strategy pr --forge-repo acme/app --title "Fix the bug" --draft',
+    ),
+    aliases=("p",),
+)
 def promote(options: Namespace) -> CommandResult:
-    """Make the selection one commit in durable, or a patch; people get its sha and branch, and its pull request on the next line."""
+    """Make one commit of a session's work on durable."""
     files = [*options.paths, *(options.files or [])]
     hunks: dict[str, set[int]] = {}
     for path, numbers in options.hunks or []:
@@ -243,6 +273,7 @@ def promote(options: Namespace) -> CommandResult:
     return CommandResult(data, text, (*result.warnings, *_secret_notes(result.secrets)))
 
 
+@verb(examples=("gittrix sweep",))
 def sweep(options: Namespace) -> CommandResult:
     """Evict every session past its time."""
     with working("Sweeping"), context.engine(options, tidy=False) as gittrix:
@@ -257,8 +288,9 @@ def sweep(options: Namespace) -> CommandResult:
     return CommandResult({"evicted": evicted, "archives": archives, "postponed": postponed, "inUse": users}, text_of(evicted), notes)
 
 
+@verb(examples=("gittrix recover --json",))
 def recover(options: Namespace) -> CommandResult:
-    """Bring every session, after a kill, to a consistent state (rule 9, docs/explanation/rules.md)."""
+    """Put sessions in order after a kill."""
     with working("Recovering"), context.engine(options, tidy=False) as gittrix:
         report = gittrix.recover()
     done = {"rolled forward": report.rolled_forward, "rolled back": report.rolled_back, "removed": report.removed}

@@ -5,81 +5,53 @@ See docs/explanation/you-know-agent-orchestrator.md.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import archive_notes, confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
+from pytest_gittrix.commands.verb import CONFINED, DRY_RUN, SESSION, TEAM, arg, verb
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pytest_gittrix.orchestrator.session import Session
 
-EXAMPLES = {
-    "spawn": [
-        "gittrix session spawn parser --issue INT-7",
-        "gittrix session spawn parser --prompt 'fix the bug' --agent claude",
-        "gittrix session spawn parser --lead --prompt 'see to the open issues'",
-    ],
-    "restore": ["gittrix session restore par-7"],
-    "kill": ["gittrix session kill par-7", "gittrix session kill par-7 --purge"],
-    "retire": ["gittrix session retire --dry-run", "gittrix session retire --project parser --ended"],
-    "send": ["gittrix session send par-7 'look at the failing test'"],
-    "claim-pr": ["gittrix session claim-pr par-7 42"],
-    "report": ["gittrix session report par-7 working", "gittrix session report par-7 needs_input --note 'which branch?'"],
-}
 REASONS: Final = ("manually_killed", "pr_merged", "auto_cleanup", "runtime_lost", "error_in_process")
 
 
-def arguments(add: Callable[..., ArgumentParser]) -> None:
-    """Declare the verbs; ``add`` makes one of a name, a command and a sentence."""
-    spawning = add("spawn", spawn, "start a session of a project, with an agent at work in it; prints its id, then its workspace")
-    spawning.add_argument("project", metavar="PROJECT", help="the project, as the team file names it")
-    spawning.add_argument("--issue", metavar="ISSUE", help="what it is to work on")
-    spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
-    spawning.add_argument("--prompt", metavar="TEXT", help="the first message to the agent")
-    spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
-    context.confine_options(spawning)
-    spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
-    lasts = spawning.add_mutually_exclusive_group()
-    lasts.add_argument(
-        "--keep-after-promote", action="store_true", default=True, help="go on after a promotion to a pull request, as by default"
-    )
-    lasts.add_argument(
-        "--end-after-promote", dest="keep_after_promote", action="store_false", help="end with the promotion to a pull request"
-    )
-    _team(spawning)
-    _team(add("restore", restore, "continue an ended session with a new agent", of_session=True))
-    killing = add("kill", kill, "end a session's agent; its workspace stays until its time passes", of_session=True)
-    killing.add_argument("--reason", choices=REASONS, default="manually_killed", help="why (%(default)s)")
-    killing.add_argument("--purge", action="store_true", help="archive what it did, and remove its workspace too")
-    _team(killing)
-    retiring = add("retire", retire, "remove orchestrated sessions whose work is over: merged, closed, completed, or without an agent")
-    retiring.add_argument("--project", metavar="PROJECT", help="only those of this project")
-    retiring.add_argument("--ended", action="store_true", help="also those that ended earlier; they cannot be restored then")
-    retiring.add_argument("--dry-run", action="store_true", help="only say which")
-    _team(retiring)
-    sending = add("send", send, "send a message to a session's agent; an ended session is restored first", of_session=True)
-    sending.add_argument("text", metavar="TEXT", help="what to tell it")
-    _team(sending)
-    claiming = add("claim-pr", claim_pr, "let a session take a pull request over", of_session=True)
-    claiming.add_argument("number", type=number, metavar="NUMBER", help="of the pull request")
-    _team(claiming)
-    reporting = add("report", report, "say how far a session's agent is, as the agent", of_session=True)
-    reporting.add_argument("progress", metavar="STATE", help="started, working, needs_input, pr_created, completed and so on")
-    reporting.add_argument("--note", metavar="TEXT", help="what else there is to say")
-    _team(reporting)
-
-
-def _team(verb: ArgumentParser) -> None:
-    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
-
-
+@verb(
+    arg("project", metavar="PROJECT", help="the project, as the team file names it"),
+    arg("--issue", metavar="ISSUE", help="what it is to work on"),
+    arg("--branch", metavar="NAME", help="what its work is called; made up by default"),
+    arg("--prompt", metavar="TEXT", help="the first message to the agent"),
+    arg("--agent", metavar="NAME", help="which agent of the project's; its first by default"),
+    *CONFINED,
+    arg("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown"),
+    arg(
+        "--keep-after-promote",
+        action="store_true",
+        default=True,
+        help="go on after a promotion to a pull request, as by default",
+        excludes="after promote",
+    ),
+    arg(
+        "--end-after-promote",
+        dest="keep_after_promote",
+        action="store_false",
+        help="end with the promotion to a pull request",
+        excludes="after promote",
+    ),
+    TEAM,
+    examples=(
+        "gittrix session spawn parser --issue INT-7",
+        "gittrix session spawn parser --prompt 'fix the bug' --agent claude",
+        "gittrix session spawn parser --lead --prompt 'work through the open issues'",
+    ),
+)
 def spawn(options: Namespace) -> CommandResult:
-    """Start a session of a project; people get its id and its workspace, a line each."""
+    """Start a session of a project, with an agent at work in it; prints its id, then its workspace."""
     from pytest_gittrix.confine.limits import check_limits
     from pytest_gittrix.orchestrator.config import SpawnConfig
 
@@ -110,15 +82,23 @@ def spawn(options: Namespace) -> CommandResult:
     return CommandResult(session.to_wire(), text_of([session.id, session.workspace_path or ""]), confinement_note(confined))
 
 
+@verb(SESSION, TEAM, examples=("gittrix session restore par-7",))
 def restore(options: Namespace) -> CommandResult:
-    """Start a new agent in a session that is over."""
+    """Continue an ended session with a new agent."""
     with working("Restoring"), context.engine(options) as gittrix:
         session = context.orchestrator(gittrix, options).restore(context.full_id(gittrix, options.id))
     return CommandResult(session.to_wire(), _facts(session))
 
 
+@verb(
+    SESSION,
+    arg("--reason", choices=REASONS, default="manually_killed", help="why (%(default)s)"),
+    arg("--purge", action="store_true", help="archive what it did, and remove its workspace too"),
+    TEAM,
+    examples=("gittrix session kill par-7", "gittrix session kill par-7 --purge"),
+)
 def kill(options: Namespace) -> CommandResult:
-    """End a session's agent; a second kill does nothing."""
+    """End a session's agent; its workspace stays until its time passes."""
     with working("Ending"), context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         done = context.orchestrator(gittrix, options).kill(id_, reason=options.reason, purge=options.purge)
@@ -127,8 +107,15 @@ def kill(options: Namespace) -> CommandResult:
     return CommandResult(data, text_of([text]), archive_notes(done.archives))
 
 
+@verb(
+    arg("--project", metavar="PROJECT", help="only those of this project"),
+    arg("--ended", action="store_true", help="also those that ended earlier; they cannot be restored then"),
+    DRY_RUN,
+    TEAM,
+    examples=("gittrix session retire --dry-run", "gittrix session retire --project parser --ended"),
+)
 def retire(options: Namespace) -> CommandResult:
-    """Kill and purge the sessions that are over; one that cannot be is an error, and the others go on."""
+    """Remove orchestrated sessions whose work is over: merged, closed, completed, or without an agent."""
     with working("Retiring"), context.engine(options) as gittrix:
         done = context.orchestrator(gittrix, options).cleanup(project_id=options.project, dry_run=options.dry_run, ended=options.ended)
     verb = "would be retired" if options.dry_run else "is retired"
@@ -140,23 +127,36 @@ def retire(options: Namespace) -> CommandResult:
     return CommandResult(data, text_of(lines), (*notes, *failed), status=1 if done.errors else 0)
 
 
+@verb(
+    SESSION, arg("text", metavar="TEXT", help="what to tell it"), TEAM, examples=("gittrix session send par-7 'look at the failing test'",)
+)
 def send(options: Namespace) -> CommandResult:
-    """Send a text to a session's agent."""
+    """Send a message to a session's agent; an ended session is restored first."""
     with working("Sending"), context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         context.orchestrator(gittrix, options).send(id_, options.text)
     return CommandResult({"id": id_, "sent": True})
 
 
+@verb(
+    SESSION, arg("number", type=number, metavar="NUMBER", help="of the pull request"), TEAM, examples=("gittrix session claim-pr par-7 42",)
+)
 def claim_pr(options: Namespace) -> CommandResult:
-    """Assign a pull request to a session."""
+    """Let a session take a pull request over."""
     with context.engine(options) as gittrix:
         session = context.orchestrator(gittrix, options).claim_pr(context.full_id(gittrix, options.id), options.number)
     return CommandResult(session.to_wire(), _facts(session))
 
 
+@verb(
+    SESSION,
+    arg("progress", metavar="STATE", help="started, working, needs_input, pr_created, completed and so on"),
+    arg("--note", metavar="TEXT", help="what else there is to say"),
+    TEAM,
+    examples=("gittrix session report par-7 working", "gittrix session report par-7 needs_input --note 'which branch?'"),
+)
 def report(options: Namespace) -> CommandResult:
-    """Report an agent's progress. A report that is refused is no error, but the command exits with 1."""
+    """Say how far a session's agent is, as the agent."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         reported = context.orchestrator(gittrix, options).report(id_, options.progress, options.note)
@@ -168,3 +168,7 @@ def report(options: Namespace) -> CommandResult:
 def _facts(session: Session) -> str:
     wire: dict[str, Any] = session.to_wire()
     return facts_text((name, value) for name, value in wire.items() if name != "metadata")
+
+
+VERBS = (spawn, restore, kill, retire, send, claim_pr, report)
+"""The verbs of ``gittrix session`` that are about orchestrated sessions."""

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from pytest_gittrix.aio.sessions import AsyncAgentSession
-from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
+from pytest_gittrix.aio.threads import AsyncProxy, entered, in_thread, mirrored
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
@@ -71,7 +71,7 @@ class AsyncUserSession(AsyncAgentSession):
         return AsyncUserSession(await in_thread(partial(self.blocking.handoff, *arguments, **options)))
 
 
-class AsyncGitTrix(Mirror[GitTrix]):
+class AsyncGitTrix(AsyncProxy[GitTrix]):
     """The engine for asyncio: each method is that of ``GitTrix``. As a context manager it closes the engine at the end."""
 
     async def __aenter__(self) -> AsyncGitTrix:

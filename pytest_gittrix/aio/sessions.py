@@ -6,17 +6,15 @@ that attends it, so no thread of the pool waits for its end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.aio.threads import Mirror, entered, in_thread, mirrored
+from pytest_gittrix.aio.threads import AsyncProxy, entered, for_block, mirrored
 from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.filesystem_layout import Place
-from pytest_gittrix.confine.program_streams import KeptOutput
-from pytest_gittrix.confine.runner import MOST_OUTPUT, SIZE
+from pytest_gittrix.confine.runner import MOST_OUTPUT
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
@@ -27,8 +25,16 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.network import ModelEndpoint
 
 
-class AsyncPrograms(Mirror[Programs]):
-    """``Programs`` for asyncio. ``AsyncAgentSession.programs`` makes it."""
+def _itself(running: Running) -> Running:
+    return running
+
+
+class AsyncPrograms(AsyncProxy[Programs]):
+    """``Programs`` for asyncio. ``AsyncAgentSession.programs`` makes it, for a block, at whose end it kills the programs that still run.
+
+    ``start`` gives a ``Running`` for a block. Its ``stdout.read_async()``, ``wait_async()`` and ``async for piece in running.stdout`` wait;
+    ``write``, ``send_signal``, ``resize`` and ``poll`` never do.
+    """
 
     @property
     def workspace(self) -> str:
@@ -81,47 +87,10 @@ class AsyncPrograms(Mirror[Programs]):
         ) as running:
             return await running.wait_async()
 
-    @asynccontextmanager
-    async def start(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes | None = None,
-        cwd: str = ".",
-        environment: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        most_output: int = MOST_OUTPUT,
-        keep: KeptOutput = "unread",
-        merged: bool = False,
-        pty: bool = False,
-        size: tuple[int, int] = SIZE,
-    ) -> AsyncIterator[Running]:
-        """As ``Programs.start``, for a block. However the block ends, the program is killed with everything that it started.
-
-        Its ``stdout.read_async()``, ``wait_async()`` and ``async for piece in running.stdout`` wait for it; ``write``, ``send_signal``,
-        ``resize`` and ``poll`` never wait.
-        """
-        start = partial(
-            self.blocking.start,
-            argv,
-            stdin=stdin,
-            cwd=cwd,
-            environment=environment,
-            timeout=timeout,
-            most_output=most_output,
-            keep=keep,
-            merged=merged,
-            pty=pty,
-            size=size,
-        )
-        running = await in_thread(start, Running.kill)
-        try:
-            yield running
-        finally:
-            await in_thread(running.kill)
+    start = for_block(Programs.start, _itself, Running.kill)
 
 
-class AsyncAgentSession(Mirror[AgentSession]):
+class AsyncAgentSession(AsyncProxy[AgentSession]):
     """The agent's side of a session for asyncio: each method is that of ``AgentSession``, with the same arguments, results and errors."""
 
     @property
@@ -160,36 +129,7 @@ class AsyncAgentSession(Mirror[AgentSession]):
         """As ``AgentSession.step``."""
         return entered(self.blocking.step(name, molecule_id=molecule_id))
 
-    @asynccontextmanager
-    async def programs(
-        self,
-        *,
-        confine: str | None = None,
-        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
-        at: str | None = "/workspace",
-        readable: Iterable[Path | str] = (),
-        beside: Sequence[str] = (),
-        sockets: Mapping[str, Path | str] | None = None,
-        keep_home: bool = True,
-    ) -> AsyncIterator[AsyncPrograms]:
-        """As ``AgentSession.programs``, for a block; programs that still run at its end are killed."""
-        make = partial(
-            self.blocking.programs,
-            confine=confine,
-            network=network,
-            limits=limits,
-            at=at,
-            readable=readable,
-            beside=beside,
-            sockets=sockets,
-            keep_home=keep_home,
-        )
-        programs = await in_thread(make, Programs.close)
-        try:
-            yield AsyncPrograms(programs)
-        finally:
-            await in_thread(programs.close)
+    programs = for_block(AgentSession.programs, AsyncPrograms, Programs.close)
 
     async def run(
         self,

@@ -8,13 +8,14 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Blocking = TypeVar("Blocking")
+Wrapped = TypeVar("Wrapped")
 
 
 async def in_thread(call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
@@ -102,7 +103,7 @@ async def _until_done(future: asyncio.Future[Any]) -> None:
             await asyncio.wait([future])
 
 
-class Mirror(Generic[Blocking]):
+class AsyncProxy(Generic[Blocking]):
     """An object whose methods make the calls of a blocking one in threads.
 
     Attributes:
@@ -117,7 +118,7 @@ class Mirror(Generic[Blocking]):
 
 
 def mirrored(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The method of a mirror that makes the call of this name in a thread, with the same arguments, result and errors.
+    """The method of a proxy that makes the call of this name in a thread, with the same arguments, result and errors.
 
     Raises:
         TypeError: it is no method but a property, which has no call.
@@ -128,6 +129,24 @@ def mirrored(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[A
     async def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         made: Callable[P, T] = getattr(self.blocking, method.__name__)
         return await in_thread(partial(made, *arguments, **options))
+
+    update_wrapper(call, method)
+    return call
+
+
+def for_block(
+    method: Callable[Concatenate[Any, P], T], wrap: Callable[[T], Wrapped], end: Callable[[T], object]
+) -> Callable[Concatenate[Any, P], AbstractAsyncContextManager[Wrapped]]:
+    """As :func:`mirrored`, for a result that is used in a block, as ``wrap`` gives it, and ended with the block, however that ends."""
+
+    @asynccontextmanager
+    async def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> AsyncIterator[Wrapped]:
+        made: Callable[P, T] = getattr(self.blocking, method.__name__)
+        result = await in_thread(partial(made, *arguments, **options), end)
+        try:
+            yield wrap(result)
+        finally:
+            await in_thread(partial(end, result))
 
     update_wrapper(call, method)
     return call

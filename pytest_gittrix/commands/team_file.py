@@ -34,7 +34,7 @@ Activities = Literal["active", "ready", "idle", "waiting_input", "blocked", "exi
 Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], PlainText]
 
 
-class Repository(TomlTable):
+class RepositoryPart(TomlTable):
     """A repository that every workspace gets.
 
     Attributes:
@@ -148,7 +148,7 @@ class Team(TomlTable):
     pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
     readable: list[Text] = Field(default_factory=list)
     allow_secrets: list[Text] = Field(default_factory=list)
-    repositories: list[Repository] = Field(default_factory=list)
+    repositories: list[RepositoryPart] = Field(default_factory=list)
     members: dict[Text, MemberPart] = Field(default_factory=dict)
     retention: Retention = Field(default_factory=Retention)
     forge: ForgePart | None = None

@@ -20,7 +20,7 @@ from pytest_gittrix.server.command import run_command
 from pytest_gittrix.server.events import Listener, resumed
 from pytest_gittrix.server.request_check import require_known
 from pytest_gittrix.server.responses import FAILURES, catch_all, done
-from pytest_gittrix.server.schema import Answered, Command, CommandAnswer
+from pytest_gittrix.server.schema import CommandRequest, CommandResponse, OkResponse
 from pytest_gittrix.server.state import Daemon
 
 _GREETERS: Final = 4
@@ -46,7 +46,7 @@ def application(daemon: Daemon) -> FastAPI:
     app.include_router(sessions.routes(daemon))
     app.include_router(projects.routes(daemon))
 
-    @app.get("/health", response_model=Answered, responses=FAILURES)
+    @app.get("/health", response_model=OkResponse, responses=FAILURES)
     async def health() -> Response:
         """Whether the daemon answers, and whose it is."""
         uptime = round(real_seconds() - daemon.begun, 3)
@@ -75,8 +75,8 @@ def application(daemon: Daemon) -> FastAPI:
             raise
         return StreamingResponse(_stream(daemon, listener), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
-    @app.post("/api/command", response_model=CommandAnswer, responses=FAILURES)
-    def command(body: Command) -> Response:
+    @app.post("/api/command", response_model=CommandResponse, responses=FAILURES)
+    def command(body: CommandRequest) -> Response:
         """Run a command of ``gittrix`` on the daemon's engine."""
         return run_command(daemon, body)
 

@@ -20,7 +20,7 @@ from pytest_gittrix.commands.verbs.catalogue import COMMANDS
 from pytest_gittrix.commands.wire import encode_result
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.server.responses import AsciiResponse
-from pytest_gittrix.server.schema import Command
+from pytest_gittrix.server.schema import CommandRequest
 from pytest_gittrix.server.state import Daemon
 
 
@@ -30,7 +30,7 @@ class _Usage(InvalidInput):
     code = "USAGE"
 
 
-def run_command(daemon: Daemon, body: Command) -> Response:
+def run_command(daemon: Daemon, body: CommandRequest) -> Response:
     """Run a command, and answer with its result.
 
     Raises:

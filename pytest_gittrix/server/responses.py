@@ -19,7 +19,7 @@ from pytest_gittrix import errors
 from pytest_gittrix.commands.output import error_data
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.formats.toml_file import key_of
-from pytest_gittrix.server.schema import Failed
+from pytest_gittrix.server.schema import ErrorResponse
 
 # The first class of which an error is an instance decides.
 _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
@@ -44,8 +44,8 @@ _FAILED: Final = 500
 _CODES: Final = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 FAILURES: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": {"model": Failed, "description": "It was refused."},
-    "5XX": {"model": Failed, "description": "It failed."},
+    "4XX": {"model": ErrorResponse, "description": "It was refused."},
+    "5XX": {"model": ErrorResponse, "description": "It failed."},
 }
 """The error responses of every request, for the schema."""
 

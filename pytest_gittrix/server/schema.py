@@ -18,13 +18,13 @@ Limits = dict[Word, int | float | Word]
 """What an agent may use, such as ``{"memory": "2GB", "processes": 200}``."""
 
 
-class Sent(BaseModel):
+class RequestBody(BaseModel):
     """A request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Start(Sent):
+class MemberStartRequest(RequestBody):
     """Start a session of a member.
 
     ``work_item_id`` is what it alone is to work on, ``confine`` how its agent is confined, ``limits`` what its agent may use.
@@ -38,14 +38,14 @@ class Start(Sent):
     limits: Limits | None = None
 
 
-class Stop(Sent):
+class StopRequest(RequestBody):
     """Stop a session: with ``force`` at once, and without saving its work."""
 
     force: bool = False
     reason: Text | None = None
 
 
-class StopMany(Sent):
+class StopManyRequest(RequestBody):
     """Stop the sessions of a member, or all that run by themselves."""
 
     mode: Literal["member", "autonomous"]
@@ -53,7 +53,7 @@ class StopMany(Sent):
     force: bool = False
 
 
-class CleanUp(Sent):
+class CleanupRequest(RequestBody):
     """Remove retained workspaces: all, those of a member, or those of sessions created longer ago than so many seconds."""
 
     filter: Literal["all", "member", "older_than"]
@@ -61,19 +61,19 @@ class CleanUp(Sent):
     dry_run: bool = False
 
 
-class Said(Sent):
+class SendRequest(RequestBody):
     """Send a text to a member's agent."""
 
     text: str
 
 
-class Lock(Sent):
+class LockRequest(RequestBody):
     """Ask for a work item."""
 
     work_item_id: Word
 
 
-class Spawn(Sent):
+class SpawnRequest(RequestBody):
     """Start a session of a project (agent-orchestrator's SessionSpawnConfig)."""
 
     projectId: Word  # noqa: N815  (the document's names, here and below)
@@ -86,7 +86,7 @@ class Spawn(Sent):
     keepAfterPromote: bool = True  # noqa: N815
 
 
-class Lead(Sent):
+class LeadRequest(RequestBody):
     """Start the session that leads a project's others; there is one for each project."""
 
     projectId: Word  # noqa: N815
@@ -96,33 +96,33 @@ class Lead(Sent):
     limits: Limits | None = None
 
 
-class Kill(Sent):
+class KillRequest(RequestBody):
     """End an orchestrated session; ``purge`` also what it left."""
 
     reason: Word = "manually_killed"
     purge: bool = False
 
 
-class Say(Sent):
+class InstructRequest(RequestBody):
     """Tell an agent something."""
 
     text: Text
 
 
-class ClaimPr(Sent):
+class ClaimPrRequest(RequestBody):
     """Let a session take a pull request over."""
 
     number: Annotated[int, Field(ge=1, le=2**31)]
 
 
-class Report(Sent):
+class ReportRequest(RequestBody):
     """What an agent says of itself."""
 
     state: Word
     note: Text | None = None
 
 
-class OrchestratorCleanup(Sent):
+class RetireRequest(RequestBody):
     """End what is over; of one project, if it is named; with ``ended``, also remove what ended earlier."""
 
     projectId: Word | None = None  # noqa: N815
@@ -130,7 +130,7 @@ class OrchestratorCleanup(Sent):
     ended: bool = False
 
 
-class Command(Sent):
+class CommandRequest(RequestBody):
     """A command line of ``gittrix`` without its first word, the directory it is typed in, and its standard input as base64.
 
     ``runtime_session_id`` is the caller's ``CLAUDE_SESSION_ID``, which names a session that the command starts.
@@ -142,7 +142,7 @@ class Command(Sent):
     runtime_session_id: Annotated[str, Field(max_length=1 << 16)] | None = None
 
 
-class Answered(BaseModel):
+class OkResponse(BaseModel):
     """An answer; what it holds besides, the reference says for each request."""
 
     model_config = ConfigDict(extra="allow")
@@ -150,7 +150,7 @@ class Answered(BaseModel):
     ok: Literal[True]
 
 
-class Failure(BaseModel):
+class ErrorBody(BaseModel):
     """What went wrong: a stable code, and a message for people. Some errors carry more."""
 
     model_config = ConfigDict(extra="allow")
@@ -159,11 +159,11 @@ class Failure(BaseModel):
     message: str
 
 
-class Failed(BaseModel):
+class ErrorResponse(BaseModel):
     """The answer to a request that was refused, or that failed."""
 
     ok: Literal[False]
-    error: Failure
+    error: ErrorBody
 
 
 class SessionRecord(BaseModel):
@@ -183,33 +183,33 @@ class SessionRecord(BaseModel):
     finalization_agent_pid: int | None
 
 
-class Sessions(Answered):
+class SessionsResponse(OkResponse):
     """All sessions of members that have a workspace still."""
 
     sessions: list[SessionRecord]
 
 
-class OneSession(Answered):
+class SessionResponse(OkResponse):
     """One session of a member."""
 
     session: SessionRecord
 
 
-class Started(Answered):
+class StartResponse(OkResponse):
     """A session that was started."""
 
     session_id: str
     workspace_path: str
 
 
-class Acquired(Answered):
+class LockResponse(OkResponse):
     """Whether a work item was to be had, and who has it if not."""
 
     acquired: bool
     holder: str | None = None
 
 
-class CommandAnswer(BaseModel):
+class CommandResponse(BaseModel):
     """The outcome of a command: its exit status, and its result or error, which the caller prints."""
 
     status: int

@@ -21,25 +21,25 @@ from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.server.responses import FAILURES, Conflict, done, failed
 from pytest_gittrix.server.schema import (
-    Acquired,
-    Answered,
-    CleanUp,
-    Failed,
-    Lock,
-    OneSession,
-    Said,
-    Sessions,
-    Start,
-    Started,
-    Stop,
-    StopMany,
+    CleanupRequest,
+    ErrorResponse,
+    LockRequest,
+    LockResponse,
+    MemberStartRequest,
+    OkResponse,
+    SendRequest,
+    SessionResponse,
+    SessionsResponse,
+    StartResponse,
+    StopManyRequest,
+    StopRequest,
 )
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.views import botminter
 
 _SECOND: Final = 1_000_000_000
 _NOT_STARTED: Final[dict[int | str, dict[str, Any]]] = {
-    500: {"model": Failed, "description": "No workspace could be made, or its agent not started."}
+    500: {"model": ErrorResponse, "description": "No workspace could be made, or its agent not started."}
 }
 _CLEANABLE: Final = frozenset({"completed", "failed", "killed", "retained"})
 
@@ -49,8 +49,8 @@ def routes(daemon: Daemon) -> APIRouter:
     api = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=FAILURES)
     members = daemon.members
 
-    @api.post("/start", response_model=Started, responses=_NOT_STARTED)
-    def start(body: Start) -> Response:
+    @api.post("/start", response_model=StartResponse, responses=_NOT_STARTED)
+    def start(body: MemberStartRequest) -> Response:
         """Start a session: a workspace, and in it what the team file says that the member runs."""
         try:
             life = start_member(
@@ -71,15 +71,15 @@ def routes(daemon: Daemon) -> APIRouter:
             return response
         return done(session_id=life.id, workspace_path=life.workspace)
 
-    @api.get("", response_model=Sessions)
+    @api.get("", response_model=SessionsResponse)
     def every() -> Response:
         """All sessions whose workspace was not removed, oldest first."""
         lives = [life for life in members.list() if life.state != "removed"]
         active = Counter(life.member for life in lives if life.state == "active")
         return done(sessions=[{**_record(daemon, life.id), "concurrent_count": active[life.member]} for life in lives])
 
-    @api.post("/stop", response_model=Answered)
-    async def stop_many(body: StopMany) -> Response:
+    @api.post("/stop", response_model=OkResponse)
+    async def stop_many(body: StopManyRequest) -> Response:
         """Stop the sessions of a member, or all that run by themselves; those of people are counted, and go on."""
         if (body.member is None) == (body.mode == "member"):
             raise InvalidInput("member goes with the mode member, and with no other.", fix='Send {"mode": "member", "member": "ada"}.')
@@ -94,7 +94,7 @@ def routes(daemon: Daemon) -> APIRouter:
             errors=[f"{id_}: {reason}" for id_, reason in summary.errors.items()],
         )
 
-    @api.get("/history", response_model=Answered)
+    @api.get("/history", response_model=OkResponse)
     def history(member: str | None = None, since: str | None = None) -> Response:
         """The sessions that ended, the newest end first; a ``since`` that is no instant is left out of account."""
         instant: datetime | None = None
@@ -103,29 +103,29 @@ def routes(daemon: Daemon) -> APIRouter:
                 instant = parse_instant(since)
         return done(sessions=members.history(member=member, since=instant))
 
-    @api.post("/cleanup", response_model=Answered)
-    def clean_up(body: CleanUp) -> Response:
+    @api.post("/cleanup", response_model=OkResponse)
+    def clean_up(body: CleanupRequest) -> Response:
         """Remove retained workspaces; of those that hold work which is nowhere else, none."""
         report = members.cleanup(_selector(body), dry_run=body.dry_run)
         return done(**cleanup_data(report))
 
-    @api.get("/{id}", response_model=OneSession)
+    @api.get("/{id}", response_model=SessionResponse)
     def detail(id: str) -> Response:
         """One session."""
         life = life_of(daemon, id)
         active = sum(other.state == "active" for other in members.list(member=life.member))
         return done(session={**_record(daemon, id), "concurrent_count": active})
 
-    @api.post("/{id}/stop", response_model=Answered)
-    async def stop(id: str, body: Stop | None = None) -> Response:
+    @api.post("/{id}/stop", response_model=OkResponse)
+    async def stop(id: str, body: StopRequest | None = None) -> Response:
         """Stop a session; of one that is over, nothing is left to stop, and that is no error."""
-        options = body or Stop()
+        options = body or StopRequest()
         await run_sync(life_of, daemon, id)
         stopping = f"stop {id} {options.force}"
         await daemon.wait_for(stopping, lambda: members.stop(id, force=options.force, reason=options.reason), urgent=options.force)
         return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
-    @api.get("/{id}/inspect", response_model=Answered)
+    @api.get("/{id}/inspect", response_model=OkResponse)
     def inspect(id: str) -> Response:
         """A session, what its finalization came to, and how its repositories are now."""
         life_of(daemon, id)
@@ -133,7 +133,7 @@ def routes(daemon: Daemon) -> APIRouter:
         repositories = inspection_data(members.inspect(id))
         return done(session=record, finalization_results=record["finalization_result"], git_state={"repos": repositories})
 
-    @api.post("/{id}/finalize", response_model=Answered)
+    @api.post("/{id}/finalize", response_model=OkResponse)
     async def finalize(id: str) -> Response:
         """Save once more what is in a retained workspace."""
         require_retained(await run_sync(life_of, daemon, id))
@@ -144,7 +144,7 @@ def routes(daemon: Daemon) -> APIRouter:
             raise
         return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
-    @api.delete("/{id}", response_model=Answered)
+    @api.delete("/{id}", response_model=OkResponse)
     def clean_up_one(id: str) -> Response:
         """Remove the workspace of a session that is over, whatever is in it; work that no remote has is archived."""
         life = life_of(daemon, id)
@@ -156,21 +156,21 @@ def routes(daemon: Daemon) -> APIRouter:
         archive = report.archived.get(id)
         return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason, archive=archive)
 
-    @api.post("/{id}/send", response_model=Answered)
-    def send(id: str, body: Said) -> Response:
+    @api.post("/{id}/send", response_model=OkResponse)
+    def send(id: str, body: SendRequest) -> Response:
         """Send a text to a session's agent: a prompt, or a line of its input."""
         life_of(daemon, id)
         members.send(id, body.text)
         return done(session_id=id, sent=True)
 
-    @api.post("/{id}/locks", response_model=Acquired)
-    def lock(id: str, body: Lock) -> Response:
+    @api.post("/{id}/locks", response_model=LockResponse)
+    def lock(id: str, body: LockRequest) -> Response:
         """Ask for a work item for a session; that another has it is no error."""
         life_of(daemon, id)
         acquired = members.lock(id, body.work_item_id)
         return done(acquired=acquired.acquired, **({} if acquired.acquired else {"holder": acquired.holder}))
 
-    @api.delete("/{id}/locks/{item:path}", response_model=Answered)
+    @api.delete("/{id}/locks/{item:path}", response_model=OkResponse)
     def unlock(id: str, item: str) -> Response:
         """Give a work item back; ``released`` says whether this session had it."""
         life_of(daemon, id)
@@ -205,7 +205,7 @@ def _state(daemon: Daemon, id_: str) -> str:
     return daemon.members.get(id_).state.capitalize()
 
 
-def _selector(body: CleanUp) -> Selector:
+def _selector(body: CleanupRequest) -> Selector:
     match body.filter, body.value:
         case "all", None:
             return Selector(all=True)

@@ -14,7 +14,7 @@ from support.confined import available
 
 from pytest_gittrix import AgentSession, GitTrix, UserSession
 from pytest_gittrix.aio import AsyncAgentSession, AsyncGitTrix, AsyncPrograms, AsyncUserSession, in_thread
-from pytest_gittrix.aio.threads import Mirror, decided, mirrored
+from pytest_gittrix.aio.threads import AsyncProxy, decided, mirrored
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import PathNotFound, SessionExpired
 from pytest_gittrix.testing import World
@@ -94,7 +94,7 @@ def test_each_mirrored_method_makes_the_call_of_its_name() -> None:
 
     async def main() -> None:
         for kind in (AsyncUserSession, AsyncAgentSession, AsyncGitTrix, AsyncPrograms):
-            mirror: Any = Mirror.__new__(kind)
+            mirror: Any = AsyncProxy.__new__(kind)
             mirror.blocking = Names()
             made = mirrored(UserSession.discard).__code__
             names = [name for name in public(kind) if getattr(getattr(kind, name), "__code__", None) is made]

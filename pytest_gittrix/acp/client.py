@@ -254,7 +254,7 @@ async def acp_agent(
     if parts_of(session).workspace.layers is not None:
         raise CapabilityMissing(
             f"No agent of the Agent Client Protocol can work in {session.id}: its workspace is an overlay.",
-            why="While a program runs in an overlay nobody else can mount or write it, and the agent itself is such a program.",
+            why="While a program runs in an overlay, no other process can mount or write it, and the agent is such a program.",
             fix=Advice("Start the session with workspace='clone'.", "Start the session with --workspace clone."),
         )
     async with AsyncExitStack() as held:
@@ -299,7 +299,7 @@ def _answered(killing: asyncio.TimerHandle, answer: asyncio.Future[Any]) -> None
     """The agent has answered a prompt that was cancelled, or has ended: it is not to be killed any more."""
     killing.cancel()
     if not answer.cancelled():
-        answer.exception()  # else asyncio reports that nobody has read it, where nobody waits for the prompt
+        answer.exception()  # marks it as read: asyncio reports an error that no task has read
 
 
 def _require_kinds(servers: Sequence[Any], capabilities: Any) -> None:

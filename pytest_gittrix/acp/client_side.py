@@ -81,11 +81,12 @@ class ReportListener:
         self._reading = asyncio.create_task(self._read_errors())
 
     async def _read_errors(self) -> None:
-        async for piece in self._running.stderr:  # an agent whose errors nobody reads would stall
+        async for piece in self._running.stderr:  # an agent stalls if its errors are not read
             self._errors += piece
             del self._errors[:-_MOST_ERRORS]
 
     def last_errors(self) -> str:
+        """The end of what the agent wrote to standard error."""
         return self._errors.decode("utf-8", "replace").strip()
 
     async def in_order(self, call: Callable[..., T], *arguments: Any) -> T:
@@ -94,11 +95,13 @@ class ReportListener:
             return await asyncio.to_thread(call, *arguments)
 
     async def close(self) -> None:
+        """Stop reading errors."""
         self._reading.cancel()
 
     # Called by the connection, with the names and arguments of the protocol.
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
+        """Record an update, then pass it to the watcher."""
         fields = _json(update)
         async with self._one_at_a_time:
             await asyncio.to_thread(self.transcript.take, fields)
@@ -106,6 +109,7 @@ class ReportListener:
                 await self._watch(fields)
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:  # noqa: ARG002
+        """Answer with the option that the policy chooses."""
         call, shown = _json(tool_call), [_json(option) for option in options]
         chosen = await self._chosen(call, shown)
         kinds = {option["optionId"]: option["kind"] for option in shown}

@@ -59,7 +59,7 @@ class EditorConversation:
         self._mcp_servers = mcp_servers
         self._turn = asyncio.Lock()
         self._turns: dict[asyncio.Task[str], str | None] = {}  # with the command of ours that each is; None for a prompt to the agent
-        self._showing = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown beside that
+        self._showing = asyncio.Lock()  # held while the user is asked about a promotion: nothing of the agent is shown meanwhile
         self._held = AsyncExitStack()
         self._agent: AcpAgent | None = None
         self._agents_path = ""  # of the workspace, as the agent sees it
@@ -230,8 +230,8 @@ class EditorConversation:
         call = f"gittrix-promote-{token_hex()}"  # else an agent could change what the user is shown under this id
         diff = await asyncio.to_thread(lambda: review.diff)  # of the reviewed bytes, whatever the agent does meanwhile
         secrets = [f"{visible_line(path)} seems to hold credentials: {', '.join(found)}" for path, found in review.secrets.items()]
-        beside = [f"Not promoted: {visible_line(line)}" for line in review.beside]
-        shown = [acp.tool_content(acp.text_block(visible(_fenced("\n".join([*secrets, *beside, diff])))))]
+        unpromoted = [f"Not promoted: {visible_line(line)}" for line in review.beside]
+        shown = [acp.tool_content(acp.text_block(visible(_fenced("\n".join([*secrets, *unpromoted, diff])))))]
         title = f"Promote {_files(len(review.changes))}"
         await self._tell(acp.start_tool_call(call, title, kind="other", status="pending", content=shown))
         options = [

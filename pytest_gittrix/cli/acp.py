@@ -57,8 +57,8 @@ def agent(options: argparse.Namespace) -> CommandResult:
     """Run the agent that was named, or the story."""
     if options.demo != (options.program is None):
         raise InvalidInput(
-            "No agent is named." if options.program is None else "An agent is named, and the story of another one is to be told.",
-            fix="Give `claude`, or --demo; not both.",
+            "No agent is named." if options.program is None else "`claude` and --demo exclude each other.",
+            fix="Give `claude` or --demo.",
         )
     return _demo(options) if options.demo else _claude(options)
 

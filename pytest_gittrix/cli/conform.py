@@ -79,7 +79,7 @@ def _conform(options: Namespace) -> CommandResult:
 
     Raises:
         InvalidInput: there is no such family, clause or system, no such kind of report, the baseline is no report, a waiver is of
-            no clause or has no reason, or a flag does nothing beside the others.
+            no clause or has no reason, or a flag has no effect with the others.
         GittrixError: the run did not finish.
     """
     _check_flags(options)
@@ -115,7 +115,7 @@ def _conform(options: Namespace) -> CommandResult:
 
 
 def _check_flags(options: Namespace) -> None:
-    """Refuse the flags that would do nothing beside those that were given with them."""
+    """Refuse flags that have no effect with the others that were given."""
     from pytest_gittrix.errors import InvalidInput
 
     if options.ask and options.worktree_init is None:

@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     if broken and summary.records:
         notes.append("The agent failed in every sample, so this run says nothing about its work.")
     if summary.store.is_mixed:
-        notes.append("The agent changed while the run went on: nobody knows which samples are of which agent. Run again into a new --out.")
+        notes.append("The agent changed during the run: which samples are of which agent is unknown. Run again into a new --out.")
     if short:
         notes.append(f"fewer than {options.fail_under:g} % passed.")
     unusable = left_out or broken or summary.store.is_mixed

@@ -124,7 +124,7 @@ def run_table(summary: Summary) -> str:
         lines.append(f"{summary.already} of {len(summary.records)} were there")
     if summary.reused:
         lines.append(f"{summary.taken_over} of {len(summary.records)} taken over")
-    lines += [f"  {id_} #{epoch}: run anew, {choice.why}" for (id_, epoch), choice in summary.reused.items() if not choice.reused]
+    lines += [f"  {id_} #{epoch}: run again, {choice.why}" for (id_, epoch), choice in summary.reused.items() if not choice.reused]
     return visible("\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""]))
 
 
@@ -153,7 +153,7 @@ def notes_on(store: RunStore) -> tuple[str, ...]:
     return (
         *([] if there >= planned else [f"{there} of {planned} samples have a record."]),
         *([f"{taken} of {there} taken over from another run."] if taken else []),
-        *(["The agent changed while the run went on: nobody knows which samples are of which agent."] if store.is_mixed else []),
+        *(["The agent changed during the run: which samples are of which agent is unknown."] if store.is_mixed else []),
     )
 
 

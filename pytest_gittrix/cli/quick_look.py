@@ -63,7 +63,7 @@ def quick_look(arguments: Sequence[str]) -> tuple[CommandResult, bool] | None:
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_ns // 1000)
         try:
             found = _listed(index, root, now) if id is None else _info(index, root, id, now)
-        except Exception:  # noqa: BLE001  (a damaged index can hold anything; the ordinary command makes it anew, or says what is wrong)
+        except Exception:  # noqa: BLE001  (a damaged index can hold anything; the ordinary command rebuilds it, or says what is wrong)
             return None
     return None if found is None else (found, as_json)
 

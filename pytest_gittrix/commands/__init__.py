@@ -1,4 +1,4 @@
-"""What every verb of the command line stands on: its declaration, the parser, the engine that it runs on, and its result."""
+"""The base of every verb of the command line: its declaration, the parser, the engine that it runs on, and its result."""
 
 from __future__ import annotations
 

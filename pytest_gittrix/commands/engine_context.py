@@ -211,7 +211,7 @@ def own_id(gittrix: GitTrix, *, by_hook: bool = False) -> str:
     """
     from pytest_gittrix.gastown.runtime_id import FILE, VARIABLES, resolve
 
-    def nobody() -> NoReturn:
+    def not_found() -> NoReturn:
         searched = [*VARIABLES, *(("standard input", FILE) if by_hook else ())]
         raise SessionNotFound(
             "No session was named, and this process does not know which one it belongs to.",
@@ -219,7 +219,7 @@ def own_id(gittrix: GitTrix, *, by_hook: bool = False) -> str:
             fix="Give its id; `gittrix session list` shows all sessions.",
         )
 
-    found = resolve(os.environ, stdin=sys.stdin if by_hook else None, directory=os.curdir if by_hook else None, generate=nobody)
+    found = resolve(os.environ, stdin=sys.stdin if by_hook else None, directory=os.curdir if by_hook else None, generate=not_found)
     if not gittrix.store.directory(found.id).is_dir():
         raise SessionNotFound(
             f"There is no session {found.id!r} in {gittrix.store.root}.",

@@ -15,7 +15,7 @@ from pytest_gittrix.engine.operations.validation import check_message
 from pytest_gittrix.errors import InvalidInput
 
 MOST_CHARACTERS: Final = 10_000
-"""The length of the longest message; nobody reads a longer command line before running it."""
+"""The length of the longest message; people do not read a longer command line before they run it."""
 
 # Control characters other than newline, and marks that reorder the text around them.
 _STEERING: Final = frozenset(

@@ -100,7 +100,7 @@ def _names(types: str | None) -> list[str] | None:
         return None
     found = [name for part in types.split(",") if (name := part.strip())]
     if not found:
-        raise InvalidInput(f"types={types!r} names no event.", fix="Separate names by commas, or leave it away for all.")
+        raise InvalidInput(f"types={types!r} names no event.", fix="Separate names by commas, or leave it out for all.")
     return found
 
 

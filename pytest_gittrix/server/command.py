@@ -83,4 +83,4 @@ def _stdin(text: str | None) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidInput("stdin_base64 is not base64.", fix="Leave it away if standard input is closed.") from None
+        raise InvalidInput("stdin_base64 is not base64.", fix="Omit it when standard input is closed.") from None

@@ -39,7 +39,7 @@ class DaemonFile:
         store: the directory of the sessions it manages.
         clock: the path of the clock file it uses; None for the machine's time.
         token_file: the path of its token; None if requests need none.
-        key: the secret with which its owner can run commands, besides the token.
+        key: the secret with which its owner can run commands, apart from the token.
         owner: its process as JSON; see ``os_level.lock_owner.Owner``.
     """
 
@@ -106,13 +106,13 @@ def _require_ours(file: Path) -> None:
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
             raise DaemonRuns(
                 f"{file} can be read or written by others (mode {stat.S_IMODE(found.st_mode):o}).",
-                why="The daemon that it names may run, but nobody can believe the file, and others may have its key.",
+                why="The daemon that it names may run, but the file cannot be trusted, and others may have its key.",
                 fix="End that daemon if it runs, and remove the file.",
             )
         if (owner := found.st_uid) != os.geteuid():
             raise DaemonRuns(
                 f"{file} belongs to another user ({owner}).",
-                why="Their daemon may run, and nobody else can see whether it does.",
+                why="Their daemon may run, and only they can see whether it does.",
                 fix="Use a home of your own (GITTRIX_HOME), or have them end it and remove the file.",
             )
 

@@ -31,21 +31,21 @@ async def require_known(request: Request) -> None:
     known = [parameter.alias for parameter in route.dependant.query_params]
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
-            raise InvalidInput(f"There is no parameter {name!r} here.", fix=f"There are: {', '.join(known) or 'none'}.")
+            raise InvalidInput(f"Unknown parameter {name!r}.", fix=f"Use: {', '.join(known) or 'none'}.")
         if count > 1:
-            raise InvalidInput(f"The parameter {name!r} is there {count} times.", fix="Give it once.")
+            raise InvalidInput(f"The parameter {name!r} is given {count} times.", fix="Give it once.")
     body = await request.body()
     if route.body_field is not None:
         _require_each_key_once(body)
     elif body.strip() not in _NOTHING:
-        raise InvalidInput(f"{request.method} {request.url.path} reads no body, and there is one.", fix="Leave it away.")
+        raise InvalidInput(f"{request.method} {request.url.path} takes no body.", fix="Send the request without a body.")
 
 
 def _require_each_key_once(body: bytes) -> None:
     def once(pairs: list[tuple[str, object]]) -> None:
         for name, count in Counter(name for name, _ in pairs).items():
             if count > 1:
-                raise InvalidInput(f"The key {name!r} is there {count} times.", fix="Give it once.")
+                raise InvalidInput(f"The key {name!r} is given {count} times.", fix="Give it once.")
 
     with suppress(ValueError, RecursionError):  # what is no JSON is refused when it is read
         json.loads(body, object_pairs_hook=once)

@@ -143,7 +143,7 @@ class CommandRequest(RequestBody):
 
 
 class OkResponse(BaseModel):
-    """An answer; what it holds besides, the reference says for each request."""
+    """Base of every response; docs/reference/http.md lists the fields of each."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -143,7 +143,7 @@ class Daemon:
         Args:
             key: names the work; of the same key, only one runs at a time.
             work: the function to run.
-            urgent: run it beside, and not behind, work that is not urgent.
+            urgent: do not queue it behind work that is not urgent.
             patience: seconds to wait.
 
         Returns:

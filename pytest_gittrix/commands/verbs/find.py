@@ -75,14 +75,14 @@ def list_sessions(options: Namespace) -> CommandResult:
             context.poll_projects(gittrix, options)
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
-        beside = _beside(gittrix, found or records) if options.beside else {}
+        lines_of = _beside(gittrix, found or records) if options.beside else {}
     if not records:
         return CommandResult([], _NONE, notes_of(problems))
-    notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in beside.items() for line in lines))
+    notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in lines_of.items() for line in lines))
     if options.view == "gastown":
         table = gastown_table(found, records, now, {})
     else:
-        records = [record | {"beside": beside[record["id"]]} if record.get("id") in beside else record for record in records]
+        records = [record | {"beside": lines_of[record["id"]]} if record.get("id") in lines_of else record for record in records]
         table = (
             session_table(records, now, {record["id"]: record["life"]["state"] for record in records if "life" in record})
             if options.view == "gittrix"
@@ -182,16 +182,16 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
 
 def _beside(gittrix: GitTrix, found: Sequence[SessionMetadata | Mapping[str, Any]]) -> dict[str, list[str]]:
     """What the agents' own git holds that is in no touched file, a line each, by the ids of the sessions among ``found`` that live."""
-    beside: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for one in found:
         id_, state = (one["id"], one["state"]) if isinstance(one, Mapping) else (one.id, one.state)
         if state != "active":
             continue
         try:
-            beside[id_] = [*gittrix.info(id_).beside]
+            lines_of[id_] = [*gittrix.info(id_).beside]
         except GittrixError as problem:
-            beside[id_] = [f"its workspace cannot be looked into: {problem.fact}"]
-    return beside
+            lines_of[id_] = [f"its workspace cannot be looked into: {problem.fact}"]
+    return lines_of
 
 
 def _chain_of(gittrix: GitTrix, of: str) -> list[SessionMetadata]:

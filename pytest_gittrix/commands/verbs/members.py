@@ -177,7 +177,7 @@ def status(options: Namespace) -> CommandResult:
         for life in lives
     ]
     headings = ("member", "session", "type", "state", "pid", "for", "confined", "task")
-    return CommandResult(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
+    return CommandResult(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "No member is at work.\n")
 
 
 @verb(_ONLY_OF_MEMBER, TEAM, name="list", examples=("gittrix member list", "gittrix member list --member ada --json"), only_looks=True)

@@ -246,9 +246,9 @@ def promote(options: Namespace) -> CommandResult:
     hunks: dict[str, set[int]] = {}
     for path, numbers in options.hunks or []:
         hunks.setdefault(path, set()).update(numbers)
-    with context.session(options) as session, ExitStack() as told:
-        told.callback(session.subscribe(lambda event: put_note(f"Waiting: {event.data['holder']}."), ["promote.waiting"]))
-        told.callback(session.subscribe(_tell_secrets, ["promote.secrets"]))
+    with context.session(options) as session, ExitStack() as subscriptions:
+        subscriptions.callback(session.subscribe(lambda event: put_note(f"Waiting: {event.data['holder']}."), ["promote.waiting"]))
+        subscriptions.callback(session.subscribe(_tell_secrets, ["promote.secrets"]))
         result = session.promote(
             files=files or None,
             hunks=hunks or None,
@@ -351,11 +351,11 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
 
 
 def _review_notes(review: Review) -> tuple[str, ...]:
-    """What a person should know before promoting, beside the diff."""
-    beside = (*review.snapshot.withheld_lines, *review.beside)
+    """What a person should know before promoting, apart from the diff."""
+    outside = (*review.snapshot.withheld_lines, *review.beside)
     hazards = (f"{path}: {reason}" for path, reason in review.hazards.items())
     kept_raw = (f"{path}: not known to be as the filter {name} would store it" for path, name in review.filtered.items())
-    return (*_refusals(review), *_secret_notes(review.secrets), *hazards, *kept_raw, *(f"Not part of this: {line}." for line in beside))
+    return (*_refusals(review), *_secret_notes(review.secrets), *hazards, *kept_raw, *(f"Not part of this: {line}." for line in outside))
 
 
 def _refusals(review: Review) -> tuple[str, ...]:

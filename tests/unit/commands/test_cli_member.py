@@ -116,7 +116,7 @@ def test_stopping_all_leaves_chats_and_says_so(cli: Cli, staff: Staff) -> None:
 
     assert cli.data("member", "stop", "--all") == {"deactivated": [loop], "killed": [], "skipped_interactive": [talk], "errors": {}}
     assert cli.data("member", "stop", "--member", "eve", "--force")["killed"] == [talk]
-    assert cli.ok("member", "status").text == "Nobody is at work.\n"
+    assert cli.ok("member", "status").text == "No member is at work.\n"
 
 
 @pytest.mark.parametrize("given", [(), ("--all", "--member", "ada"), ("some", "--all")])

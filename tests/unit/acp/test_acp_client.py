@@ -16,7 +16,7 @@ from support.acp_program import AGENT, ARGV
 from support.confined import available
 from support.patience import long_enough
 
-from pytest_gittrix.acp import AcpAgent, acp_agent, client, reject, run_prompt, take_turn
+from pytest_gittrix.acp import AcpAgent, acp_agent, client, client_side, reject, run_prompt, take_turn
 from pytest_gittrix.acp.client import Prompted
 from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.confine.running_program import Running
@@ -389,7 +389,7 @@ open(cwd + "/answer", "w").write(str(receive("late")["result"]["outcome"]))
     over.set()
 
     assert [one.text for one in done] == ["one\n", ""]
-    assert asked == ["c"] * client._MOST_QUESTIONS
+    assert asked == ["c"] * client_side._MOST_QUESTIONS
     assert session.read("answer") == b"{'outcome': 'cancelled'}"
 
 
@@ -517,7 +517,7 @@ def test_a_program_that_starts_while_everything_is_cancelled_is_killed(session: 
 
 
 def test_an_agent_has_so_many_terminals_and_no_more(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_MOST_TERMINALS", 1)
+    monkeypatch.setattr(client_side, "_MOST_TERMINALS", 1)
     work = """
 none = ask("terminal/create", command="a\\0b")  # it does not count
 made = ask("terminal/create", command="sh", args=["-c", "kill -40 $$"])

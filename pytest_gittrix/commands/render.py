@@ -171,16 +171,16 @@ def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[st
 
 
 def record_table(records: Sequence[Mapping[str, Any]], system: str, now: datetime) -> Table:
-    """Sessions, a row each, as Pixir, agent-orchestrator or BotMinter sees them; ``records`` are those of that system.
+    """Sessions, a row each, in the terms of another system; ``records`` are those of that system.
 
     ``since`` is how long ago the agent was last seen doing something.
     """
-    columns = _COLUMNS[system]
+    columns = _COLUMNS.get(system) or {name: name for name in records[0]}  # a system of another package: all fields
     rows = [
         tuple(_ago(record[field], now) if name == "since" else _fact(record[field]) for name, field in columns.items())
         for record in records
     ]
-    return Table(tuple(columns), rows, elastic="workspace", styles=_STYLES)
+    return Table(tuple(columns), rows, elastic=[*columns][-1], styles=_STYLES)
 
 
 def until(deadline: datetime, now: datetime) -> str:

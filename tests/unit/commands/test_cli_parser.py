@@ -22,7 +22,7 @@ from pytest_gittrix.commands.verbs.catalogue import SESSION
 from pytest_gittrix.commands.verbs.find import STATES
 from pytest_gittrix.commands.verbs.sessions import ON_HAZARD, ON_OVERLAP, OUTCOMES, STRATEGIES
 from pytest_gittrix.engine.lineage.fork import FILES
-from pytest_gittrix.engine.promotion import promoter
+from pytest_gittrix.engine.promotion import request
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
@@ -102,7 +102,7 @@ def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(WORKSPACES) == set(KINDS)
     assert set(STRATEGIES) == set(get_args(Strategy))
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
-    assert ON_HAZARD == promoter.ON_HAZARD
+    assert ON_HAZARD == request.ON_HAZARD
     assert set(STATES) == set(get_args(StateName))
     assert OUTCOMES == values.OUTCOMES
     assert set(find.OUTCOMES) == {*values.OUTCOMES, "handoff"}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix import errors
+from pytest_gittrix import errors, more_fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -102,6 +102,10 @@ TEST_FILES = whole_files(BLOCKS)
 CONSOLES = [block for block in BLOCKS if block.commands]
 
 
+ASKS = 'pytest_plugins = ["pytest_gittrix.more_fixtures"]'
+"""The line by which a project asks for the fixtures for special purposes."""
+
+
 def files_beside(block: Block) -> list[Block]:
     """The files that are no tests, shown on the page of a block."""
     return [other for other in BLOCKS if other.page == block.page and other.beside]
@@ -122,6 +126,8 @@ def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: P
         file.write_text(other.body, encoding="utf-8")
     junit = root / "junit.xml"
     others = [flag for plugin in ("schemathesis", "randomly", "anyio") for flag in ("-p", f"no:{plugin}")]
+    # The root conftest that these pages show. Here each block has a directory below the root.
+    others += ["-p", "pytest_gittrix.more_fixtures"] if any(ASKS in (ROOT / block.page).read_text("utf-8") for block in test_files) else []
     command = [sys.executable, "-m", "pytest", *others, "--import-mode=importlib", f"--junitxml={junit}"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITTRIX_"))}
     environment = {**inherited, "HOME": str(root), "PYTEST_DEBUG_TEMPROOT": str(root)}
@@ -133,6 +139,13 @@ def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: P
         ended[folder].append(next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"))
     shown = done.stdout[-20_000:]
     return {where: Outcomes([*chain(*ended.values())] if beside else ended[folder.name], shown) for where, folder in folders.items()}
+
+
+@pytest.mark.parametrize("block", TEST_FILES, ids=lambda block: block.where)
+def test_a_page_whose_tests_name_special_fixtures_shows_how_to_ask_for_them(block: Block) -> None:
+    special = [name for name in vars(more_fixtures) if name.startswith("gittrix_") and re.search(rf"\b{name}\b", block.body)]
+
+    assert not special or ASKS in (ROOT / block.page).read_text(encoding="utf-8")
 
 
 def test_the_test_files_shown_pass(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from support.git import FORMATS as FORMAT_NAMES
 from support.git import GitRepo, executable, link, submodule
 
 from pytest_gittrix.git.objects import FORMATS, SHA1
+from pytest_gittrix.git.path_rules import collisions
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import (
     DIRECTORY,
@@ -28,7 +29,6 @@ from pytest_gittrix.git.tree import (
     TreeFiles,
     by_directory,
     changed_paths,
-    collisions,
     entry_at,
     flatten,
     lookup,

@@ -277,7 +277,7 @@ def test_what_is_no_command_is_misuse(cli: Cli, arguments: tuple[str, ...]) -> N
         (("run", "siute", "--agent", "nop"), "Did you mean suite? Give the path of one."),
         (("run", "suite", "--agent", "gould"), "Did you mean gold? Give a command, gold, nop or python:module:function."),
         (("run", "suite"), "There is no agent"),
-        (("run", "suite", "--agent", "nop", "--executor", "cloud"), "'cloud' is no executor"),
+        (("run", "suite", "--agent", "nop", "--executor", "cloud"), "There is no executor 'cloud'"),
         (("run", "suite", "--agent", "nop", "--filter", "x*"), "No sample fits x*"),
         (("run", "suite", "--replay", "nowhere"), "holds no run"),
         (("show", "nowhere"), "holds no run"),

@@ -356,7 +356,7 @@ class GittrixSandboxSession(BaseSandboxSession):
     async def pty_write_stdin(
         self, *, session_id: int, chars: str, yield_time_s: float | None = None, max_output_tokens: int | None = None
     ) -> PtyExecUpdate:
-        """Type on a program's terminal, and give what it writes then; without characters, what it has written since."""
+        """Type on a program's terminal, and give what it writes then; without characters, what it wrote since."""
         terminal = self._resolve_pty_session_entry(pty_processes=self._terminals, session_id=session_id)
         if chars:
             if not terminal.tty:

@@ -292,7 +292,7 @@ class Saving:
         seconds = max(self._scratch.commit(tip).committer.seconds for tip in tips)
         who = Signature(*self.identity, seconds).encode().decode(errors="surrogateescape")
         parents = "".join(f"parent {tip}\n" for tip in tips)
-        message = f"Commits that nothing led to in session {self.session}\n\nEach parent is one. This commit itself has no files.\n"
+        message = f"Commits that nothing reached in session {self.session}\n\nEach parent is one. This commit itself has no files.\n"
         raw = f"tree {tree}\n{parents}author {who}\ncommitter {who}\n\n{message}".encode(errors="surrogateescape")
         id_ = self._scratch.format.hash_object("commit", raw)
         self._scratch.write({id_: ("commit", raw), tree: ("tree", b"")})

@@ -11,11 +11,12 @@ import ast
 import gc
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 PACKAGE = "pytest_gittrix"
 SOURCE = Path(__file__).resolve().parents[2] / PACKAGE
@@ -45,6 +46,19 @@ MOST_FILES = 15
 """Files that one room may have, its ``__init__`` not counted."""
 MORE_FILES: Mapping[str, int] = {"conformance.families": 18}
 """Rooms whose idea is a list: a family of clauses a file."""
+
+MOST_LINES = 450
+"""Lines that one file may have."""
+MORE_LINES: Mapping[str, int] = {"pytest_gittrix/conformance/families/promotion.py": 500}
+"""Files whose one idea needs more, by their place: the lines of each."""
+
+SAME_NAMES: Mapping[str, str] = {
+    "Call": "what a model calls and what an actor calls, each taught by the page of its door",
+    "Ephemeral": "what the fixture of one gives, by the protocol that makes one",
+    "Place": "where a program may work and where a test's people work, each taught by the page of its door",
+    "TurnContext": "what a clause asks of the argument of a turn, and the engine's",
+}
+"""Public classes that rightly share a name, each with the reason."""
 
 PYTEST = frozenset({"pytest", "_pytest"})
 GIT_LIBRARIES = frozenset({"git", "gitdb", "pygit2", "dulwich"})
@@ -137,12 +151,29 @@ class Module:
     path: Path
     is_package: bool
     tree: ast.Module
-    lines: int
+    text: str
 
     @property
     def place(self) -> str:
         """Its file, from the directory of the package, as a person would type it."""
         return f"{self.name.replace('.', '/')}{'/__init__' if self.is_package else ''}.py"
+
+    @cached_property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return len(self.text.splitlines())
+
+    @cached_property
+    def docstring_lines(self) -> int:
+        """How many of its lines are docstrings, with those after attributes."""
+        return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in ast.walk(self.tree) if _is_text(node))
+
+    @cached_property
+    def code_lines(self) -> int:
+        """How many of its lines are neither empty nor comments nor docstrings."""
+        empty = sum(not line.strip() or line.lstrip().startswith("#") for line in self.text.splitlines())
+        within = sum(not line.strip() for node in ast.walk(self.tree) if _is_text(node) for line in node.value.value.splitlines())
+        return self.lines - self.docstring_lines - empty + within
 
     @property
     def room(self) -> str:
@@ -175,7 +206,7 @@ class House:
         try:
             for name, path in module_names(self.source).items():
                 text = path.read_text(encoding="utf-8")
-                modules[name] = Module(name, path, path.name == "__init__.py", ast.parse(text, str(path)), len(text.splitlines()))
+                modules[name] = Module(name, path, path.name == "__init__.py", ast.parse(text, str(path)), text)
         finally:
             gc.enable()
         return modules
@@ -196,11 +227,11 @@ class House:
 
     @cached_property
     def arrows(self) -> Mapping[str, Mapping[str, Sequence[tuple[Module, Import]]]]:
-        """The imports from one room into another, by room and room. A door's own are left out: it is no part of what it leads to."""
+        """The imports from one room into another, by room and room. What a door leads to counts, but for the package's own door."""
         arrows: dict[str, dict[str, list[tuple[Module, Import]]]] = {room: defaultdict(list) for room in self.rooms}
         for name, imports in self.imports.items():
             module = self.modules[name]
-            if module.is_door or name == PACKAGE:
+            if name == PACKAGE:
                 continue
             for found in imports:
                 target = self.modules.get(found.target)
@@ -223,7 +254,7 @@ class House:
         modules = {
             name: {found.target for found in imports if found.target in self.modules} - {name, PACKAGE}
             for name, imports in self.imports.items()
-            if name != PACKAGE and not self.modules[name].is_door
+            if name != PACKAGE
         }
         rooms = {room: set(others) for room, others in self.arrows.items()}
         return [*_circle("rooms", rooms), *_circle("modules", modules)]
@@ -240,13 +271,23 @@ class House:
         ]
 
     def shared_class_names(self) -> list[str]:
-        """The public classes of one storey that share a name, one line for each name."""
-        found: dict[tuple[int, str], list[str]] = defaultdict(list)
+        """The names that two public classes have, but for those of ``SAME_NAMES``, one line for each name."""
+        found: dict[str, list[str]] = defaultdict(list)
         for module in self.modules.values():
             for node in module.tree.body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and module.room != "integrations":
-                    found[storey_of(module.room) or 0, node.name].append(module.place)
-        return [f"{name}: {', '.join(places)}" for (_, name), places in sorted(found.items()) if len(places) > 1]
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[node.name].append(module.place)
+        return [f"{name}: {', '.join(places)}" for name, places in sorted(found.items()) if len(places) > 1 and name not in SAME_NAMES]
+
+    def exported(self) -> Mapping[str, Sequence[str]]:
+        """The names that each door gives, by the door."""
+        doors = {name: _door(module.tree) for name, module in self.modules.items() if module.is_package}
+        return {name: sorted(public for names in modules.values() for public in names) for name, modules in doors.items() if modules}
+
+    def long(self) -> list[str]:
+        """The files with more lines than their limit, one line each."""
+        limits = {module: MORE_LINES.get(module.place, MOST_LINES) for module in self.modules.values()}
+        return [f"{module.place}: {module.lines} lines, more than {limit}" for module, limit in limits.items() if module.lines > limit]
 
     def system_reaches(self) -> list[str]:
         """The places outside ``SYSTEM_ROOM`` that do what is its own, and the entries of the table that nobody needs, one line each."""
@@ -280,7 +321,7 @@ class House:
     def _walk(self, nodes: Sequence[ast.AST], module: Module, *, at_load: bool, for_typing: bool) -> Iterator[Import]:
         for node in nodes:
             for target in self._targets(node, module):
-                yield Import(target, getattr(node, "lineno", 1), at_load and not for_typing, for_typing)
+                yield Import(target, getattr(node, "lineno", 1), at_load and not for_typing and not _is_door(node), for_typing)
             if isinstance(node, ast.If) and named(node.test, "TYPE_CHECKING"):
                 yield from self._walk(node.body, module, at_load=at_load, for_typing=True)
                 yield from self._walk(node.orelse, module, at_load=at_load, for_typing=for_typing)
@@ -298,7 +339,25 @@ class House:
                 return [name if name in self.modules or base == PACKAGE else base for name in names]
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if named(function, "import_module", "__import__"):
                 return [name]
+            case ast.Call(args=[_, ast.Dict(keys=keys)]) if _is_door(node):
+                return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         return []
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
+    """Whether a statement is a text alone: a docstring, or the sentence after an attribute."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_door(node: ast.AST) -> bool:
+    """Whether an expression makes a door, which loads nothing until a name is asked for."""
+    return isinstance(node, ast.Call) and named(node.func, "door")
+
+
+def _door(tree: ast.Module) -> Mapping[str, Sequence[str]]:
+    """The names that a source's door gives, by the modules that it loads them from."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_door(node)]
+    return {module: names for call in calls for module, names in ast.literal_eval(call.args[1]).items()}
 
 
 def only_leads_on(tree: ast.Module) -> bool:
@@ -434,29 +493,58 @@ def _sentence(modules: Sequence[Module]) -> str:
     return (ast.get_docstring(front.tree) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
+def copied_fixtures(tests: Path) -> Mapping[str, int]:
+    """The fixtures that stand in more than one file of a tree of tests word for word, and in how many files each stands."""
+    places: dict[str, set[Path]] = defaultdict(set)
+    for path in sorted(tests.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list):
+                places[ast.unparse(node)].add(path)
+    return {text: len(files) for text, files in places.items() if len(files) > 1}
+
+
+def _print_rooms(house: House) -> None:
+    for number, (storey, _) in enumerate(STOREYS.items(), 1):
+        print(f"\n{number} {storey}")
+        for room, modules in house.rooms.items():
+            if storey_of(room) != number:
+                continue
+            files, sizes = sum(not module.is_package for module in modules), _sizes(modules)
+            print(f"  {room:24} {files:3} files {sizes}  {_sentence(modules)}")
+            if house.arrows[room]:
+                print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
+
+
+def _sizes(modules: Iterable[Module]) -> str:
+    modules = list(modules)
+    lines, code, prose = (sum(getattr(module, name) for module in modules) for name in ("lines", "code_lines", "docstring_lines"))
+    return f"{lines:6} lines ({code} code, {prose} docstrings)"
+
+
 def main() -> int:
     """Print each room with its sentence, size and arrows; 1 where an arrow runs up, in a circle, or a room is too large."""
     house = House(SOURCE)
     if "--page" in sys.argv:
         print(page(house))
         return 0
-    for number, (storey, _) in enumerate(STOREYS.items(), 1):
-        print(f"\n{number} {storey}")
-        for room, modules in house.rooms.items():
-            if storey_of(room) != number:
-                continue
-            files, lines = sum(not module.is_package for module in modules), sum(module.lines for module in modules)
-            print(f"  {room:24} {files:3} files {lines:6} lines  {_sentence(modules)}")
-            if house.arrows[room]:
-                print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
-    upward, circles, crowded, private = house.upward(), house.circles(), house.crowded(), house.private_reaches()
-    system = [*house.system_reaches(), *house.impure()]
-    total = sum(module.lines for module in house.modules.values())
-    print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {total} lines")
-    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(crowded)} rooms over their limit, {len(private)} uses of private names")
-    print(f"{len(system)} uses of the system outside {SYSTEM_ROOM}")
-    print(*upward, *circles, *crowded, *private, *system, sep="\n")
-    return int(bool(upward or circles or crowded or private or system))
+    _print_rooms(house)
+    tests = SOURCE.parent / "tests"
+    exported, copied = house.exported(), copied_fixtures(tests)
+    breaches = {
+        "arrows up": house.upward(),
+        "circles": house.circles(),
+        "rooms with too many files": house.crowded(),
+        "files that are too long": house.long(),
+        "uses of private names": house.private_reaches(),
+        f"uses of the system outside {SYSTEM_ROOM}": [*house.system_reaches(), *house.impure()],
+        "class names that stand for two things": house.shared_class_names(),
+    }
+    print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {_sizes(house.modules.values())}")
+    print(f"tests: {_sizes(House(tests).modules.values())}; {len(copied)} fixtures copied, {sum(copied.values())} times in all")
+    print(f"{sum(map(len, exported.values()))} names exported by {len(exported)} doors")
+    for what, found in breaches.items():
+        print(f"{len(found)} {what}", *found, sep="\n  ")
+    return int(any(breaches.values()))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,18 @@ from pathlib import Path
 import pytest
 
 from tests.quality.house import (
+    MORE_LINES,
     MOST_FILES,
+    MOST_LINES,
     PACKAGE,
+    SAME_NAMES,
     SOURCE,
     STOREYS,
     SYSTEM_ELSEWHERE,
     House,
     Import,
     Module,
+    copied_fixtures,
     named,
     never_of,
     page,
@@ -132,7 +136,7 @@ def test_no_module_uses_the_private_names_of_another(ours: House) -> None:
     assert ours.private_reaches() == []
 
 
-def test_no_public_class_shares_its_name_with_another_of_its_storey(ours: House) -> None:
+def test_no_public_class_shares_its_name_with_another(ours: House) -> None:
     assert ours.shared_class_names() == []
 
 
@@ -150,6 +154,18 @@ def test_views_touch_no_file(ours: House) -> None:
 
 def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
     assert ours.crowded() == []
+
+
+def test_no_file_is_longer_than_one_idea_needs(ours: House) -> None:
+    assert ours.long() == []
+
+
+def test_every_longer_file_and_shared_name_of_the_tables_is_in_the_house(ours: House) -> None:
+    lines = {module.place: module.lines for module in ours.modules.values()}
+    classes = [node.name for module in ours.modules.values() for node in module.tree.body if isinstance(node, ast.ClassDef)]
+
+    assert [place for place in MORE_LINES if lines.get(place, 0) <= MOST_LINES] == []
+    assert [name for name in SAME_NAMES if classes.count(name) < 2] == []
 
 
 def test_the_page_on_the_architecture_shows_the_house_as_it_is(ours: House) -> None:
@@ -274,6 +290,40 @@ def test_the_checker_sees_what_is_undocumented(tmp_path: Path) -> None:
     ]
 
 
+def test_the_checker_counts_a_door_as_importing_what_it_leads_to(tmp_path: Path) -> None:
+    house = small(tmp_path, confine__run="", engine__programs="", engine__run="import pytest_gittrix.confine.run")
+    (house.source / "confine/__init__.py").write_text(
+        '"""A."""\n__getattr__ = door(__name__, {"pytest_gittrix.engine.programs": ("Programs",)})\n'
+    )
+
+    house = House(house.source)
+    assert house.upward() == []
+    assert house.circles()[0] in ("circle of rooms: confine -> engine -> confine", "circle of rooms: engine -> confine -> engine")
+    assert house.exported() == {f"{PACKAGE}.confine": ["Programs"]}
+
+
+def test_the_checker_sees_a_file_that_is_too_long(tmp_path: Path) -> None:
+    assert small(tmp_path, git__tree="\n" * MOST_LINES).long() == [
+        f"pytest_gittrix/git/tree.py: {MOST_LINES + 2} lines, more than {MOST_LINES}"
+    ]
+
+
+def test_lines_of_code_and_of_docstrings_are_counted_apart(tmp_path: Path) -> None:
+    body = "# a comment\n\nX = 1\n'''What X is,\n\nin a word.'''\n\ndef f():\n    '''Do it.'''\n    return X"
+
+    module = small(tmp_path, errors=body).modules[f"{PACKAGE}.errors"]
+
+    assert (module.lines, module.code_lines, module.docstring_lines) == (11, 3, 5)
+
+
+def test_a_fixture_that_stands_in_two_files_word_for_word_is_seen(tmp_path: Path) -> None:
+    fixture = "import pytest\n@pytest.fixture\ndef one():\n    return {}\n"
+    for name, number in (("test_a.py", 1), ("test_b.py", 1), ("test_c.py", 2)):
+        (tmp_path / name).write_text(fixture.format(number))
+
+    assert list(copied_fixtures(tmp_path).values()) == [2]
+
+
 def test_the_checker_sees_a_room_with_too_many_files(tmp_path: Path) -> None:
     files = {f"git__part_{number}": "" for number in range(MOST_FILES + 1)}
 
@@ -303,7 +353,9 @@ def test_the_checker_sees_classes_of_one_name(tmp_path: Path) -> None:
         git__a="class _Lock: ...",
     )
 
-    assert house.shared_class_names() == ["Lock: pytest_gittrix/git/refs.py, pytest_gittrix/workspaces/seed.py"]
+    assert house.shared_class_names() == [
+        "Lock: pytest_gittrix/git/refs.py, pytest_gittrix/os_level/lease.py, pytest_gittrix/workspaces/seed.py"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class WorldModel(ModelServer):
         ids = [exchange.session] if exchange.session is not None else [*islice(engine.store.ids(), 2)]
         if len(ids) != 1:
             return
-        with self._turn:  # exchanges of several connections end at once, and a recorder goes on from what it has read
+        with self._turn:  # exchanges of several connections end at once, and a recorder goes on from where it read
             key = (engine, ids[0])
             recorder = self._recorders.get(key) or self._recorders.setdefault(key, engine.services.recorder(ids[0]))
             record_exchange(recorder, exchange, keep_content=self.keep_content)

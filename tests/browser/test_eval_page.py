@@ -14,7 +14,7 @@ from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.report.compare_report import write_comparison
-from pytest_gittrix.report.page import Row, render, write_page
+from pytest_gittrix.report.page import PageRow, render, write_page
 
 DESK = {"width": 1280, "height": 900}
 TELEPHONE = {"width": 390, "height": 844}
@@ -426,7 +426,7 @@ def test_the_file_is_all_there_is(store: RunStore, address: str) -> None:
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     """The page of a thousand rows, by its address, and their keys."""
     rows = [
-        Row(f"{number:x}", "pass", f"case-{number}", (f"case-{number}", number), cells(number), f"<p>details of {number}</p>")
+        PageRow(f"{number:x}", "pass", f"case-{number}", (f"case-{number}", number), cells(number), f"<p>details of {number}</p>")
         for number in range(1000)
     ]
     page = render(

@@ -41,6 +41,7 @@ def durable(tmp_path: Path) -> Path:
 def test_it_runs_on_the_clock_of_the_test_and_leaves_it_open(durable: Path) -> None:
     out = run(
         """
+        clock = FrozenClock()  # unlike that of the other tests here, it tells what was written before a move from what came after it
         with process_freeze(clock):
             with GitTrix("app", home="home", eviction="4h") as engine:
                 session = engine.start_session("look around")

@@ -229,12 +229,12 @@ def test_a_repository_whose_path_is_not_utf_8_works_and_its_reference_is_text(tm
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOSPC, "Make room"),
-        (errno.EDQUOT, "Make room"),
-        (errno.EACCES, "yours to write"),
-        (errno.EROFS, "yours to write"),
+        (errno.ENOSPC, "Free disk space"),
+        (errno.EDQUOT, "Free disk space"),
+        (errno.EACCES, "you may write"),
+        (errno.EROFS, "you may write"),
         (errno.EMFILE, "Close files"),
-        (errno.EIO, "Mend the cause"),
+        (errno.EIO, "Fix the cause"),
     ],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )

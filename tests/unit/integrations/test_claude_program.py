@@ -90,8 +90,8 @@ def test_a_person_runs_it_in_a_terminal_and_promotes(
     cli.ok("promote", id_)
     assert cli.git("show", "HEAD:new.py") == "made\n"
 
-    assert "Give `claude`, or --demo" in cli.refused("agent")
-    assert "Give `claude`, or --demo" in cli.refused("agent", "claude", "--demo")
+    assert "Give `claude` or --demo" in cli.refused("agent")
+    assert "Give `claude` or --demo" in cli.refused("agent", "claude", "--demo")
 
 
 def test_its_configuration_is_written_once_and_never_through_a_link(agent: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_junit_shows_each_sample_as_a_test(run: Run, tmp_path: Path, kind: str, 
         "skipped": "0",
     }
     by_name = {case.get("name"): {child.tag for child in case} for case in suite.iter("testcase")}
-    assert by_name == {"case-1[1]": {"properties"}, "case-2[1]": {"properties", "failure"}, "case-3[1]": {"properties", "error"}}
+    assert by_name == {"case-1[1]": {"properties"}, "case-2[1]": {"properties", "failure"}, "case-3[1]": {"error"}}
     properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
     assert properties["score.promotion"] in ("C", "I")
     assert "sha" in properties

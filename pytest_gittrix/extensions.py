@@ -57,7 +57,7 @@ class Hooks:
         """Return views by name: modules with ``record(events)``, and ``state_of(state)`` or ``state_in(events)``."""
 
     def gittrix_commands(self) -> Registered:  # type: ignore[empty-body]
-        """Return commands of ``gittrix`` by name: modules with ``EXAMPLES`` and ``arguments(verb)``, and a function of the name.
+        """Return commands of ``gittrix`` by name: modules with a function of the name, declared by ``@verb``.
 
         The function is called with the parsed options and returns a ``CommandResult``. A dash in the name is an underscore in the
         function's.

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import Argument, arg, limit_of, verb
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.render import text_of
 from pytest_gittrix.commands.values import number
-from pytest_gittrix.commands.verb import Argument, arg, limit_of, verb
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.command import LEVELS

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult, Table
 from pytest_gittrix.commands.values import seconds
-from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import evals_report, evals_suites
+from pytest_gittrix.commands.declaration import DRY_RUN, Group, arg, limit_of, verb
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import age, count, number, unmarked
-from pytest_gittrix.commands.verb import DRY_RUN, Group, arg, limit_of, verb
 from pytest_gittrix.os_level.command import LEVELS
 
 if TYPE_CHECKING:

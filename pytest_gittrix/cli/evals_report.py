@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.results.compare import Comparison

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import count
-from pytest_gittrix.commands.verb import arg, verb
 
 FORMATS = ("swebench",)
 

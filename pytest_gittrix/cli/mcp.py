@@ -9,9 +9,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import OPTIONAL_SESSION, WORKSPACES, arg, verb
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.values import history
-from pytest_gittrix.commands.verb import OPTIONAL_SESSION, WORKSPACES, arg, verb
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import LEVELS
 

@@ -9,9 +9,9 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gittrix.commands.declaration import TEAM, arg, verb
 from pytest_gittrix.commands.output import CommandResult, put, put_json
 from pytest_gittrix.commands.render import facts_text
-from pytest_gittrix.commands.verb import TEAM, arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.commands.team_file import Team

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import count, seconds
-from pytest_gittrix.commands.verb import arg, verb
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.fault_sweep import Report

@@ -10,8 +10,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Final
 
+from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult, visible
-from pytest_gittrix.commands.verb import arg, verb
 
 FOUND: Final = 1
 _UNREAD: Final = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pytest_gittrix.commands.declaration import Later, Sections
 from pytest_gittrix.commands.parser import Parser, parser
-from pytest_gittrix.commands.verb import Later, Sections
 from pytest_gittrix.commands.verbs.catalogue import COMMANDS, SESSIONS
 from pytest_gittrix.extensions import OURS, Registered, registered
 

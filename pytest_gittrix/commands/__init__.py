@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
+    from pytest_gittrix.commands.declaration import arg as arg
+    from pytest_gittrix.commands.declaration import verb as verb
     from pytest_gittrix.commands.output import CommandResult as CommandResult
 
-__getattr__ = door(__name__, {"pytest_gittrix.commands.output": ("CommandResult",)})
+__getattr__ = door(
+    __name__,
+    {
+        "pytest_gittrix.commands.declaration": ("arg", "verb"),
+        "pytest_gittrix.commands.output": ("CommandResult",),
+    },
+)

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.commands.verb import arg
+from pytest_gittrix.commands.declaration import arg
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge

@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any, Final, NoReturn
 
 from pytest_gittrix import __version__
+from pytest_gittrix.commands.declaration import Group, Later, Sections, Verb, declared
 from pytest_gittrix.commands.output import put
 from pytest_gittrix.commands.values import POSITIONAL_MARK, unmarked
-from pytest_gittrix.commands.verb import Group, Later, Sections, Verb, declared
 from pytest_gittrix.errors import did_you_mean, nearest
 
 _EXAMPLES: Final = (
@@ -113,7 +113,6 @@ class Parser(argparse.ArgumentParser):
         for flag, one in self._by_place(verb):
             place, choices = f"{flag}_by_place", one.settings.get("choices")
             self.add_argument(place, nargs="?", metavar=flag.upper(), help=f"as --{flag}", choices=choices)
-        verb.more_arguments(self)
         self.set_defaults(**verb.defaults, run=verb.run, verb=verb, misuse=self.error)
         if self._on_terminal or verb.terminal_only:
             self.set_defaults(direct=True)

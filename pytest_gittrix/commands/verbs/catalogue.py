@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.commands.verb import Group, Sections
+from pytest_gittrix.commands.declaration import Group, Sections
 from pytest_gittrix.commands.verbs import find, lineage, log, members, orchestrator, sessions
 
 SESSION: Final = Group(

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
-from pytest_gittrix.commands.verb import SESSION, arg, verb
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.extensions import OURS, Names
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import OWN_SESSION, SESSION, WORKSPACES, Argument, arg, verb
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import facts_text, info_data, info_facts, text_of
 from pytest_gittrix.commands.values import fact, history, limit, number
-from pytest_gittrix.commands.verb import OWN_SESSION, SESSION, WORKSPACES, Argument, arg, verb
 from pytest_gittrix.commands.verbs.find import AS_SYSTEM, record_in
 from pytest_gittrix.errors import InvalidInput
 

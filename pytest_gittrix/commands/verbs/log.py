@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult, Table, visible, working
 from pytest_gittrix.commands.render import event_data, facts_text, first_line, notes_of, text_of
 from pytest_gittrix.commands.values import duration, number, types
-from pytest_gittrix.commands.verb import SESSION, arg, verb
 from pytest_gittrix.commands.verbs.find import before
 from pytest_gittrix.errors import InvalidInput
 

@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import CONFINED, DRY_RUN, OPTIONAL_SESSION, SESSION, TEAM, Group, arg, verb
 from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
-from pytest_gittrix.commands.verb import CONFINED, DRY_RUN, OPTIONAL_SESSION, SESSION, TEAM, Group, arg, verb
 from pytest_gittrix.commands.verbs.find import before
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 

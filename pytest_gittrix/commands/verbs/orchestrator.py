@@ -9,10 +9,10 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.declaration import CONFINED, DRY_RUN, SESSION, TEAM, arg, verb
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import archive_notes, confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
-from pytest_gittrix.commands.verb import CONFINED, DRY_RUN, SESSION, TEAM, arg, verb
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:

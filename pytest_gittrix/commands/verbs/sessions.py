@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands import forge_options
+from pytest_gittrix.commands.declaration import OWN_SESSION, SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult, Diff, put_note, working
 from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.commands.values import duration, hunks, names
-from pytest_gittrix.commands.verb import OWN_SESSION, SESSION, arg, verb
 from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
 if TYPE_CHECKING:

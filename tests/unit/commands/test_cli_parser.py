@@ -15,8 +15,8 @@ import pytest
 from pytest_gittrix import __version__
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.verbs import ALL, command_line
+from pytest_gittrix.commands.declaration import WORKSPACES
 from pytest_gittrix.commands.parser import Misuse
-from pytest_gittrix.commands.verb import WORKSPACES
 from pytest_gittrix.commands.verbs import find, lineage
 from pytest_gittrix.commands.verbs.catalogue import SESSION
 from pytest_gittrix.commands.verbs.find import STATES

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from pytest_gittrix.commands.verb import Verb
+from pytest_gittrix.commands.declaration import Verb
 from pytest_gittrix.commands.verbs import members, orchestrator
 from pytest_gittrix.server import schema
 

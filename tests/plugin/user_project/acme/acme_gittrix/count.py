@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from pytest_gittrix.commands import CommandResult
+from pytest_gittrix.commands import CommandResult, arg, verb
 from pytest_gittrix.engine import GitTrix
 
-EXAMPLES = ["gittrix count", "gittrix count --json"]
 
-
-def arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments."""
-    verb.add_argument("--state", default="active", help="only sessions in this state")
-
-
+@verb(
+    arg("--state", default="active", help="only sessions in this state"),
+    examples=["gittrix count", "gittrix count --json"],
+)
 def count(options: Namespace) -> CommandResult:
     """Count sessions."""
     with GitTrix(None, store=options.store, sweep_interval=None) as engine:

@@ -5,7 +5,7 @@ The parser of the command line, its help, and the commands that a daemon runs fo
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
@@ -59,7 +59,6 @@ class Verb(NamedTuple):
         reads_stdin: whether it takes standard input.
         terminal_only: whether only a terminal can have it, and no daemon runs it.
         failure: the exit status where it fails.
-        more_arguments: adds arguments to its parser, for a command of another package.
     """
 
     name: str
@@ -73,7 +72,6 @@ class Verb(NamedTuple):
     reads_stdin: bool = False
     terminal_only: bool = False
     failure: int = FAILED
-    more_arguments: Callable[[ArgumentParser], object] = lambda _parser: None
 
     def __call__(self, options: Namespace) -> CommandResult:
         """Run the verb."""
@@ -113,8 +111,7 @@ class Later(NamedTuple):
     """A command that is loaded only when it is typed.
 
     Attributes:
-        address: where its Verb or Group is, ``module:attribute``; or a module with a function of the command's name, a Verb or a plain
-            function, which has ``EXAMPLES`` and ``arguments(verb)`` next to it.
+        address: where its Verb or Group is, ``module:attribute``; or a module with a verb of the command's name.
     """
 
     name: str
@@ -127,10 +124,8 @@ class Later(NamedTuple):
         found = Extension(self.address).load()
         if not isinstance(found, ModuleType):
             return cast("Verb | Group", found._replace(what=self.what))
-        run = getattr(found, self.name.replace("-", "_"))
-        if isinstance(run, Verb):
-            return run._replace(what=self.what)
-        return Verb(self.name, run, self.what, examples=found.EXAMPLES, more_arguments=found.arguments)
+        run: Verb = getattr(found, self.name.replace("-", "_"))
+        return run._replace(what=self.what)
 
 
 Sections = Mapping[str, Sequence["Verb | Group | Later"]]

@@ -2,7 +2,7 @@
 
 The table is a list of gitignore patterns. It says nothing of names such as ``build/`` or ``dist/``, below which people also keep what
 nothing makes again. A directory that its own program marked as a cache (``CACHEDIR.TAG``) or as a virtual environment (``pyvenv.cfg``)
-counts whatever its name is.
+counts whatever its name is. The repositories that pip puts into an environment are work all the same.
 
 Before a workspace is removed, what is small is read, so that it can be archived. What is large is named with its size.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
@@ -133,6 +134,23 @@ class Regenerable:
                 continue
         return False
 
+    def repositories(self, files: SafeDir, directory: str) -> Iterator[Found]:
+        """Find the ``.git`` of each package that pip installed from a repository, to be edited, into a virtual environment.
+
+        They are in ``src`` of the environment, which can be made again without what was committed there.
+
+        Args:
+            files: the directory that the environment is in.
+            directory: the environment; its path ends in ``/``.
+        """
+        packages, most = f"{directory}src", directory.count("/") + 2
+
+        def too_deep(path: str) -> bool:
+            return path.count("/") > most or (path.count("/") == most and not path.endswith("/.git"))
+
+        with suppress(GittrixError):
+            yield from (one for one in files.scan(packages, skip=too_deep) if one.path.endswith("/.git"))
+
     def graded(self, files: SafeDir, top: str, on_step: Callable[[], object] = lambda: None) -> list[Graded]:
         """Grade all files at or below a path.
 
@@ -146,7 +164,8 @@ class Regenerable:
         """
         if self.covers(files, top):
             above = (f"{directory}/" for directory in parents(top.rstrip("/")) if self._rules.ignored(directory, directory=True))
-            return [Graded(next(above, top), None, again=True)]
+            whole = [Graded(next(above, top), None, again=True)]
+            return whole + self._kept_in(files, [top] if top.endswith("/") else [])
         if not top.endswith("/"):
             status = files.lstat(top)
             return [] if status is None else [Graded(top, status, again=False)]
@@ -161,8 +180,12 @@ class Regenerable:
                 again[one.path] = None
             elif not one.is_dir:
                 found.append(Graded(one.path, one.stat, self._rules.ignored(one.path)))
-        whole = [Graded(f"{path}/", None, again=True) for path in again]
-        return whole + [one for one in found if not one.path.startswith(tuple(directory.path for directory in whole))]
+        directories = tuple(f"{path}/" for path in again)
+        whole = [Graded(path, None, again=True) for path in directories]
+        return whole + self._kept_in(files, directories) + [one for one in found if not one.path.startswith(directories)]
+
+    def _kept_in(self, files: SafeDir, directories: Iterable[str]) -> list[Graded]:
+        return [Graded(one.path, one.stat, again=False) for directory in directories for one in self.repositories(files, directory)]
 
 
 class LeftOut(NamedTuple):

@@ -221,6 +221,8 @@ class _Look:
                     continue
                 lost = [] if found or not self._strict else [0]
                 for one in found:
+                    if one.path.endswith("/.git"):
+                        continue  # a repository, which is named as such
                     if one.again:
                         noted[FoundWork(form, one.path, "again", "can be made again")] = None
                     elif not self._strict and self._leads_elsewhere(one):
@@ -264,9 +266,13 @@ class _Look:
     def _nested(self, paths: Sequence[str]) -> Iterator[str]:
         with SafeDir.open(self.root) as files:
             for path in paths:
-                if path.endswith("/") and not self._regenerable.covers(files, path):
-                    whole = os.path.join(self.root, path)
-                    yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in find_repositories(whole))
+                if not path.endswith("/"):
+                    continue
+                if self._regenerable.covers(files, path):
+                    yield from (one.path.removesuffix("/.git") for one in self._regenerable.repositories(files, path))
+                    continue
+                whole = os.path.join(self.root, path)
+                yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in find_repositories(whole))
 
     def _index(self) -> IndexFile:
         try:

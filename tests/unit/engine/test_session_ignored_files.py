@@ -139,6 +139,21 @@ def test_a_repository_among_ignored_files_keeps_the_workspace_whole(site: Site) 
     assert (site.directory(session) / "archive.workspace" / "lib" / ".git" / "HEAD").exists()
 
 
+@pytest.mark.parametrize("environment", ["lib", "lib/ve", "lib/.venv"])
+def test_a_repository_that_pip_put_into_a_virtual_environment_keeps_the_workspace_whole(site: Site, environment: str) -> None:
+    session, other = site.start(), site.start()
+    for one in (session, other):
+        shell(one, f"mkdir -p {environment}/src/plain; echo home > {environment}/pyvenv.cfg; echo x > {environment}/src/plain/a")
+    shell(
+        session, f"cd {environment}; git init -q src/edited; cd src/edited; git -c user.name=a -c user.email=a@b commit -qm x --allow-empty"
+    )
+    session.discard()
+    other.discard()
+
+    assert (site.directory(session) / "archive.workspace" / environment / "src/edited/.git/HEAD").exists()
+    assert not (site.directory(other) / "archive.workspace").exists()
+
+
 def test_nothing_is_archived_of_a_session_that_outlived_its_promotion_and_was_promoted_whole(site: Site) -> None:
     session = site.start(eviction=EvictionPolicy(ttl_idle="1h", until_promote=False))
     shell(session, "echo 2 > app.py; echo new > new.py; git add .; git commit -qm work")

@@ -374,6 +374,22 @@ def test_a_directory_that_a_program_marked_can_be_made_again(world: ToolWorld) -
     assert [item for _, item, _ in noted(path)] == ["cache/", "ve/"]
 
 
+@pytest.mark.parametrize("environment", [".venv", "ve"], ids=["by name", "by mark"])
+def test_a_package_that_is_edited_in_a_virtual_environment_is_work(world: ToolWorld, environment: str) -> None:
+    world.sh("printf 've/\\n.venv/\\n' >> .gitignore; git commit -qam rules")
+    path = world.create()
+    world.sh(
+        f"mkdir -p {environment}/src/plain {environment}/lib/x/.git; echo x > {environment}/pyvenv.cfg; echo x > {environment}/src/plain/a",
+        path,
+    )
+    assert not unfinished_work(path)
+
+    world.sh(f"git init -q {environment}/src/edited", path)
+    work = unfinished_work(path)
+    assert (work.nested, work.ignored, work.untracked) == ((f"{environment}/src/edited",), (), ())
+    assert [(note.item, note.where) for note in work.noted] == [(f"{environment}/", "can be made again")]
+
+
 def test_a_repository_says_what_can_be_made_again_and_a_person_what_counts(world: ToolWorld) -> None:
     path = world.create()
     world.sh("mkdir build node_modules; echo x > build/a; echo x > node_modules/b; printf '*\\n' > .gittrix-unfinished", path)

@@ -6,6 +6,7 @@ only when a name is not one of ours, or when a list of all names is asked for.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -134,8 +135,7 @@ def find(kind: str, name: str) -> Any:
 def registered(kind: str) -> Registered:
     """Everything that is registered of a kind, by name, ours first. A name belongs to the first package that registers it.
 
-    Raises:
-        CapabilityMissing: the module of a package's hooks cannot be imported.
+    A package whose hooks cannot be loaded is left out, with a RuntimeWarning.
     """
     found: dict[str, Extension] = {}
     for registrations in getattr(hooks(), f"gittrix_{kind}")():
@@ -161,7 +161,12 @@ def hooks() -> Any:
         specification(getattr(Hooks, f"gittrix_{kind}"))
     manager.add_hookspecs(Hooks)
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name, reverse=True):  # the last one is called first
-        manager.register(Extension(entry.value).load(), f"{entry.name}={entry.value}")
+        try:
+            manager.register(Extension(entry.value).load(), f"{entry.name}={entry.value}")
+        except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
+            warnings.warn(
+                f"What the package of the entry point {entry.name!r} registers is missing: {problem}", RuntimeWarning, stacklevel=2
+            )
     manager.register(_own_hooks(), "pytest-gittrix")
     return manager.hook
 

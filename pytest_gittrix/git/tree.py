@@ -7,6 +7,7 @@ repository.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, cast
@@ -200,11 +201,11 @@ class _ReadOnDemand(Mapping[str, Value]):
     def __init__(self) -> None:
         self._asked: dict[str, Value | None] = {}
 
-    def _read(self, path: str) -> Value | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, path: str) -> Value | None: ...
 
-    def _read_all(self) -> dict[str, Value]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read_all(self) -> dict[str, Value]: ...
 
     def all(self) -> dict[str, Value]:
         """Everything."""

@@ -77,6 +77,17 @@ def test_a_name_that_nothing_has_and_one_that_cannot_be_loaded_are_errors() -> N
         find("views", "lost")
 
 
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("broken", ["import no_such_module", "def", "raise OSError('no disk')"])
+def test_a_package_whose_hooks_cannot_be_loaded_is_left_out_with_a_warning(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(broken)
+
+    with pytest.warns(RuntimeWarning, match="the entry point 'a' registers is missing: ") as warned:
+        assert [*Names("views")] == [*OURS["views"], "acme", "lost"]
+    assert registered("views")["acme"] == Extension("later.view")
+    assert len(warned) == 1
+
+
 def test_a_command_of_ours_loads_no_manager_of_plugins() -> None:
     program = "import sys; from pytest_gittrix.cli.verbs import command_line; command_line(['session', 'list', '--as', 'pixir'])" + (
         ".parse_args(['session', 'list', '--as', 'pixir']); print({'pluggy', 'importlib.metadata'} & {*sys.modules})"

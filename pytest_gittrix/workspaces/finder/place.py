@@ -41,9 +41,9 @@ def find_place(path: str) -> WorktreePlace:
     """
     top = _top(path)
     kind, baseline = _noted(top)
-    if baseline is not None and not os.path.lexists(os.path.join(top, ".git")):
+    if baseline is not None and (kind == "overlay" or not os.path.lexists(os.path.join(top, ".git"))):
         raise InvalidInput(
-            f"{top} is the workspace of a session, and of the kind {kind!r}, which has no git.",
+            f"{top} is the workspace of a session, and of the kind {kind!r}, which has no whole git repository.",
             why="What would be lost is known from the session's baseline, and not from a repository.",
             fix="Ask for it with `gittrix session diff`, or end the session: its work is archived.",
         )

@@ -15,6 +15,7 @@ from support.git import GitRepo, put
 
 from pytest_gittrix import unfinished_work
 from pytest_gittrix.cli.main import main
+from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, plant
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, make_template, opened_world
@@ -467,3 +468,16 @@ def test_the_workspace_of_a_session_leads_nowhere_else(tmp_path: Path, script: s
         shell(session, f"mkdir -p .git/objects/info; {script}")
         with pytest.raises(GitFailed, match=r"includes other files|leads to other objects"):
             unfinished_work(path)
+
+
+@pytest.mark.parametrize("kind", ["lazy", "copy", "overlay"])
+def test_a_workspace_without_a_whole_repository_of_its_own_is_refused_with_what_to_ask_instead(tmp_path: Path, kind: str) -> None:
+    with open_site(tmp_path) as site:
+        if kind == "overlay" and (why := missing_layers(str(tmp_path))):
+            pytest.skip(why)
+        session = site.start(workspace=kind)
+        session.write("new.txt", "the only copy")
+
+        with pytest.raises(InvalidInput, match=f"of the kind '{kind}', which has no whole git repository") as refusal:
+            unfinished_work(site.directory(session) / "workspace")
+    assert "session diff" in refusal.value.fix

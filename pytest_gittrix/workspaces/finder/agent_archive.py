@@ -48,7 +48,7 @@ def archive_agent_work(directory: Path, seed: Seed, work: AgentWork, *, sync: bo
         seed: the baseline.
         work: what was found. Its workspace is out of the agent's reach; a repository of its own is of no use afterwards.
         sync: write through to the disk.
-        on_step: called for each object that is copied; may raise to end the copy, of which nothing is left then.
+        on_step: called for each object that is copied; may raise. Of a copy that ends by any error nothing is left.
 
     Returns:
         The bare repository, which is whole in itself if it holds commits.
@@ -64,25 +64,21 @@ def archive_agent_work(directory: Path, seed: Seed, work: AgentWork, *, sync: bo
     if work.to_copy is None and not stat.S_ISDIR(os.lstat(own).st_mode):
         raise UnsupportedRepository(f"{own} is no directory.", why="It could lead anywhere.", fix="Look into it by hand.")
     remove_tree(building)
-    open_bare(building, seed.format.name)
-    write_file(building / CONTENTS, "".join(f"{line}\n" for line in (*work.lines, *work.also)).encode(errors="backslashreplace"))
-    _copy_index(work.git_dir, building)
-    if work.to_copy is None:
-        _write_refs(building, work, work.shallow)
-        # It may lead to other object directories, which are of no concern here.
-        with suppress(FileNotFoundError):
-            os.rename(os.path.join(own, "info"), os.path.join(work.git_dir, f"info-{secrets.token_hex(8)}"))
-        shutil.rmtree(building / "objects")
-        os.rename(own, building / "objects")
-    else:
-        try:
+    try:
+        open_bare(building, seed.format.name)
+        write_file(building / CONTENTS, "".join(f"{line}\n" for line in (*work.lines, *work.also)).encode(errors="backslashreplace"))
+        _copy_index(work.git_dir, building)
+        if work.to_copy is None:
+            _move_objects(building, work, own)
+        else:
             _copy_objects(building, seed, work, work.to_copy, on_step)
-        except Exception:
+        if sync:
+            sync_tree(str(building))
+        os.rename(building, target)
+    except Exception:
+        if work.to_copy is not None:  # what was moved is in it, and nowhere else
             remove_tree(building)
-            raise
-    if sync:
-        sync_tree(str(building))
-    os.rename(building, target)
+        raise
     if sync:
         sync_directory(str(directory))
     return target
@@ -120,6 +116,15 @@ def _copy_index(git_dir: str, target: Path) -> None:
                     f"The agent's {name} is not archived: it has {status.st_size} bytes; the limit is {_LARGEST_INDEX}."
                 )
             write_file(target / name, git.read(name, max_bytes=_LARGEST_INDEX)[0])
+
+
+def _move_objects(building: Path, work: AgentWork, own: str) -> None:
+    """Move the objects of the agent's own repository, without its link to other object directories, which are of no concern here."""
+    _write_refs(building, work, work.shallow)
+    with suppress(FileNotFoundError):
+        os.rename(os.path.join(own, "info"), os.path.join(work.git_dir, f"info-{secrets.token_hex(8)}"))
+    shutil.rmtree(building / "objects")
+    os.rename(own, building / "objects")
 
 
 def _copy_objects(building: Path, seed: Seed, work: AgentWork, copied: ToCopy, on_step: Callable[[], object]) -> None:

@@ -319,6 +319,16 @@ def test_what_is_missing_ends_a_linked_work_tree_and_what_a_disk_refuses_is_trie
     assert not (site.durable.git_dir / "worktrees" / refused.id).exists()
 
 
+def test_of_a_copy_out_of_a_linked_work_tree_that_fails_at_its_index_nothing_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.start(workspace="worktree")
+    work_in_no_file(session)
+    monkeypatch.setattr(agent_archive, "_LARGEST_INDEX", 1)
+    session.discard()
+
+    left = sorted(path.name for path in site.directory(session).iterdir() if path.name.startswith("archive."))
+    assert left == ["archive.workspace"]
+
+
 def test_an_index_of_a_linked_work_tree_that_is_gone_or_no_index_ends_no_session_badly(site: Site) -> None:
     gone, odd = site.start(workspace="worktree"), site.start(workspace="worktree")
     for session, spoil in ((gone, lambda index: index.unlink()), (odd, lambda index: index.write_bytes(b"no index"))):

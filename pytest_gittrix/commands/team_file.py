@@ -166,7 +166,7 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
         InvalidInput: the file cannot be read, is no TOML, or has a value that is not allowed; the message names file, key and valid values.
     """
     path = Path(file).absolute() if file is not None else home / FILE
-    if file is None and not path.exists():
+    if file is None and _is_missing(path):
         return Team()
     team = load_toml(path, Team, fix="Name a TOML file in UTF-8 with --team, or leave it out for no repositories.")
     _require_unique(path, "repositories", "name", [one.name for one in team.repositories])
@@ -187,6 +187,15 @@ def _whole_path(file: Path, key: str, written: str) -> str:
             f"{file}: {key}: {written!r} begins with the home of an unknown user.",
             fix="Write the whole path, or one from the team file's directory.",
         ) from None
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is no such file. One that cannot be examined may exist, and its settings must not be ignored."""
+    try:
+        path.stat()
+    except OSError as problem:
+        return isinstance(problem, FileNotFoundError)
+    return False
 
 
 def _require_unique(path: Path, where: str, key: str, names: list[str]) -> None:

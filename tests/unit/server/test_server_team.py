@@ -98,6 +98,16 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         read_team(tmp_path, tmp_path / "blue.toml")
 
 
+def test_a_file_that_cannot_be_examined_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "team.toml").symlink_to("team.toml")
+    (tmp_path / "file").write_bytes(b"")
+
+    for home in (tmp_path / "loop", tmp_path / "file", tmp_path / ("a" * 300)):
+        with pytest.raises(InvalidInput, match=r"team\.toml cannot be read: "):
+            read_team(home)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

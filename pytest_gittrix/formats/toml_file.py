@@ -63,7 +63,7 @@ def read_toml(file: Path, *, fix: str = "Give the path of a TOML file in UTF-8."
         raise InvalidInput(f"{file} is not UTF-8: {problem}.", fix=fix) from None
     try:
         return tomllib.loads(text), text
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # tomllib lets Python refuse a number of thousands of digits
         raise InvalidInput(f"{file} is not TOML: {problem}.", fix="See https://toml.io for how it is written.") from None
 
 
@@ -142,6 +142,8 @@ def _reason(error: Any, model: type[BaseModel]) -> str:
             return "must be given"
         case "value_error":
             return str(error["ctx"]["error"])
+        case "model_type" | "dict_type":
+            error["msg"] = "Input should be a table"
     given = error["input"] if isinstance(error["input"], str | int | float | bool | list) else type(error["input"]).__name__
     return f"{error['msg']}, not {given!r:.200}"
 

@@ -29,7 +29,10 @@ class Whole(TomlTable):
             ", line 3: parts.a.size: Input should be a valid integer, not '2'",
             "Nothing of the file",
         ),
+        ("[parts]\na = 3\n", ", line 2: parts.a: Input should be a table, not 3", "Nothing of the file"),
         ("[parts\n", " is not TOML: ", "See https://toml.io"),
+        (f"parts = {'1' * 5000}\n", " is not TOML: ", "See https://toml.io"),
+        (f"parts = {'[' * 5000}\n", " is not TOML: ", "See https://toml.io"),
     ],
 )
 def test_an_error_names_file_line_key_and_what_is_allowed(tmp_path: Path, text: str, fact: str, fix: str) -> None:

@@ -123,7 +123,9 @@ class DurableTable(TomlTable):
         for key in ("ref", "commit"):
             if getattr(self, key) is not None and key != further:
                 raise ValueError(f"{key} must be left out, because {given[0]} has none")
-        if further == "commit" and (not self.commit or self.commit.startswith("-")):
+        if further == "commit" and self.commit is None:
+            raise ValueError("commit must be given with path")
+        if self.commit is not None and (not self.commit or self.commit.startswith("-")):
             raise ValueError(f"commit is {self.commit!r}, not a commit of that repository")
         return self
 

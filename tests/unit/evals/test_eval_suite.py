@@ -119,7 +119,7 @@ def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, messa
         ("", "no source"),
         ('files = "repo"\nbundle = "x"\n', "durable.bundle: 'x'"),
         ('files = "nowhere"\n', "durable.files: 'nowhere'"),
-        ('path = "."\n', "durable: commit is None, not a commit"),
+        ('path = "."\n', "durable: commit must be given with path"),
         ('path = "/nowhere"\ncommit = "main"\n', "is not a commit of"),
         ('path = "/nowhere"\ncommit = "--help"\n', "durable: commit is '--help'"),
         ('path = "loop"\ncommit = "main"\n', "is not a commit of"),

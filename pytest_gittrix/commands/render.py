@@ -175,9 +175,10 @@ def record_table(records: Sequence[Mapping[str, Any]], system: str, now: datetim
 
     ``since`` is how long ago the agent was last seen doing something.
     """
-    columns = _COLUMNS.get(system) or {name: name for name in records[0]}  # a system of another package: all fields
+    ours = _COLUMNS.get(system)
+    columns = ours or {name: name for record in records for name in record}  # a system of another package: all fields
     rows = [
-        tuple(_ago(record[field], now) if name == "since" else _fact(record[field]) for name, field in columns.items())
+        tuple(_ago(record[field], now) if ours and name == "since" else _fact(record.get(field)) for name, field in columns.items())
         for record in records
     ]
     return Table(tuple(columns), rows, elastic=[*columns][-1], styles=_STYLES)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from support.cli import TOAST, WHO, Cli, cells, handed_on, ids
+
+from pytest_gittrix.commands.render import record_table
 
 
 class TestList:
@@ -33,6 +36,14 @@ class TestList:
         assert cells(last)[-2:] == [TOAST, "gastown"]
         heading, only = cli.ok("session", "list", "--agent", TOAST, "--rig", "gastown", "--since", "1h").lines
         assert (cells(heading)[-2:], cells(only)[-2:]) == (["AGENT", "RIG"], [TOAST, "gastown"])
+
+    def test_shows_every_field_of_the_records_of_another_packages_view(self) -> None:
+        table = record_table(
+            [{"ticket": "a", "since": "monday"}, {"ticket": "b", "closed": True}], "acme", datetime(2030, 1, 1, tzinfo=UTC)
+        )
+
+        assert tuple(table.headings) == ("ticket", "since", "closed")
+        assert [*table.rows] == [("a", "monday", ""), ("b", "", "yes")]
 
     def test_looks_into_live_workspaces_when_it_is_asked_to(self, cli: Cli) -> None:
         ended, stashed, tidy, gone = (cli.start() for _ in range(4))

@@ -1,4 +1,4 @@
-"""A session's files as the agent reads them, and as a person reviews them: reads through to the baseline, diffs, hunks.
+"""A session's changes as a snapshot, for a person to review: diffs, hunks, and what looks like credentials or a hazard.
 
 These functions record nothing, and but for ``catch_up`` they only read a workspace.
 """

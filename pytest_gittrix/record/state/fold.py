@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
-from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIFE, OBSERVED
-from pytest_gittrix.record.state.lifecycle import OUTCOMES, after, why_not
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.state.lifecycle import EVENTS, OUTCOMES, after, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.values import (
     ENDED,
@@ -340,7 +340,7 @@ _TURNS: Mapping[str, EventRule] = {
 
 # The life cycle of a member's session (BotMinter); ``lifecycle.EVENTS`` has the rest of its rules.
 _LIFE: Mapping[str, EventRule] = {
-    **dict.fromkeys(LIFE.keys() - ORIGINS.keys(), EventRule(_ACTIVE, apply=_lived)),
+    **dict.fromkeys(EVENTS, EventRule(_ACTIVE, apply=_lived)),
     "life.moved": EventRule(_ACTIVE, apply=_moved),
     # A process that is gone, and a lock that is free, may be noticed late.
     **dict.fromkeys(("agent.exited", "work.released"), EventRule(_ANY, apply=_lived)),

@@ -222,7 +222,7 @@ class Evictor:
 
 
 def _end_agents(directory: Path) -> None:
-    """End the agents of a session that run by themselves, whose supervisors attend them."""
+    """End the agents of a session that run under supervisors of their own."""
     from pytest_gittrix.engine.agents.processes import AgentProcess, agent_directories  # dear to load, and hardly ever needed
 
     for agent in agent_directories(directory).values():

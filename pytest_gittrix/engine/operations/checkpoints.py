@@ -169,7 +169,7 @@ def _changes(objects: Objects, seed: Seed, id_: str) -> dict[str, Entry | None]:
 
 
 def write_files(workspace: Workspace, files: Files) -> None:
-    """Bring a workspace that is its baseline to the files of a checkpoint.
+    """Give a workspace that is still at its baseline the files of a checkpoint.
 
     Raises:
         WriteRejected: the disk refused.

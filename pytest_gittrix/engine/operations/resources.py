@@ -1,4 +1,4 @@
-"""The resources of sessions: the home directory, durable repositories by path, workspaces, and the leases on repositories."""
+"""The resources of sessions: directories, durable repositories by path, workspaces, records and ids, and the leases on repositories."""
 
 from __future__ import annotations
 

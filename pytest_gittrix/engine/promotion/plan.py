@@ -36,7 +36,7 @@ class PromotionPlan:
         state: of the session, read under its lease.
         snapshot: its workspace.
         selection: what is promoted of the snapshot.
-        takes_all: whether that is everything touched, by default.
+        takes_all: whether that is everything touched, since no path was named.
         durable: the repository to promote to.
         branch: the session's branch of it.
         strategy: where the commit lands; not ``auto``.

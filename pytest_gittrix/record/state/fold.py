@@ -265,7 +265,7 @@ def _removed(state: SessionState, _event: Event) -> None:
 
 
 def _opens(field: str, key: str, problem: str) -> Apply:
-    """What an event changes that begins something of which there is one at a time: it fills a field that has to be empty."""
+    """The change by an event that begins a turn, a handoff or the like, of which one is open at a time: it fills the empty ``field``."""
 
     def apply(state: SessionState, event: Event) -> None:
         if (now := getattr(state, field)) is not None:
@@ -276,7 +276,7 @@ def _opens(field: str, key: str, problem: str) -> Apply:
 
 
 def _closes(field: str, key: str, problem: str) -> Apply:
-    """What the event changes that ends it: it empties the field, which has to have the event's value."""
+    """The change by the event that ends it: it empties ``field``, which must have the value that the event names."""
 
     def apply(state: SessionState, event: Event) -> None:
         if (now := getattr(state, field)) != event.data[key]:

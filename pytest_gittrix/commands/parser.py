@@ -86,10 +86,10 @@ class Parser(argparse.ArgumentParser):
         for entry in chain.from_iterable(sections.values()):
             self._verbs.add_parser(entry.name, aliases=entry.aliases, help=entry.what, entry=entry)
 
-    def _below(self, *, entry: Verb | Group | Later, **settings: Any) -> Parser | None:
-        """The parser of a command; None if the line does not name it."""
+    def _below(self, *, entry: Verb | Group | Later, **settings: Any) -> Parser | _Unnamed:
+        """The parser of a command, if the line names it."""
         if self._line is not None and self._line.isdisjoint((entry.name, *entry.aliases)):
-            return None
+            return _Unnamed()
         found = declared(entry)
         description = f"{found.what[0].upper()}{found.what[1:]}."
         on_terminal = self._on_terminal or isinstance(entry, Later)
@@ -222,6 +222,13 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
         if message:
             put(message.encode())
+
+
+class _Unnamed:
+    """Stands for the parser of a command that the line does not name."""
+
+    def _check_help(self, action: argparse.Action) -> None:
+        """Accept the command's line in the help, which argparse has checked from Python 3.14 on."""
 
 
 def parser(commands: Sections, line: Iterable[str] | None = None) -> Parser:

@@ -40,7 +40,7 @@ AS_SYSTEM = arg(
     choices=Names("views"),
     metavar=f"{{{','.join(OURS['views'])}}}",
     default="gittrix",
-    help="show the fields of this system (%(default)s)",
+    help="show the fields of this system (gittrix)",  # argparse of Python 3.14 reads all choices for a help with a percent sign
 )
 _RIG = arg("--rig", metavar="R", help="only sessions of this rig")
 _SINCE = arg("--since", type=moment, metavar="TIME", help="only sessions started then or later: 24h ago, or an instant")

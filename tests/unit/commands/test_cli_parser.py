@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +27,7 @@ from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion import request
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
+from pytest_gittrix.extensions import hooks, registered
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.workspaces.kinds import KINDS
@@ -90,6 +93,30 @@ def test_the_help_lists_every_verb_all_the_same(line: list[str], capsys: pytest.
         command_line(line).parse_args(line)
 
     assert capsys.readouterr().out == everything
+
+
+def test_argparse_of_python_3_14_can_check_the_help_without_a_look_at_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_parser, add_argument = argparse._SubParsersAction.add_parser, argparse._ActionsContainer.add_argument
+
+    def checking_parser(verbs: Any, name: str, **settings: Any) -> Any:
+        made = add_parser(verbs, name, **settings)
+        if not isinstance(made, ArgumentParser):
+            made._check_help(verbs._choices_actions[-1])
+        return made
+
+    def checking_argument(container: Any, *names: str, **settings: Any) -> Any:
+        action = add_argument(container, *names, **settings)
+        if "%" in (action.help or "") and action.choices is not None:
+            assert all(map(str, action.choices))
+        return action
+
+    monkeypatch.setattr(argparse._SubParsersAction, "add_parser", checking_parser)
+    monkeypatch.setattr(argparse._ActionsContainer, "add_argument", checking_argument)
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("other packages were looked at"))
+    registered.cache_clear()
+    hooks.cache_clear()
+
+    assert command_line(["session", "list", "show"]).parse_args(["session", "list"]).verb.name == "list"
 
 
 def reaching(line: str) -> tuple[str, dict[str, Any]]:

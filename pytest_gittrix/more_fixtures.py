@@ -1,8 +1,10 @@
-"""Fixtures for special purposes, for projects whose root ``conftest.py`` asks for them. PYTEST_DONT_REWRITE
+"""Fixtures for special purposes, for projects whose root ``conftest.py`` asks for them.
 
 In that file::
 
     pytest_plugins = ["pytest_gittrix.more_fixtures"]
+
+For pytest, which would warn that it cannot rewrite the assertions of a loaded module: PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

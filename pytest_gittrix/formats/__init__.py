@@ -1,1 +1,1 @@
-"""The formats of files that people write for us and read from us, once: TOML, HTML by templates, and JUnit XML."""
+"""The formats of files that people write for the package or read from it: TOML, HTML from templates, and JUnit XML."""

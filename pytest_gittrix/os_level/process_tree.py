@@ -231,9 +231,11 @@ class ProcessTree:
         """
         asked = self._ask(grace, poll) if grace > 0 else []
         # Who forks faster than anybody can look may not be seen; but a supervisor does not end as long as there is somebody.
-        killed = self._kill() if self.look() or not self._supervisor_ends() else []
-        left = [one.pid for one in self._wait_gone(KILL_WAIT)] if killed else [one.pid for one in self.look()]
-        return EndedTree(asked, killed, left)
+        if not self.look() and self._supervisor_ends():
+            return EndedTree(asked, (), ())
+        killed = self._kill()
+        left = self._wait_gone(KILL_WAIT) if killed else self.look()
+        return EndedTree(asked, killed, (one.pid for one in left))
 
     def _ask(self, grace: float, poll: float) -> list[int]:
         asked: dict[int, int] = {}
@@ -305,16 +307,16 @@ def _stop_and_kill(look: Callable[[], list[Process]]) -> list[int]:
     stopped: dict[Process, None] = {}
     before: list[tuple[int, int, str]] | None = None
     deadline = real_seconds() + KILL_WAIT
-    while real_seconds() < deadline:
+    while True:
         ours = look()
-        now = [(*one.identity, one.state) for one in ours]
-        if now == before:
-            break
-        before = now
         for one in ours:
             if one.alive and one not in stopped:
                 stopped[one] = None
                 signal_process(one, signal.SIGSTOP)
+        now = [(*one.identity, one.state) for one in ours]
+        if now == before or real_seconds() >= deadline:
+            break
+        before = now
     return [one.pid for one in stopped if signal_process(one, signal.SIGKILL)]
 
 
@@ -330,9 +332,11 @@ def lead() -> None:
 def end_tree(root: int) -> None:
     """Kill a process that leads its group (perhaps this one), and all that descend from it. One that is gone already is no error.
 
-    The process itself is the caller's to wait for.
+    The process itself is the caller's to wait for. If it was waited for already, another process may have its number; that is left alone.
     """
-    end_below(root)
+    seen = process(root)
+    if seen is not None and (root in (seen.group, os.getpid()) or seen.parent == os.getpid()):
+        end_below(root)
     # Its group outlives a leader that died by itself.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.git import libgit2
+from pytest_gittrix.workspaces.repositories.walk import walk
 
 _STORED = ("HEAD", "config", "index", "packed-refs")
-_INCLUDES = re.compile(rb"^\s*\[\s*include", re.IGNORECASE | re.MULTILINE)
+_LEADS_ON = re.compile(rb"\[\s*include|excludesfile|attributesfile|worktreeconfig", re.IGNORECASE)
+"""What names other files in a configuration. A section begins anywhere in a line, and also behind a byte order mark."""
 
 
 class WorktreePlace(NamedTuple):
@@ -52,8 +54,8 @@ def find_place(path: str) -> WorktreePlace:
         if git_dir is None:
             raise InvalidInput(f"{path} is in no git repository.", fix="Name a worktree.")
         _require_plain(git_dir)
-        if baseline is not None:
-            _require_own_files(git_dir)
+        if baseline is not None and (kind != "worktree" or os.path.isdir(os.path.join(top, ".git"))):
+            _require_own_files(top, git_dir)
         repository = libgit2.Repository(git_dir)
     except (libgit2.GitError, KeyError, ValueError, OSError) as problem:
         raise GitFailed(f"{path} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
@@ -102,13 +104,29 @@ def _require_plain(git_dir: str) -> None:
                 raise OSError(f"{os.path.join(git_dir, name)} is no file")
 
 
-def _require_own_files(git_dir: str) -> None:
-    """Refuse the repository of a session's workspace if it leads to other files: an agent wrote it."""
-    with suppress(FileNotFoundError), open(os.path.join(git_dir, "config"), "rb") as file:
-        if _INCLUDES.search(file.read()):
-            raise OSError(f"{git_dir}config includes other files")
-    if os.path.lexists(alternates := os.path.join(git_dir, "objects", "info", "alternates")):
-        raise OSError(f"{alternates} leads to other objects")
+def _require_own_files(top: str, git_dir: str) -> None:
+    """Refuse the repository of a session's workspace if it leads to other files, or has a pipe: an agent wrote it."""
+    if git_dir != os.path.join(top, ".git", ""):
+        raise OSError(f"{top}/.git leads to {git_dir}")
+    for directory, directories, names in walk(git_dir):
+        if directory == git_dir and "hooks" in directories:
+            directories.remove("hooks")  # which nothing here reads
+        for name in (*directories, *names):
+            path = os.path.join(directory, name)
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise OSError(f"{path} is neither a file nor a directory")
+            if path.endswith("/objects/info/alternates"):
+                raise OSError(f"{path} leads to other objects")
+            if name == "commondir" and os.path.basename(os.path.dirname(directory)) != "worktrees":
+                raise OSError(f"{path} leads to another repository")
+            if name == "config" and stat.S_ISREG(mode) and _leads_on(path):
+                raise OSError(f"{path} includes or names other files")
+
+
+def _leads_on(config: str) -> bool:
+    with open(config, "rb") as file:
+        return _LEADS_ON.search(file.read()) is not None
 
 
 def _holds_repository(root: str, git_dir: str) -> bool:

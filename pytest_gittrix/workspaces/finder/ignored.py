@@ -116,8 +116,10 @@ class Regenerable:
     """
 
     def __init__(self, patterns: Iterable[str] = (), *, strict: bool = False) -> None:
-        table = TABLE + "".join(f"{pattern}\n" for pattern in patterns)
-        self._rules = Ignore({} if strict else {"": table.encode(errors="surrogateescape")})
+        more = [*patterns]
+        self._rules = Ignore({} if strict else {"": (TABLE + "\n".join(more)).encode(errors="surrogateescape")})
+        # The same patterns the other way round ignore what they take out, whatever a program marked.
+        self._taken_out = Ignore({"": "\n".join(map(_inverted, more)).encode(errors="surrogateescape")})
         self._marks: Mapping[str, bytes] = {} if strict else _MARKS
 
     def covers(self, files: SafeDir, path: str) -> bool:
@@ -126,6 +128,8 @@ class Regenerable:
         return self._rules.ignored(path.rstrip("/"), directory=directory) or (directory and self._is_marked(files, path.rstrip("/")))
 
     def _is_marked(self, files: SafeDir, directory: str) -> bool:
+        if self._taken_out.ignored(directory, directory=True):
+            return False
         for name, start in self._marks.items():
             try:
                 if files.read(f"{directory}/{name}", max_bytes=_LARGEST_MARK)[0].startswith(start):
@@ -186,6 +190,13 @@ class Regenerable:
 
     def _kept_in(self, files: SafeDir, directories: Iterable[str]) -> list[Graded]:
         return [Graded(one.path, one.stat, again=False) for directory in directories for one in self.repositories(files, directory)]
+
+
+def _inverted(pattern: str) -> str:
+    if not pattern.startswith("!"):
+        return f"!{pattern}"
+    plain = pattern[1:]
+    return f"\\{plain}" if plain.startswith(("!", "#")) else plain
 
 
 class LeftOut(NamedTuple):

@@ -373,6 +373,11 @@ def test_a_directory_that_a_program_marked_can_be_made_again(world: ToolWorld) -
 
     world.sh("printf 'Signature: 8a477f597d28d172789f06886806bc55' > cache/CACHEDIR.TAG", path)
     assert [item for _, item, _ in noted(path)] == ["cache/", "ve/"]
+    assert [one for one, _ in unfinished_work(path, keep=["ve/"]).ignored] == ["ve/"]
+
+    world.sh("rm cache/*; mv ve cache", path)
+    assert [item for _, item, _ in noted(path)] == ["cache/ve/"]
+    assert unfinished_work(path, keep=["ve/", "!ve/"]).ignored == (("cache/", 4),)
 
 
 @pytest.mark.parametrize("environment", [".venv", "ve"], ids=["by name", "by mark"])

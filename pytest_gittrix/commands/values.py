@@ -100,8 +100,8 @@ def count(text: str) -> int:
 
 
 def _whole(text: str, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-        raise ArgumentTypeError(f"{text!r} is not a whole number of {least} or more.")
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from {least} to 999999999.")
     return int(text)
 
 

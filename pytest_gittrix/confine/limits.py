@@ -30,7 +30,7 @@ class ResourceLimits:
     None is no limit.
 
     Raises:
-        InvalidInput: a value is no whole number from 1, or ``cpu_seconds`` no number above 0.
+        InvalidInput: a value is not a whole number from 1, or ``cpu_seconds`` no number above 0.
     """
 
     processes: int | None = None

@@ -31,12 +31,14 @@ class CheckResult:
         ok: whether the check passed.
         detail: why it did not pass, and what is worth knowing of a pass, on one line; the same for the same result.
         judges: for a check by pytest, what judged each test that passed: ``subject``, ``canary`` or ``plain``.
+        failed: the same for each test that failed.
     """
 
     kind: str
     ok: bool
     detail: str = ""
     judges: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
-from pytest_gittrix.evals.inputs.suite import Case, CaseCheck
-from pytest_gittrix.evals.judging.pytest_check import HiddenTests, PytestPlace, judge
+from pytest_gittrix.evals.inputs.suite import Case, CaseCheck, CheckKind
+from pytest_gittrix.evals.judging.pytest_check import HiddenTests, PytestPlace, Verdict, judge
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
@@ -138,16 +138,26 @@ def _by_pytest(check: CaseCheck, context: CheckContext) -> tuple[CheckResult, Fi
 
     if check.kind == "pytest":
         verdict = judge(HiddenTests(check.path.name, check.path.read_text(encoding="utf-8")), place)
-        return CheckResult(check.kind, not verdict.wrong, verdict.detail, dict(verdict.judges)), verdict.done
-    judges: dict[str, str] = {}
-    details = []
-    for tests in _hidden_tests(check.path, check.must_pass):
-        verdict = judge(tests, place)
-        if verdict.wrong:
-            return CheckResult(check.kind, False, f"{tests.name}: {verdict.detail}"), verdict.done
-        details += [f"{tests.name}: {verdict.detail}"] if verdict.detail else []
-        judges |= {f"{tests.name}::{name}": by for name, by in verdict.judges.items()}
-    return CheckResult(check.kind, True, "; ".join(details), judges), verdict.done
+        return CheckResult(check.kind, not verdict.wrong, verdict.detail, dict(verdict.judges), dict(verdict.failed)), verdict.done
+    return _by_files(check.kind, [*_hidden_tests(check.path, check.must_pass)], place)
+
+
+def _by_files(kind: CheckKind, files: Sequence[HiddenTests], place: Callable[[], PytestPlace]) -> tuple[CheckResult, Finished]:
+    """Judge every file, also after one that did not pass: the table of tests is whole, unless the time was up."""
+    found: list[tuple[HiddenTests, Verdict]] = []
+    for tests in files:
+        if not found or not found[-1][1].done.timed_out:
+            found.append((tests, judge(tests, place)))
+    wrong = [(tests, verdict) for tests, verdict in found if verdict.wrong]
+    judges = {f"{tests.name}::{name}": by for tests, verdict in found for name, by in verdict.judges.items()}
+    failed = {f"{tests.name}::{name}": by for tests, verdict in found for name, by in verdict.failed.items()}
+    # A file whose tests are not known counts as one test, under its own name.
+    failed |= {tests.name: "subject" for tests, verdict in wrong if not verdict.failed}
+    for tests in files[len(found) :]:
+        failed |= dict.fromkeys([f"{tests.name}::{name}" for name in tests.chosen] or [tests.name], "subject")
+    shown = [f"{tests.name}: {verdict.detail}" for tests, verdict in wrong or found if verdict.detail]
+    detail = "; ".join(shown[:1] if wrong else shown) + (f"; and {len(wrong) - 1} more files" if len(wrong) > 1 else "")
+    return CheckResult(kind, not wrong, detail, judges, failed), (wrong or found)[0 if wrong else -1][1].done
 
 
 def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests]:

@@ -48,12 +48,14 @@ class Verdict:
         wrong: why the result did not pass; empty if it did.
         done: how the program ended that decided it.
         judges: what judged each test that passed.
+        failed: what judged each test that failed.
         collisions: the files of the result that have the name of a module of the tests' own.
     """
 
     wrong: str
     done: Finished
     judges: Mapping[str, Judge]
+    failed: Mapping[str, Judge] = field(default_factory=dict)
     collisions: Collection[str] = ()
 
     @property
@@ -101,8 +103,9 @@ def judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
         return found
 
     verdict = replace(_judge(test, run), collisions=collisions)
-    missing = [one for one in test.chosen if one not in verdict.judges]
-    return replace(verdict, wrong=f"{missing[0]} did not pass", judges={}) if missing and not verdict.wrong else verdict
+    missing: dict[str, Judge] = {one: "subject" for one in test.chosen if one not in verdict.judges}
+    wrong = verdict.wrong or (f"{next(iter(missing))} did not pass" if missing else "")
+    return replace(verdict, wrong=wrong, failed={**missing, **verdict.failed})
 
 
 def _judge(test: HiddenTests, run_as: Callable[[str, str], _Run]) -> Verdict:
@@ -116,12 +119,12 @@ def _judge(test: HiddenTests, run_as: Callable[[str, str], _Run]) -> Verdict:
     if ended_well and len(passed) == len(passing):
         return Verdict("" if passed else "no test passed" if first.tests else f"status {first.found['status']}", first.done, passed)
     if first.found["gone"] and not first.found["touched"]:
-        return Verdict("the result ended its process", first.done, {})
+        return Verdict("the result ended its process", first.done, passed, dict.fromkeys(failed, "subject"))
     doubted = [name for name in passing if name not in passed]
     verdict = _judge_by_canaries(test, run_as, [*failed, *doubted], passed)
     # Where only plain values crossed, the first run has already said how the result is wrong, and says it alike each time.
     crossed = not ended_well and not (all(failed.values()) if failed else first.found["touched"])
-    return Verdict(f"status {first.found['status']}", first.done, {}) if verdict.wrong and crossed else verdict
+    return replace(verdict, wrong=f"status {first.found['status']}", done=first.done) if verdict.wrong and crossed else verdict
 
 
 _NO_TESTS: Final = 5
@@ -139,16 +142,28 @@ def _judge_by_canaries(
     for _ in range(_ROUNDS if can_change else 1):
         # A test is changed in one run of the two and not in the other; which one, and with which others, cannot be foreseen.
         half = {one for one in can_change if drawn.random() < 0.5}
+        runs: list[tuple[_Run, str]] = []
+        failed: dict[str, Judge] = {}
         for part in (half, {*can_change} - half) if can_change else [half]:
             names = {name for name, function in functions.items() if function in part}
             text = changed(source, names, drawn.getrandbits(32)) if names else printed(source)
             run = run_as(text, "here")
-            wrong = run.wrong or run.problem(names, chosen)
-            if wrong:
-                return Verdict(wrong, run.done, {})
+            runs.append((run, run.wrong or run.problem(names, chosen)))
             for name, (outcome, _) in run.tests.items():
-                if test.counts(name, outcome) and (not chosen or name in chosen):
-                    judges.setdefault(name, "canary" if test_name(name) in functions else "plain")
+                if chosen and name not in chosen:
+                    continue
+                by: Judge = "canary" if test_name(name) in functions else "plain"
+                if test.counts(name, outcome):
+                    judges.setdefault(name, by)
+                if outcome == ("passed" if test_name(name) in names else "failed"):
+                    failed[name] = by
+        wrong = [(run.done, problem) for run, problem in runs if problem]
+        if wrong and all(run.is_whole for run, _ in runs):
+            # Both runs of a round say which tests failed, so that equal results have equal tables.
+            return Verdict(wrong[0][1], wrong[0][0], {name: by for name, by in judges.items() if name not in failed}, failed)
+        if wrong:
+            unsure: dict[str, Judge] = {name: "canary" if test_name(name) in functions else "plain" for name in chosen}
+            return Verdict(wrong[0][1], wrong[0][0], passed, unsure)
     return Verdict("" if judges else "no test passed", run.done, judges)
 
 
@@ -163,8 +178,13 @@ class _Run:
     @property
     def tests(self) -> Mapping[str, tuple[str, bool]]:
         """The outcome of each test, and whether an object of the code under test may have brought it about."""
-        tests: Mapping[str, tuple[str, bool]] = self.found["tests"]
+        tests: Mapping[str, tuple[str, bool]] = self.found.get("tests", {})
         return tests
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every test of the run came to its end."""
+        return not self.wrong and not self.found["given_up"] and not self.found["missing"]
 
     @classmethod
     def of(cls, test: HiddenTests, source: str, place: PytestPlace, *, way: str) -> _Run:

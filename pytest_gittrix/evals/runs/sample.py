@@ -317,7 +317,7 @@ class SampleRun:
             found, done = run_check(check, result, context)
             found = replace(found, detail=self._line(found.detail))
             ending.checks.append(found)
-            judged = {"judges": dict(found.judges)} if found.judges else {}
+            judged = {name: dict(table) for name, table in (("judges", found.judges), ("failed", found.failed)) if table}
             self._recorder.add("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail, **judged})
             if done is not None:
                 self._recorder.timing.append({"check": found.kind, **finished_fields(done)})

@@ -93,9 +93,11 @@ class Launcher:
 
     Attributes:
         limit: the limit that the program passed, and was ended for; None if it passed none.
+        lost: the signal that ended number 1 of the jail before the program; None if it stayed. No program of the jail can send it one.
     """
 
     limit: str | None = None
+    lost: int | None = None
 
     def __init__(
         self,
@@ -218,7 +220,10 @@ class Launcher:
         self.limit = attendant.limit
         # Number 1 of a namespace cannot end by a signal of its own: it reports how the program ended.
         with os.fdopen(status, "rb") as lines:
-            return int(lines.read() or ended)
+            reported = lines.read()
+        if not reported and not attendant.gave_up and os.WIFSIGNALED(ended):
+            self.lost = os.WTERMSIG(ended)
+        return int(reported or ended)
 
     def _gateway(self) -> _socket.socket | None:
         """The socket that a gateway waits on for its listener, if the program's network is a list."""
@@ -306,10 +311,12 @@ class Attendant:
 
     Attributes:
         limit: the limit that the child passed.
+        gave_up: whether the child was ended because it was of no use any more, or passed a limit.
         broker: who answers the child's calls for sockets; None if nothing stops them.
     """
 
     limit: str | None = None
+    gave_up = False
 
     def __init__(self, lifelines: Sequence[int], give_up: Callable[[], object], meter: Meter | None = None) -> None:
         self._lifelines = lifelines
@@ -341,6 +348,7 @@ class Attendant:
         while True:
             ready = dict(watch.poll(None if self._meter is None else self._meter.wait() * 1000))
             if any(lifeline in ready for lifeline in self._lifelines):
+                self.gave_up = True
                 self._give_up()
                 return _GONE
             if self.broker is not None and (event := ready.get(self.broker.fileno())):
@@ -356,6 +364,7 @@ class Attendant:
                 return status
             self.limit = None if self._meter is None else self._meter.passed()
             if self.limit is not None:
+                self.gave_up = True
                 self._give_up()
                 with suppress(ChildProcessError):
                     os.waitpid(child, 0)

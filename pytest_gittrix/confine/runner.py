@@ -226,6 +226,8 @@ def _opened(
     def conclude(finished: Finished, _: bytes) -> Finished:
         if not (finished.timed_out or finished.ended) and (why := program.refusal()) is not None:
             raise _not_confined(why)
+        if not (finished.timed_out or finished.ended or finished.limit):
+            finished = replace(finished, lost=program.lost())
         return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
 
     return Opening(program, _harmless(laid, conclude), limit=program.limit)
@@ -319,7 +321,7 @@ class _InBubblewrap(Spawned):
         report = self._report()
         _end_first(report.get("child-pid"), report.get("pid-namespace"))
         if finished.signal is not None:
-            return finished
+            return replace(finished, lost=f"bubblewrap was ended by signal {finished.signal}")
         if "exit-code" not in report:
             missing = _BWRAP_EXEC.search(errors)
             if missing is None:

@@ -100,6 +100,8 @@ class Finished:
         limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
         ended: how its session ended while it ran (``expired`` or ``discarded``): it got SIGTERM for that, and what was left of it a few
             seconds later was killed. None if the session goes on, or was promoted.
+        lost: what of its confinement ended before it did, such as a jail's first process that the kernel killed for want of memory. How
+            the program would have ended is unknown then. None if the confinement stayed until its end.
     """
 
     code: int | None
@@ -111,6 +113,7 @@ class Finished:
     network: tuple[str, ...] = ()
     limit: Limit | None = None
     ended: str | None = None
+    lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

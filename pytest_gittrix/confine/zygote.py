@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 COMMAND = LAUNCHER.replace("confine.launcher", "confine.zygote")
 """The program of a Python that is a zygote. Descriptor 0 is a socket for requests, 1 a pidfd of the process it works for."""
-HELLO, REFUSED, LIMIT, ENDED = b"+", b"!", b"<", b"="
+HELLO, REFUSED, LIMIT, LOST, ENDED = b"+", b"!", b"<", b"~", b"="
 """What lines of an attendant begin with: its number and start time, why there is no program, the limit that the program passed, the
-program's status by ``waitpid``."""
+signal that ended number 1 of its jail, the program's status by ``waitpid``."""
 LENGTH = struct.Struct("=Q")
 """What a request begins with: how long it is."""
 
@@ -132,6 +132,8 @@ class _Zygote:
                 launcher.refuse(problem)
             if launcher.limit is not None:
                 os.write(line, b"%s%s\n" % (LIMIT, launcher.limit.encode()))
+            if launcher.lost is not None:
+                os.write(line, b"%s%d\n" % (LOST, launcher.lost))
             os.write(line, b"%s%d\n" % (ENDED, ended))
             status = 0
         finally:

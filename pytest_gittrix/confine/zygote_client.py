@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pytest_gittrix.confine import zygote as zygote
 from pytest_gittrix.confine.started_program import Streams, opened
-from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
+from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, LOST, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.proc import HELPERS
@@ -236,6 +236,13 @@ class ZygoteProgram:
         """The limit that the program passed, and was ended for; None if it passed none."""
         passed = self._reported(LIMIT)
         return None if passed is None else passed.decode()
+
+    def lost(self) -> str | None:
+        """What of its confinement ended before the program did; None if all of it stayed."""
+        if self._reported(ENDED) is None:
+            return "the process that attends it was killed"
+        number = self._reported(LOST)
+        return None if number is None else f"the first process of its jail was ended by signal {int(number)}"
 
     def _reported(self, kind: bytes) -> bytes | None:
         return next((line[1:] for line in self._said.split(b"\n")[:-1] if line.startswith(kind)), None)

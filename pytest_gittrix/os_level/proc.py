@@ -224,6 +224,16 @@ def memory_of(pid: int) -> tuple[int, int]:
     return 0, 0
 
 
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it started; 0 if it does not say."""
+    with suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            name, _, number = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(number)
+    return 0
+
+
 def open_without_name(pid: int) -> Iterator[tuple[str, os.stat_result]]:
     """The regular files without a name that a process has open, as far as that can be seen; each with the name that the system gives it."""
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.confine.launcher import NOT_FOUND
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.inputs.agent_code import load
@@ -74,11 +75,13 @@ class CheckPlace:
         path: the checkout.
         home: the home directory of programs, which is empty.
         launch: runs a program in the checkout, given ``argv`` and by name ``stdin`` and further variables.
+        finds: whether a program is on the ``PATH`` of what ``launch`` runs.
     """
 
     path: Path
     home: Path
     launch: Callable[..., Finished]
+    finds: Callable[[str], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,12 @@ def run_check(check: CaseCheck, result: ResultToCheck, context: CheckContext) ->
         What the check found, and how its program ended if it has one.
 
     Raises:
-        AdapterUnavailable: the machine failed while a function read the result.
+        AdapterUnavailable: the machine failed while a function read the result, or the program of the check is not on this machine.
         InvalidInput: the check cannot be run: its function cannot be loaded, or its diff does not apply to the result's base.
     """
     match check.kind:
         case "command":
-            return _by_program(check, context.place().launch([*check.command]))
+            return _by_program(check, context.place())
         case "pytest" | "tests":
             return _by_pytest(check, context)
         case "tree":
@@ -122,7 +125,14 @@ def run_check(check: CaseCheck, result: ResultToCheck, context: CheckContext) ->
             return _by_function(check, replace(result, path=without_links_out(context.place().path))), None
 
 
-def _by_program(check: CaseCheck, done: Finished) -> tuple[CheckResult, Finished]:
+def _by_program(check: CaseCheck, place: CheckPlace) -> tuple[CheckResult, Finished]:
+    done = place.launch([*check.command])
+    if done.code == NOT_FOUND and not place.finds(check.command[0]):
+        raise AdapterUnavailable(
+            f"A check cannot run: there is no program {check.command[0]!r} on its PATH.",
+            why="It would have failed for every agent.",
+            fix="Install the program, where the level of confinement shows it: below /usr, or in the environment of this Python.",
+        )
     if done.timed_out:
         return CheckResult(check.kind, False, "its time was up"), done
     how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"

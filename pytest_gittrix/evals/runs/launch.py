@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.runner import run, start
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.evals.failures.machine import require_sandbox
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.proc import oom_kills
 
 WORKSPACE: Final = "/workspace"
 """The path of every workspace in a jail, so that paths in outputs are the same in each sample."""
@@ -57,13 +60,25 @@ class ProgramLauncher:
         timeout: float | None = None,
         most_output: int = 10 << 20,
     ) -> Finished:
-        """Run a program to its end; arguments and errors are those of ``confine.levels.run``."""
+        """Run a program to its end; arguments and errors are those of ``confine.levels.run``.
+
+        Raises:
+            AdapterUnavailable: its sandbox died, or the machine ran out of memory; how it would have ended is unknown.
+        """
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
         variables = self._variables(environment, self._shown)
         if self.vary and self.confinement.level == "off" and _can_rename_host():
             argv = [*_RENAMED_HOST, *argv]
-        return run(argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
+        kills = oom_kills()
+        done = run(argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
+        require_sandbox(done, self.confinement.level, kills)
+        return done
+
+    def finds(self, program: str, environment: Mapping[str, str]) -> bool:
+        """Whether programs find a program on the ``PATH`` that they get."""
+        path = self._variables(environment, self._shown).get("PATH", os.defpath)
+        return "/" in program or shutil.which(program, path=path) is not None
 
     def start(self, argv: Sequence[str], *, environment: Mapping[str, str], cwd: str = ".", **options: Any) -> Running:
         """Start a program that stays; arguments and errors are those of ``confine.start``."""

@@ -7,10 +7,8 @@ A sample runs at the suite's ``clock_start``, in its own directory. Its record i
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -26,6 +24,8 @@ from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
+from pytest_gittrix.evals.failures.own_harm import FILLED, DiskUse, locked_part
+from pytest_gittrix.evals.failures.reasons import CHECK, one_line, traceback_of
 from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_arguments, patch_contents
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
@@ -38,7 +38,6 @@ from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
-from pytest_gittrix.evals.runs.work_dirs import locked_part
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
@@ -48,13 +47,9 @@ from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
 
-_REASON: Final = 300
 _OTHER_HASHES: Final = "1"
-_CHECK: Final = "check-"
-"""How the names of the directories of checks begin."""
 _LEAST: Final = 0.1
 """The least seconds that a program of a check is given."""
-_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # Errors of a promotion that are caused by the agent's changes, not by the machine.
 _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
 
@@ -131,6 +126,7 @@ class SampleRun:
         self._packs: tuple[str, ...] = ()
         self._head = ""
         self._check_until = 0.0
+        self._disk = DiskUse(directory)
 
     def do(self) -> tuple[Record, Artifacts]:
         """Run the sample. Errors that the agent did not cause are raised unchanged."""
@@ -166,10 +162,10 @@ class SampleRun:
                 return self._record_unreviewable(world, session, "refused", refusal.fact)
             except AdapterUnavailable:
                 # Otherwise an agent that fails could be left out of every rate by locking its workspace.
-                locked = locked_part(session.workspace_path)
-                if not locked:
+                harm = self._harm(session)
+                if not harm:
                     raise
-                return self._record_unreviewable(world, session, "agent_error", locked)
+                return self._record_unreviewable(world, session, "agent_error", harm)
             left_out = {"left_out": sorted(review.refused)} if review.refused else {}
             self._recorder.add("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
             if worked and self._allowed(review):
@@ -191,24 +187,35 @@ class SampleRun:
         spec, ending = self._spec, self._ending
         try:
             toolbox = self._toolbox = self._make_toolbox(world, session)
+            self._disk.begin(session.workspace_path, self._directory / "home")
             with _turn_of(session) if isinstance(spec.agent, AcpProgramAgent) else nullcontext():
                 ending.exit = spec.agent.work(toolbox)
             toolbox.finish()
         except AgentFailed as failed:
             ending.outcome, ending.reason, ending.exit = "agent_error", self._line(str(failed)), failed.exit
             if failed.__cause__ is not None:
-                self._recorder.timing.append({"agent": "function", "traceback": _traceback_of(failed.__cause__)})
+                self._recorder.timing.append({"agent": "function", "traceback": traceback_of(failed.__cause__)})
         except Mismatch as mismatch:
             ending.outcome, ending.reason = "agent_error", self._line(f"the replay went another way: {mismatch}")
         except OutOfTime:
             ending.outcome, ending.reason = "timeout", f"the agent's {spec.timeout:g} s were up"
         if self._durable_head(world) != self._head:
             ending.outcome, ending.reason = "agent_error", "durable moved behind the run's back"
+        if self._disk.look():
+            ending.outcome, ending.reason = "agent_error", FILLED
         self._recorder.add("agent.done", {"exit": ending.exit, "outcome": "" if ending.outcome == "fail" else ending.outcome})
         points.reached("eval:agent-done")
         if ending.outcome == "fail":
             self._drift(world, "before-promote")
         return ending.outcome == "fail"
+
+    def _harm(self, session: UserSession) -> str:
+        """What the agent did to its sandbox that keeps its work from being reviewed; empty if it did nothing to it."""
+        return FILLED if self._disk.is_filled else locked_part(session.workspace_path)
+
+    def made_room(self) -> bool:
+        """Remove what the agent filled the disk with, so that its record can be written; whether it had filled the disk."""
+        return self._disk.made_room()
 
     def _make_toolbox(self, world: World, session: UserSession) -> Toolbox:
         spec, case = self._spec, self._case
@@ -311,7 +318,7 @@ class SampleRun:
         ending, case = self._ending, self._case
         commit = ending.promoted or ending.head
         result = ResultToCheck(case, world.durable.path, self._repository(world), ending.head, commit)
-        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix=_CHECK, dir=self._directory)))
+        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix=CHECK, dir=self._directory)))
         for check in case.checks:
             self._check_until = real_seconds() + self._limit
             found, done = run_check(check, result, context)
@@ -334,7 +341,7 @@ class SampleRun:
     def _check_place(self, world: World) -> CheckPlace:
         """A copy of the result: no check sees what code of the result did in another."""
         # With an unpredictable name: an agent that is not confined could have put files there.
-        place = Path(tempfile.mkdtemp(prefix=_CHECK, dir=self._directory))
+        place = Path(tempfile.mkdtemp(prefix=CHECK, dir=self._directory))
         path, home = place / "checkout", place / "home"
         shutil.copytree(world.durable.path, path, symlinks=True)
         home.mkdir()
@@ -346,7 +353,7 @@ class SampleRun:
             left = max(self._check_until - real_seconds(), _LEAST)
             return launch(argv, environment=environment, timeout=left, most_output=self._case.output, stdin=stdin)
 
-        return CheckPlace(path, home, run)
+        return CheckPlace(path, home, run, lambda program: launch.finds(program, self._variables(world, home, {})))
 
     # Records -------------------------------------------------------------------------------------------------------------------------
 
@@ -405,10 +412,7 @@ class SampleRun:
         return record, Artifacts(events, self._recorder.timing, patch, transcript, self._packs, objects, references)
 
     def _line(self, text: str) -> str:
-        """Make a reason one short line that is the same each time; a long one is cut in the middle."""
-        places = rf"{re.escape(str(self._directory))}(/{_CHECK}\w+)?"
-        line = _ADDRESS.sub("0x…", " ".join(re.sub(places, "", text).split()))
-        return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
+        return one_line(text, self._directory)
 
     def _repository(self, world: World) -> Repository:
         durable: Any = world.gittrix.durable
@@ -428,12 +432,6 @@ def _turn_of(session: UserSession) -> Iterator[None]:
         except OutOfTime:
             session.interrupt()
             raise
-
-
-def _traceback_of(problem: BaseException) -> str:
-    """The traceback of what an agent raised, from the agent's own first line on."""
-    trace = problem.__traceback__
-    return "".join(traceback.format_exception(type(problem), problem, trace.tb_next if trace is not None else None))
 
 
 def _packs_of(repository: Repository) -> tuple[str, ...]:

@@ -35,8 +35,6 @@ TTL: Final = timedelta(days=1)
 """The time after which a directory expires whose owner cannot be examined, because it is on another machine or in another container."""
 
 _NOTE: Final = "owner.json"
-_PROBE: Final = 1 << 16
-_OWN: Final = 64 << 20
 _NEW: Final = ".new-"
 _DEAD: Final = ".dead-"
 # Other directories are never touched: the directory that --scratch names may hold other files of the user.
@@ -133,46 +131,6 @@ def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: time
     except OSError as problem:
         raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
     return WorkDir(path, name)
-
-
-def check_machine(directory: Path, *, own: int = _OWN) -> None:
-    """Raise AdapterUnavailable if a directory cannot be written, unless what is in it took the room.
-
-    A sample that did not pass where the disk was full says nothing about its agent, if the agent did not fill it.
-
-    Args:
-        directory: the directory of a sample.
-        own: the bytes from which on the sample itself counts as what filled the disk.
-    """
-    probe = directory / f".probe-{secrets.token_hex(4)}"
-    try:
-        write_file(str(probe), b"\0" * _PROBE, mode=PUBLIC, sync=True)
-        probe.unlink()
-    except OSError as problem:
-        with suppress(OSError):
-            probe.unlink()
-        taken = sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(directory) for name in names)
-        if taken < own:
-            raise AdapterUnavailable(
-                f"{directory} cannot be written: {problem.strerror}.", fix="Make room, or give another --scratch."
-            ) from None
-
-
-def locked_part(workspace: Path | None) -> str:
-    """How the agent made its workspace unreadable; empty if it did not."""
-    if workspace is None:
-        return ""
-    if not workspace.is_dir() or workspace.is_symlink():
-        return "the agent took its workspace away"
-    if not os.access(workspace, os.R_OK | os.X_OK):
-        return "the agent locked its workspace"
-    for root, names, files in os.walk(workspace):
-        names.sort()
-        for name, needed in [*((name, os.R_OK | os.X_OK) for name in names), *((name, os.R_OK) for name in sorted(files))]:
-            path = os.path.join(root, name)
-            if not os.path.islink(path) and not os.access(path, needed):
-                return f"the agent locked {os.path.relpath(path, workspace)}"
-    return ""
 
 
 def owners(root: Path) -> dict[str, tuple[Owner, str]]:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.levels import confinement
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.evals.failures.machine import require_room
 from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_random_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
@@ -28,7 +30,7 @@ from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
 from pytest_gittrix.evals.runs.sample import SampleRun, SampleSpec
-from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, check_machine, make_work_dir
+from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import ProcessTree
 from pytest_gittrix.testing.repos.templates import Templates
@@ -136,13 +138,19 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
                 _spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases"
             )
             record, artifacts = sample.do()
-            if record.outcome not in ("pass", RETRIED):
-                check_machine(directory)
+            if record.outcome not in ("pass", RETRIED) and not sample.made_room():
+                require_room(directory)
     except Exception as problem:  # noqa: BLE001  (the agent did not cause it, and the sample is not dropped)
-        first = (str(problem).splitlines() or [""])[0]
         timing = {"traceback": "".join(traceback.format_exception(problem))}
-        return _infra_error(job, f"{type(problem).__name__}: {first}"[:_REASON]), Artifacts(timing=[timing]), _do_nothing
+        return _infra_error(job, _reason_of(problem)), Artifacts(timing=[timing]), _do_nothing
     return record, artifacts, state.work_dir.clear
+
+
+def _reason_of(problem: Exception) -> str:
+    if isinstance(problem, GittrixError):
+        return problem.fact[:_REASON]
+    first = (str(problem).splitlines() or [""])[0]
+    return f"{type(problem).__name__}: {first}"[:_REASON]
 
 
 def _do_nothing() -> None:

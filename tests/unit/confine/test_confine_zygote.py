@@ -265,7 +265,31 @@ def test_what_an_attendant_that_was_killed_leaves_behind_ends_too(confined: Conf
         ended = running.result()
 
     assert (ended.code, ended.signal) == (None, signal.SIGKILL)
+    assert ended.lost == "the process that attends it was killed"
     wait_until(lambda: not somebody_reads(confined.workspace / "two"))
+
+
+def test_a_jail_whose_first_process_was_killed_is_not_an_end_of_the_program(tmp_path: Path) -> None:
+    confined = Confined.make(tmp_path, available("jail by namespaces"))
+    for name in ("up", "stay"):
+        os.mkfifo(confined.workspace / name)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(confined.shell, STAYS)
+        assert (confined.workspace / "up").read_text() == "up\n"
+        (attendant,) = children(zygote_of(os.getpid()).pid)
+        (first,) = children(attendant)
+        os.kill(first, signal.SIGKILL)
+        ended = running.result()
+
+    assert (ended.code, ended.signal) == (None, signal.SIGKILL)
+    assert ended.lost == "the first process of its jail was ended by signal 9"
+
+
+@pytest.mark.parametrize("script", ["kill -9 $$", "kill -9 0", "sh -c 'kill -9 -1'; exit 3", "kill -9 1; kill -9 $$"])
+def test_a_program_that_kills_its_own_processes_has_not_lost_its_confinement(tmp_path: Path, script: str) -> None:
+    ended = Confined.make(tmp_path, available("jail by namespaces")).shell(script)
+
+    assert (ended.code, ended.signal, ended.lost) == (None, signal.SIGKILL, None)
 
 
 def test_a_process_that_has_other_limits_by_now_passes_them_on(confined: Confined) -> None:

@@ -183,7 +183,7 @@ def test_an_agent_that_takes_its_workspace_away_is_counted(tmp_path: Path, body:
 def test_an_agent_that_locks_its_workspace_is_counted(tmp_path: Path, path: str, locked: str) -> None:
     record = tried(tmp_path, agent_file(tmp_path, f"(toolbox.path / {path!r}).chmod(0)"))
 
-    assert (record.outcome, record.reason) == ("agent_error", f"the agent locked {locked}")
+    assert (record.outcome, record.reason) == ("agent_error", f"the agent locked {locked} (chmod 000 {path})")
     assert left_in(tmp_path / "scratch") == []
 
 

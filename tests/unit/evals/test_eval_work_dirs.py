@@ -68,32 +68,6 @@ def test_the_home_that_git_had_for_a_killed_process_is_swept(tmp_path: Path, mon
     assert (left.exists(), living.exists()) == (False, True)
 
 
-def test_a_full_disk_is_the_machines_fault_unless_the_sample_filled_it(tmp_path: Path) -> None:
-    program = """
-import sys
-from pathlib import Path
-from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.evals.runs.work_dirs import check_machine
-place = Path(sys.argv[1])
-check_machine(place)
-try:
-    (place / "big").write_bytes(bytes(1 << 20))
-except OSError:
-    pass
-check_machine(place, own=1000)
-try:
-    check_machine(place)
-except AdapterUnavailable as problem:
-    print(problem.fact)
-"""
-    mounted = ["sh", "-c", 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"', "sh", str(tmp_path), sys.executable, program]
-    done = subprocess.run(["unshare", "-Urm", *mounted], capture_output=True, text=True, check=False)
-    if "unshare" in done.stderr or "mount" in done.stderr:
-        pytest.skip(f"no file system of its own: {done.stderr.strip()}")
-
-    assert done.stdout == f"{tmp_path} cannot be written: No space left on device.\n", done.stderr
-
-
 def test_a_lease_says_whose_it_is_and_goes_when_it_is_released(tmp_path: Path) -> None:
     root = scratch_root(tmp_path / "scratch")
     work_dir = make_work_dir(root, "runs/a")

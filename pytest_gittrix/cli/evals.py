@@ -82,6 +82,11 @@ _SUITE = (
     arg("--record", action="store_true", help="write down the tree after each step, for a strict replay"),
     arg("--replay", type=Path, metavar="RUN", help="repeat the recorded run; with --agent, compare the agent with it"),
     arg("--lenient", action="store_true", help="compare only the actions of a replay with the record, not their results"),
+    arg(
+        "--count-infra-errors",
+        action="store_true",
+        help="count samples that ended in infra_error as not passed, instead of leaving them out",
+    ),
     arg("--fail-under", type=_percent, metavar="PERCENT", help="exit with 1 if fewer samples pass"),
     arg("--no-report", action="store_true", help="write no report.html at the end"),
     examples=(
@@ -95,7 +100,6 @@ def run(options: argparse.Namespace) -> CommandResult:
     """Run an agent on every case of a suite, each in a session of its own."""
     from pytest_gittrix.cli.evals_output import run_table, watching
     from pytest_gittrix.evals.inputs.suite import Suite
-    from pytest_gittrix.evals.results.summary import rates
     from pytest_gittrix.evals.runs.executors import factory_of
     from pytest_gittrix.evals.runs.run import run_suite
 
@@ -109,6 +113,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         replay=options.replay,
         lenient=options.lenient,
         trust_agent=options.trust_agent,
+        count_infra_errors=options.count_infra_errors,
     )
     try:
         with watching(suite.name, wanted.out, quiet=options.json) as watch:
@@ -117,12 +122,13 @@ def run(options: argparse.Namespace) -> CommandResult:
         done = f"What was done is in {wanted.out}; go on with --resume."
         return CommandResult({"run": str(wanted.out), "interrupted": True}, "", (f"interrupted. {done}",), _INTERRUPTED)
     left_out = summary.counts["infra_error"]
-    passed = rates(summary.records).passed
+    passed = summary.rates.passed
     short = options.fail_under is not None and (passed is None or passed.value * 100 < options.fail_under)
     page, why_not = evals_report.page_of_run(summary.store, options)
     notes = [*why_not]
     if left_out:
-        notes.append(f"{left_out} samples ended in infra_error, which says nothing about the agent; run again with --resume.")
+        counted = "; they count as not passed" if options.count_infra_errors else ""
+        notes.append(f"{left_out} samples ended in infra_error, which says nothing about the agent{counted}; run again with --resume.")
     broken = all(record.outcome == "agent_error" for record in summary.records)
     if broken and summary.records:
         notes.append("The agent failed in every sample, so this run says nothing about its work.")

@@ -110,14 +110,12 @@ def _first_failure(run: Path | None) -> Callable[[Progress], str]:
 
 def run_table(summary: Summary) -> str:
     """How a run ended."""
-    from pytest_gittrix.evals.results.summary import rates
-
     core = summary.manifest.core
     lines = [
         f"{core['suite']}: {len(summary.records)} samples, manifest {_short(summary.manifest.digest)}, seed {core['setting']['seed']}, "
         f"confine {core['setting']['confine']}",
         *_outcomes(summary.counts),
-        *_rate_lines(rates(summary.records)),
+        *_rate_lines(summary.rates),
         *(f"  {record.outcome:<12}{_name(record)}  {record.reason}".rstrip() for record in summary.records if record.outcome != "pass"),
     ]
     if summary.already:
@@ -140,7 +138,7 @@ def store_data(store: RunStore) -> dict[str, Any]:
         "manifest": store.manifest().digest,
         "digest": digest(records),
         "outcomes": tally(records),
-        "rates": rates(records).to_json(),
+        "rates": rates(records, count_infra_errors=store.manifest().counts_infra_errors).to_json(),
         "planned": len(store.manifest().keys),
         "samples": samples,
     }
@@ -285,7 +283,10 @@ def _rate_lines(found: Rates) -> list[str]:
         return []
     lines = [f"  pass rate   {found.passed}"]
     lines += [f"  pass@{k:<7}{estimate}" for k, estimate in found.at.items() if k > 1]
-    return lines + [f"  pass^{k:<7}{estimate}" for k, estimate in found.all.items() if k > 1]
+    lines += [f"  pass^{k:<7}{estimate}" for k, estimate in found.all.items() if k > 1]
+    if found.infra_errors:
+        lines.append(f"  {found.infra_errors} in infra_error {'count as not passed' if found.counts_infra_errors else 'left out'}")
+    return lines
 
 
 def _name(record: Record) -> str:

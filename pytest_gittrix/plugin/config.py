@@ -125,6 +125,9 @@ OPTIONS: Final = (
     Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
     Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
     Option("eval-trust-agent", "no", "whether results are taken over of an agent that cannot be known", ("no", "yes"), switch=True),
+    Option(
+        "eval-count-infra-errors", "no", "whether samples of an eval that could not be run count as not passed", ("no", "yes"), switch=True
+    ),
     Option("eval-seed", "", "seed of the eval run, instead of the markers'"),
     Option("eval-epochs", "", "how often each case of an eval is run, instead of the markers'"),
     Option("eval-shard", "", "the part of the samples that is run, such as 3/8"),
@@ -171,6 +174,7 @@ class GittrixConfig(NamedTuple):
         eval_resume: ``yes`` or ``no``.
         eval_from: the absolute path of the run that samples are taken over from.
         eval_trust_agent: ``yes`` or ``no``.
+        eval_count_infra_errors: ``yes`` or ``no``.
         eval_seed: the seed that replaces those of the markers.
         eval_epochs: the number of epochs that replaces those of the markers.
         eval_shard: the part of the samples that is run.
@@ -199,6 +203,7 @@ class GittrixConfig(NamedTuple):
     eval_resume: Literal["no", "yes"]
     eval_from: Path | None
     eval_trust_agent: Literal["no", "yes"]
+    eval_count_infra_errors: Literal["no", "yes"]
     eval_seed: int | None
     eval_epochs: int | None
     eval_shard: Shard | None

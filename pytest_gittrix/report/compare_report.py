@@ -126,7 +126,7 @@ def _row(found: Comparison, case: CasePair, group: str) -> PageRow:
     records = [record for pair in case.pairs for record in (pair.a, pair.b) if record]
     flips = list(dict.fromkeys(pair.flip for pair in case.pairs if pair.difference in ("outcome", "missing")))
     words = ", ".join(flips) or GROUPS[group].removeprefix("have ").removeprefix("are ")
-    shares = [_share_of(case, side) for side in (_first, _second)]
+    shares = [_share_of(case, side, count_all=found.counts_infra_errors) for side in (_first, _second)]
     change = "" if case.change is None else f"{float(case.change) * 100:+.0f}" if case.change else "0"
     return PageRow(
         key=records[0].key,
@@ -138,9 +138,9 @@ def _row(found: Comparison, case: CasePair, group: str) -> PageRow:
     )
 
 
-def _share_of(case: CasePair, side: Callable[[SamplePair], Record | None]) -> str:
+def _share_of(case: CasePair, side: Callable[[SamplePair], Record | None], *, count_all: bool) -> str:
     records = [record for pair in case.pairs if (record := side(pair)) is not None]
-    counting = [record for record in records if record.outcome != RETRIED]
+    counting = [record for record in records if count_all or record.outcome != RETRIED]
     passes = sum(record.outcome == "pass" for record in counting)
     left_out = f", {len(records) - len(counting)} left out" if len(counting) < len(records) else ""
     return (f"{passes} of {len(counting)}" if counting else "none") + left_out

@@ -169,7 +169,7 @@ def page_of(store: RunStore) -> str:
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
     count = sum(store.is_taken_over(one.key) for one in records)
     taken_over = f"{count} of {len(records)}" if count or "from" in manifest.host else None
-    by_case = _by_case(records) if manifest.core["epochs"] > 1 else []
+    by_case = _by_case(records, count_infra_errors=manifest.counts_infra_errors) if manifest.core["epochs"] > 1 else []
     return render(
         "report.html",
         [_row(sample) for sample in samples],
@@ -188,7 +188,7 @@ def page_of(store: RunStore) -> str:
         counts={outcome: count for outcome, count in counts.items() if count},
         outcome_texts=OUTCOME_TEXTS,
         planned=len(manifest.core["samples"]) * manifest.core["epochs"],
-        rates=rates(records),
+        rates=rates(records, count_infra_errors=manifest.counts_infra_errors),
         times=histogram(_times(samples), label="How long the agents took"),
         cases=by_case[:_MOST_SHARES],
         case_count=len(by_case),
@@ -307,14 +307,14 @@ def _times(samples: Sequence[SampleView]) -> dict[str, list[float]]:
     return found
 
 
-def _by_case(records: Sequence[Record]) -> list[Share]:
+def _by_case(records: Sequence[Record], *, count_infra_errors: bool) -> list[Share]:
     """How often each case passed; those that passed least often first."""
     by_id: dict[str, list[Record]] = {}
     for record in records:
         by_id.setdefault(record.id, []).append(record)
     found = []
     for name, of_case in by_id.items():
-        of_its_own = rates(of_case)
+        of_its_own = rates(of_case, count_infra_errors=count_infra_errors)
         passed = of_its_own.passed
         if passed is not None:
             text = f"{round(passed.value * of_its_own.samples)} of {of_its_own.samples}"

@@ -114,12 +114,14 @@ class Comparison:
         b: the second run.
         inputs: the keys of the manifests' cores that differ.
         pairs: the samples of both runs, by id and epoch.
+        counts_infra_errors: whether ``infra_error`` counts as not passed; ``compare`` has it so if it does in both runs.
     """
 
     a: RunStore
     b: RunStore
     inputs: tuple[str, ...]
     pairs: tuple[SamplePair, ...]
+    counts_infra_errors: bool = False
 
     @property
     def code(self) -> int:
@@ -144,7 +146,7 @@ class Comparison:
         of_case: dict[str, list[SamplePair]] = {}
         for pair in self.pairs:
             of_case.setdefault(pair.id, []).append(pair)
-        ours, theirs = (passes_by_case(records) for records in self._records)
+        ours, theirs = (passes_by_case(records, count_infra_errors=self.counts_infra_errors) for records in self._records)
         found = [CasePair(id_, _passed(ours.get(id_)), _passed(theirs.get(id_)), tuple(pairs)) for id_, pairs in of_case.items()]
         return tuple(sorted(found, key=lambda case: (case.change is None, case.change or 0, case.id)))
 
@@ -166,8 +168,8 @@ class Comparison:
     @cached_property
     def rates(self) -> tuple[Rates, Rates]:
         """The rates of the first and of the second run."""
-        ours, theirs = self._records
-        return rates(ours), rates(theirs)
+        ours, theirs = (rates(records, count_infra_errors=self.counts_infra_errors) for records in self._records)
+        return ours, theirs
 
     @property
     def _records(self) -> tuple[list[Record], list[Record]]:
@@ -217,7 +219,8 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
     """
     ours, theirs = ({(record.id, record.epoch): record for record in store.records()} for store in (a, b))
     pairs = tuple(_pair(a, b, sample, ours.get(sample), theirs.get(sample)) for sample in sorted({*ours, *theirs}))
-    return Comparison(a, b, tuple(a.manifest().differences(b.manifest())), pairs)
+    made = a.manifest(), b.manifest()
+    return Comparison(a, b, tuple(made[0].differences(made[1])), pairs, all(one.counts_infra_errors for one in made))
 
 
 def first_divergence(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Divergence | None:

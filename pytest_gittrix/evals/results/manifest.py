@@ -90,6 +90,11 @@ class Manifest:
             raise MetadataVersionUnsupported(f"The run is of version {found.core.get('schema')!r}.", why=f"This version reads {SCHEMA}.")
         return found
 
+    @property
+    def counts_infra_errors(self) -> bool:
+        """Whether samples that ended in ``infra_error`` count in the rates of the run, as not passed."""
+        return bool(self.host.get("count_infra_errors", False))
+
     def differences(self, other: Manifest) -> list[str]:
         """The keys of the core that differ, such as ``setting.seed``; sorted."""
         return sorted(set(_differing(self.core, other.core, "")))

@@ -165,6 +165,12 @@ class RunStore:
         with _disk(self.path):
             write_file(str(self.path / MANIFEST), manifest.encode(), mode=PUBLIC, sync=True)
 
+    def count_infra_errors(self, counts: bool) -> None:
+        """Write into the manifest whether samples in ``infra_error`` count as not passed. Raises AdapterUnavailable if the disk refused."""
+        begun = self.manifest()
+        if begun.counts_infra_errors != counts:
+            self.write_manifest(Manifest(begun.core, {**begun.host, "count_infra_errors": counts}))
+
     @property
     def is_mixed(self) -> bool:
         """Whether the agent changed while the run went on, so that its samples are of unknown agents."""

@@ -1,7 +1,8 @@
 """Statistics of a run: its pass rate, pass@k and pass^k, each with a confidence interval that is clustered by case.
 
-``infra_error`` says nothing about an agent: it is left out of every rate and counted separately. pass@k is the chance that at least one of
-k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of each case, averaged over cases.
+``infra_error`` says nothing about an agent: it is left out of every rate and counted separately, unless a run counts it as not passed.
+pass@k is the chance that at least one of k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of
+each case, averaged over cases.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ class Rates:
     """The rates of some samples.
 
     Attributes:
-        samples: the number of samples without ``infra_error``.
-        left_out: the number of samples with ``infra_error``.
+        samples: the number of samples that count.
+        left_out: the number of samples with ``infra_error`` that do not count.
         passed: the share that passed; None without samples.
         at: pass@k by k.
         all: pass^k by k.
+        infra_errors: the number of samples with ``infra_error``.
+        counts_infra_errors: whether these count, as not passed.
     """
 
     samples: int
@@ -53,23 +56,33 @@ class Rates:
     passed: Estimate | None
     at: dict[int, Estimate]
     all: dict[int, Estimate]
+    infra_errors: int = 0
+    counts_infra_errors: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs, with the names of the reference: ``pass@2`` and so on."""
         return {
             "samples": self.samples,
             "left_out": self.left_out,
+            "infra_errors": self.infra_errors,
+            "counts_infra_errors": self.counts_infra_errors,
             "pass_rate": asdict(self.passed) if self.passed else None,
             **{f"pass@{k}": asdict(estimate) for k, estimate in self.at.items()},
             **{f"pass^{k}": asdict(estimate) for k, estimate in self.all.items()},
         }
 
 
-def rates(records: Iterable[Record]) -> Rates:
-    """The rates of some records. k goes up to the number of epochs that every case has."""
+def rates(records: Iterable[Record], *, count_infra_errors: bool = False) -> Rates:
+    """The rates of some records. k goes up to the number of epochs that every case has.
+
+    Args:
+        records: the records.
+        count_infra_errors: whether a sample that ended in ``infra_error`` counts, as one that did not pass.
+    """
     every = list(records)
-    counted = [record for record in every if record.outcome != RETRIED]
-    passes = passes_by_case(counted)
+    infra_errors = sum(record.outcome == RETRIED for record in every)
+    counted = [record for record in every if count_infra_errors or record.outcome != RETRIED]
+    passes = passes_by_case(counted, count_infra_errors=count_infra_errors)
     most = min((len(tries) for tries in passes.values()), default=0)
     ks = [k for k in range(1, most + 1) if k in (1, 2, 3, 5, 10, most)] if most > 1 else []
     return Rates(
@@ -78,14 +91,16 @@ def rates(records: Iterable[Record]) -> Rates:
         passed=_share(passes.values()) if counted else None,
         at={k: _share([[_at_least_one(len(tries), sum(tries), k)] for tries in passes.values()]) for k in ks},
         all={k: _share([[_every_one(len(tries), sum(tries), k)] for tries in passes.values()]) for k in ks},
+        infra_errors=infra_errors,
+        counts_infra_errors=count_infra_errors,
     )
 
 
-def passes_by_case(records: Iterable[Record]) -> dict[str, list[bool]]:
-    """Whether each sample of each case passed, by the id of the case; without samples that ended in ``infra_error``."""
+def passes_by_case(records: Iterable[Record], *, count_infra_errors: bool = False) -> dict[str, list[bool]]:
+    """Whether each sample of each case passed, by the id of the case; without samples in ``infra_error``, unless these count."""
     passes: dict[str, list[bool]] = defaultdict(list)
     for record in records:
-        if record.outcome != RETRIED:
+        if count_infra_errors or record.outcome != RETRIED:
             passes[record.id].append(record.outcome == "pass")
     return passes
 

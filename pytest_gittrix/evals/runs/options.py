@@ -34,6 +34,7 @@ class Options:
         lenient: whether a replay compares only actions with the transcripts, not their results.
         retries: how often a sample that ended in ``infra_error`` is retried.
         trust_agent: whether results are taken over although something of the agent cannot be known.
+        count_infra_errors: whether samples that end in ``infra_error`` count in the rates, as not passed.
         vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
@@ -58,6 +59,7 @@ class Options:
     scratch: Path | None = None
     trust_agent: bool = False
     vary: bool = False
+    count_infra_errors: bool = False
 
 
 def with_defaults(options: Options) -> Options:

@@ -25,7 +25,7 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.results.summary import rates
+from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.options import Options, with_defaults
@@ -85,6 +85,11 @@ class Summary:
         return digest(self.records)
 
     @property
+    def rates(self) -> Rates:
+        """The rates of the samples, with those in ``infra_error`` if the run counts them."""
+        return rates(self.records, count_infra_errors=self.manifest.counts_infra_errors)
+
+    @property
     def taken_over(self) -> int:
         """The number of samples that were taken over from another run."""
         return sum(1 for decision in self.reused.values() if decision.reused)
@@ -101,7 +106,7 @@ class Summary:
             "reused": self.taken_over,
             "mixed": self.store.is_mixed,
             "confine": self.manifest.core["setting"]["confine"],
-            "rates": rates(self.records).to_json(),
+            "rates": self.rates.to_json(),
         }
 
 
@@ -175,6 +180,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
     )
     details: dict[str, Json] = {
         "began": format_instant(SystemClock().now()),
+        "count_infra_errors": options.count_infra_errors,
         "confined_by": confinement(options.confine or suite.confine).by,
         "only": list(options.only),
         "replay": str(options.replay) if options.replay is not None else None,
@@ -217,6 +223,7 @@ def _store(options: Options, manifest: Manifest) -> RunStore:
             why="Its records would be mixed with those of other inputs.",
             fix="Give the options that it was begun with, or another --out with --from to take over what is the same.",
         )
+    store.count_infra_errors(options.count_infra_errors)
     return store
 
 

@@ -179,6 +179,7 @@ def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
         resume=options.eval_resume == "yes",
         reuse=options.eval_from,
         trust_agent=options.eval_trust_agent == "yes",
+        count_infra_errors=options.eval_count_infra_errors == "yes",
         shard=str(options.eval_shard) if options.eval_shard is not None else None,
     )
 

@@ -55,6 +55,10 @@ class EvalOptions(Protocol):
         """Whether results are taken over of an agent that cannot be known."""
 
     @property
+    def eval_count_infra_errors(self) -> Literal["no", "yes"]:
+        """Whether samples that could not be run count as not passed."""
+
+    @property
     def eval_shard(self) -> Shard | None:
         """The part of the samples that is run."""
 

@@ -54,6 +54,7 @@ class TestRun:
         reuse: a run whose samples are taken over where their inputs are the same.
         shard: the part of the samples that is run, as text for the manifest.
         trust_agent: whether results are taken over although something of the agent cannot be known.
+        count_infra_errors: whether samples that could not be run count as not passed.
     """
 
     __test__ = False
@@ -67,6 +68,7 @@ class TestRun:
     reuse: Path | None = None
     shard: str | None = None
     trust_agent: bool = False
+    count_infra_errors: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
         argv=[*test_run.argv],
         **taken_from(test_run.reuse),
         began=format_instant(SystemClock().now()),
+        count_infra_errors=test_run.count_infra_errors,
         only=sorted({id_ for id_, _ in plan.samples}),
         replay=None,
         shard=test_run.shard,
@@ -238,6 +241,7 @@ def _enter(store: RunStore, manifest: Manifest, test_run: TestRun) -> tuple[RunS
                 raise
             return store, ExitStack()
         entered = store if store.exists else RunStore.create(store.path, manifest)
+        entered.count_infra_errors(test_run.count_infra_errors)
         write_file(str(entered.path / _NOTE), test_run.name.encode(), mode=PUBLIC)
         return entered, held.pop_all()
 

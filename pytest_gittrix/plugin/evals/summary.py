@@ -67,7 +67,7 @@ class EvalRun:
 
     @property
     def percent(self) -> float | None:
-        """The percentage that passed, without ``infra_error``; None without samples."""
+        """The percentage that passed, of the samples that count; None without samples."""
         return None if self.rates.passed is None else self.rates.passed.value * 100
 
     @property
@@ -78,7 +78,7 @@ class EvalRun:
     @property
     def is_whole(self) -> bool:
         """Whether every sample has a record other than ``infra_error``."""
-        return not self.missing and not self.rates.left_out
+        return not self.missing and not self.rates.infra_errors
 
 
 def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> list[EvalRun]:
@@ -105,7 +105,11 @@ def _eval_run(shown: str, root: Path, locations: dict[str, tuple[str, int]], fai
         with suppress(GittrixError):
             records.append(store.record(key))
     ordered = tuple(sorted(records, key=lambda record: (record.id, record.epoch)))
-    return EvalRun(store, shown, ordered, rates(ordered), len(locations) - len(ordered), locations, fail_under)
+    counts_all = False
+    with suppress(GittrixError):
+        counts_all = store.manifest().counts_infra_errors
+    found = rates(ordered, count_infra_errors=counts_all)
+    return EvalRun(store, shown, ordered, found, len(locations) - len(ordered), locations, fail_under)
 
 
 def properties(run: EvalRun) -> dict[str, str]:
@@ -120,6 +124,7 @@ def properties(run: EvalRun) -> dict[str, str]:
         }
     if run.percent is not None:
         found["pass_rate"] = f"{run.percent:.1f}"
+    found["counts_infra_errors"] = "true" if run.rates.counts_infra_errors else "false"
     found |= {outcome: str(count) for outcome, count in tally(run.records).items()}
     return {f"gittrix_eval.{run.store.name}.{name}": value for name, value in found.items()}
 
@@ -131,8 +136,9 @@ def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
     lines = [(f"{samples}: {counts or 'no record'}", "")]
     if run.missing:
         lines.append((f"{run.missing} more have no record: run again with --gittrix-eval-resume", "red"))
-    if run.rates.left_out:
-        lines.append((f"{run.rates.left_out} in {RETRIED} count for nothing: run again with --gittrix-eval-resume", "yellow"))
+    if run.rates.infra_errors:
+        worth = "as not passed" if run.rates.counts_infra_errors else "for nothing"
+        lines.append((f"{run.rates.infra_errors} in {RETRIED} count {worth}: run again with --gittrix-eval-resume", "yellow"))
     if run.rates.passed is not None:
         lines.append((f"pass rate {run.rates.passed}{_threshold(run)}", "red" if run.is_short else ""))
         lines += [(f"pass@{k} {estimate}", "") for k, estimate in run.rates.at.items() if k > 1]

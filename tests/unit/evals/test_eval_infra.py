@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.cli import Cli
 from support.confined import LONG, available
-from support.evals import SOLVES, agent_file, command_file, left_in, options, ran, suite
+from support.evals import SOLVES, agent_file, case, command_file, left_in, options, ran, suite
 
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable
@@ -29,6 +31,11 @@ goes_on = ": > up; sleep 600" if os.path.exists({file!r}) else "echo VERSION = 2
 toolbox.run(["sh", "-c", goes_on])
 """
 """An agent whose program stays as long as there is a file when it begins."""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capfdbinary)
 
 
 def only(summary: Summary) -> Record:
@@ -154,3 +161,28 @@ def test_an_agent_that_removes_its_repository_has_failed(tmp_path: Path) -> None
     record = only(ran(suite(tmp_path), tmp_path, agent_file(tmp_path, "import shutil; shutil.rmtree(toolbox.path / '.git')")))
 
     assert record.outcome in ("fail", "agent_error"), record.reason
+
+
+def failing_machine(root: Path) -> Path:
+    """A suite of two cases that are solved, of which the machine fails in the check of one."""
+    place = suite(root, "fine")
+    case(place, "lost", more='[check]\ncommand = ["no-such-tool-here"]\n')
+    return place
+
+
+def test_samples_that_could_not_be_run_count_if_the_run_says_so_and_every_account_says_which(tmp_path: Path, cli: Cli) -> None:
+    place = failing_machine(tmp_path)
+
+    def did(name: str, *more: str) -> dict[str, Any]:
+        done = cli("eval", "run", str(place), "--agent", SOLVES, "--confine", "off", "--retries", "0", "--out", name, "--json", *more)
+        assert done.status == 1
+        rates: dict[str, Any] = done.envelope["data"]["rates"]
+        return rates
+
+    found = [did("a"), did("b", "--count-infra-errors"), cli.data("eval", "show", "b")["rates"], did("b", "--resume")]
+    text = cli("eval", "run", str(place), "--agent", SOLVES, "--confine", "off", "--out", "c", "--count-infra-errors").text
+
+    assert [(one["pass_rate"]["value"], one["samples"]) for one in found] == [(1.0, 1), (0.5, 2), (0.5, 2), (1.0, 1)]
+    assert [one["counts_infra_errors"] for one in found] == [False, True, True, False]
+    assert "1 in infra_error count as not passed" in text
+    assert "1 that could not be run count as not passed" in (cli.project / "c" / "report.html").read_text()

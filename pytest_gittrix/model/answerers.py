@@ -9,7 +9,6 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.model.answers.delivery import Delivery, Script, Source
 from pytest_gittrix.model.answers.faults import AnswerFault
 from pytest_gittrix.model.answers.replies import ModelReply
-from pytest_gittrix.model.conversations import opening
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.tapes.player import Player
 
@@ -35,7 +34,7 @@ class AnswerRule:
 
     def fits(self, request: Request) -> bool:
         """Whether it is for a request."""
-        return self.about is None or self.about in opening(request)
+        return self.about is None or self.about in request.opening
 
     def left_over(self) -> GittrixError | None:
         """The error for unused steps; None if there is none. A replay need not use all."""

@@ -58,11 +58,6 @@ def side_answer(side: SideRequest, request: Request) -> Answer:
     return Answer((Text(side.answer if schema is None else json.dumps(_smallest(schema, side.answer))),))
 
 
-def opening(request: Request) -> str:
-    """What a conversation began with: it identifies the conversation."""
-    return request.messages[0].text if request.messages else ""
-
-
 def readable(exchanges: Sequence[Exchange], last: int | None = None) -> str:
     """Exchanges of one conversation as a text: who said what, who asked for which tool, and what it gave.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
+import socket
 import time
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple
@@ -15,6 +14,7 @@ from typing import Protocol as Interface
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.answers.replies import ModelReply, parts_at
+from pytest_gittrix.model.bodies import json_body
 from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec
 from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.exchanges import Exchange
@@ -25,9 +25,10 @@ MODEL: Final = "test-model"
 LONGEST_STALL: Final = 10.0
 """The most seconds for which nothing is sent, whatever a script asks for."""
 
+_ABSOLUTE: Final = re.compile(r"\Ahttps?://[^/?]*", re.IGNORECASE)
 _OF_SESSION: Final = re.compile(r"/session/(?P<id>[A-Za-z0-9_-]{1,128})(?=/|\?|\Z)")
+_BEARER: Final = re.compile(r"\Abearer +", re.IGNORECASE)
 _CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "proxy-authorization"})
-_LONGEST_BODY: Final = 64 << 20
 
 
 class _Route(NamedTuple):
@@ -51,7 +52,7 @@ def route(path: str) -> _Route | None:
         if method in ("generateContent", "streamGenerateContent", "countTokens"):
             return _Route("gemini", counts=method == "countTokens")
         return None
-    return _ROUTES.get(path.removeprefix("/v1"))
+    return _ROUTES.get(path.rstrip("/").removeprefix("/v1"))
 
 
 class Host(Interface):
@@ -67,7 +68,7 @@ class Host(Interface):
     def conversation_before(self, id_: str) -> Sequence[Message]:
         """The messages up to an earlier answer, with it. Raises InvalidInput: there is none of this id."""
 
-    def decide(self, request: Request, session: str | None) -> tuple[Exchange, ModelReply]:
+    def decide(self, request: Request, session: str | None, listens: Callable[[], bool]) -> tuple[Exchange, ModelReply]:
         """What a request gets, noted as an exchange of a session, if its address is one's."""
 
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:
@@ -92,6 +93,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         """Read the head of a request, and take the session out of its address."""
         if not super().parse_request():
             return False
+        self.path = _ABSOLUTE.sub("", self.path)
         found = _OF_SESSION.match(self.path)
         self._session = None if found is None else found["id"]
         if found is not None:
@@ -123,7 +125,7 @@ class ModelHandler(BaseHTTPRequestHandler):
             return self._send(404, {"error": {"message": f"There is no {path} here.", "type": "not_found_error"}})
         codec = CODECS[found.protocol]
         try:
-            body = self._body()
+            body = json_body(self.rfile, self.headers)
             headers = self._headers()
             self.server.came(self.path, headers, body, self._keys())
             request = codec.decode(Asked(self.path, body, headers, self.server.conversation_before))
@@ -132,7 +134,7 @@ class ModelHandler(BaseHTTPRequestHandler):
             return self._send(400, codec.error(Failure("invalid", message=problem.fact)))
         if found.counts:
             return self._send(200, codec.counted(estimated(request, Answer()).input))
-        exchange, reply = self.server.decide(request, self._session)
+        exchange, reply = self.server.decide(request, self._session, self._listens)
         self._on_its_way = lambda *, delivered: self.server.finished(exchange, began, delivered=delivered)
         try:
             self._deliver(codec, exchange, reply)
@@ -140,6 +142,15 @@ class ModelHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.server.lost(exchange)
         return None
+
+    def _listens(self) -> bool:
+        """Whether the client has not closed its connection."""
+        try:
+            return bool(self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def _deliver(self, codec: Codec, exchange: Exchange, reply: ModelReply) -> None:
         """Send a reply. What becomes of it is noted before its last byte, so that whoever has that finds it noted."""
@@ -176,8 +187,11 @@ class ModelHandler(BaseHTTPRequestHandler):
             self._stall(reply)
         self.send_response(200)
         self.send_header("content-type", kind)
-        if stream:
+        chunked = stream and self.request_version != "HTTP/1.0"
+        if chunked:
             self.send_header("transfer-encoding", "chunked")
+        elif stream:
+            self.close_connection = True  # the end of the connection is the end of the answer
         else:
             self.send_header("content-length", str(sum(map(len, pieces)) * reply.copies))
         self.end_headers()
@@ -187,13 +201,13 @@ class ModelHandler(BaseHTTPRequestHandler):
             if number == len(sent) or cut_here:
                 self._on_its_way(delivered=not cut_here)
             if piece:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if stream else piece)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
             if cut_here:
                 self.close_connection = True
                 return
             if number == 1 and reply.cut:
                 self._stall(reply)
-        if stream:
+        if chunked:
             self.wfile.write(b"0\r\n\r\n")
 
     def _stall(self, reply: ModelReply) -> None:
@@ -214,42 +228,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         return {name.lower(): text for name, text in self.headers.items() if name.lower() not in _CREDENTIALS}
 
     def _keys(self) -> list[str]:
-        return [text.removeprefix("Bearer ") for name, text in self.headers.items() if name.lower() in _CREDENTIALS]
-
-    def _body(self) -> Mapping[str, Any]:
-        """The request's JSON. Raises InvalidInput: it is none, is too long, or is packed in an unknown way."""
-        raw = _unpacked(self._raw_body(), (self.headers.get("content-encoding") or "").strip().lower())
-        try:
-            found = json.loads(raw or b"{}")
-        except ValueError as problem:
-            raise InvalidInput(f"The body of the request is not JSON: {problem}.", fix="See the client that sent it.") from None
-        if not isinstance(found, dict):
-            raise InvalidInput("The body of the request is not a JSON object.", fix="See the client that sent it.")
-        return found
-
-    def _raw_body(self) -> bytes:
-        if (self.headers.get("transfer-encoding") or "").strip().lower() == "chunked":
-            return b"".join(self._chunks())
-        length = self.headers.get("content-length") or "0"
-        if not length.isdigit() or int(length) > _LONGEST_BODY:
-            raise InvalidInput(f"The length {length!r} of the request is none, or too much.", fix=f"Send at most {_LONGEST_BODY:,} bytes.")
-        return self.rfile.read(int(length))
-
-    def _chunks(self) -> Iterator[bytes]:
-        total = 0
-        while True:
-            try:
-                size = int(self.rfile.readline(64).partition(b";")[0].strip(), 16)
-            except ValueError:
-                raise InvalidInput("The chunks of the request are malformed.", fix="See the client that sent it.") from None
-            total += size
-            if total > _LONGEST_BODY or size < 0:
-                raise InvalidInput("The request is too long.", fix=f"Send at most {_LONGEST_BODY:,} bytes.")
-            chunk = self.rfile.read(size)
-            self.rfile.readline(8)
-            if not size:
-                return
-            yield chunk
+        return [_BEARER.sub("", text) for name, text in self.headers.items() if name.lower() in _CREDENTIALS]
 
     def version_string(self) -> str:
         """What the server calls itself."""
@@ -264,23 +243,6 @@ class ModelHandler(BaseHTTPRequestHandler):
 
     def log_error(self, format: str, *args: Any) -> None:
         """Say nothing: a client that is gone is no event."""
-
-
-def _unpacked(raw: bytes, coding: str) -> bytes:
-    try:
-        if coding in ("", "identity"):
-            return raw
-        if coding == "gzip":
-            return gzip.decompress(raw)
-        if coding == "deflate":
-            return zlib.decompress(raw)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise InvalidInput(f"The body of the request is not {coding}: {problem}.", fix="See the client that sent it.") from None
-    raise InvalidInput(
-        f"The body of the request is packed by {coding!r}.",
-        why="The server unpacks gzip and deflate.",
-        fix="Let the client send its requests plain.",
-    )
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from pytest_gittrix.model.answers.delivery import Delivery, Planned, Script, Scr
 from pytest_gittrix.model.answers.faults import AnswerFault
 from pytest_gittrix.model.answers.replies import Answerer, ModelReply
 from pytest_gittrix.model.answers.script import Step
-from pytest_gittrix.model.conversations import opening, readable, side_answer, side_request
+from pytest_gittrix.model.conversations import readable, side_answer, side_request
 from pytest_gittrix.model.http import ModelHandler
+from pytest_gittrix.model.listener import LoopbackListener
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.responses import response_id
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Usage, estimated
@@ -45,7 +46,8 @@ _VARIABLES: Final = (
     ("GOOGLE_GEMINI_BASE_URL", "{url}"),
     ("GEMINI_API_KEY", KEY),
 )
-_END_SECONDS: Final = 5.0
+
+_DEEPEST: Final = 100
 
 TapeMode = Literal["replay", "once", "new", "rewrite", "live"]
 TAPE_MODES: Final[tuple[TapeMode, ...]] = get_args(TapeMode)
@@ -57,6 +59,7 @@ class _State:
     problems: list[GittrixError] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
 
 
 class ModelServer:
@@ -81,19 +84,13 @@ class ModelServer:
         self._on_exchange = on_exchange
         self._lock = threading.RLock()
         self._state = _State()
-        self._deliveries: dict[int, Delivery] = {}
         self._before: Callable[[Request], None] | None = None
         self._closing = threading.Event()
         self._answerers = Answerers()
-        self._listener: socket.socket | None = None
-        self._connections: dict[socket.socket, threading.Thread] = {}
-        self._accepting: threading.Thread | None = None
+        self._listener: LoopbackListener | None = None
 
     def __enter__(self) -> Self:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self._listener = listener
-        self._accepting = threading.Thread(target=self._accept, args=(listener,), name="gittrix-model", daemon=True)
-        self._accepting.start()
+        self._listener = LoopbackListener(self._serve)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,15 +101,9 @@ class ModelServer:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        _shut(listener)
-        with self._lock:
-            serving = [*self._connections.items()]
-        for connection, _ in serving:
-            _shut(connection)
+        listener.stop()
         self._closing.set()
-        for thread in [self._accepting, *(thread for _, thread in serving)]:
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(_END_SECONDS)
+        listener.join()
 
     # Where it is
 
@@ -127,7 +118,7 @@ class ModelServer:
             raise InvalidInput(
                 "The model server is not running.", fix="Use it between entering and leaving it: with ModelServer() as model."
             )
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self._listener.port}"
 
     def env(self, session: str | None = None) -> dict[str, str]:
         """The variables by which programs find the model: those of the protocols' own clients, with a key of no value.
@@ -227,14 +218,14 @@ class ModelServer:
             before: is called with each request before it is answered. A GittrixError that it raises is answered as an error.
         """
         with self._lock:
-            known = self._state, self._answerers, self._deliveries, self._before
-            self._state, self._deliveries, self._before = _State(), {}, before
+            known = self._state, self._answerers, self._before
+            self._state, self._before = _State(), before
             self._answerers = self._answerers.restarted(next_fault)
         try:
             yield
         finally:
             with self._lock:
-                self._state, self._answerers, self._deliveries, self._before = known
+                self._state, self._answerers, self._before = known
 
     # What was said
 
@@ -290,8 +281,8 @@ class ModelServer:
         """
         grouped: dict[str, list[Exchange]] = {}
         for one in self.exchanges:
-            if one.side is None and (about is None or about in opening(one.request)):
-                grouped.setdefault(opening(one.request), []).append(one)
+            if one.side is None and (about is None or about in one.request.opening):
+                grouped.setdefault(one.request.opening, []).append(one)
         return "\n\n".join(readable(group, last) for group in grouped.values()) or "(no request has come)"
 
     def check(self) -> None:
@@ -318,27 +309,8 @@ class ModelServer:
 
     # Serving
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, address = listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(connection, address), name="gittrix-model-client", daemon=True)
-            with self._lock:
-                self._connections[connection] = thread
-            thread.start()
-
     def _serve(self, connection: socket.socket, address: Any) -> None:
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ModelHandler(connection, address, self)  # type: ignore[arg-type]
-        except OSError:
-            return  # the client is gone
-        finally:
-            with self._lock:
-                self._connections.pop(connection, None)
-            _shut(connection)
+        ModelHandler(connection, address, self)  # type: ignore[arg-type]
 
     def conversation_before(self, id_: str) -> Sequence[Message]:
         """The messages up to an earlier answer, with it; for clients that let the server keep them."""
@@ -347,22 +319,27 @@ class ModelServer:
                 return (*one.request.messages, Message("assistant", one.content.parts))
         raise InvalidInput(f"There is no earlier answer {id_!r}.", why="The request goes on from it.", fix="Send the conversation whole.")
 
-    def decide(self, request: Request, session: str | None) -> tuple[Exchange, ModelReply]:
+    def decide(self, request: Request, session: str | None, listens: Callable[[], bool]) -> tuple[Exchange, ModelReply]:
         """What a request gets, noted as an exchange of a session, if its address is one's."""
+        side = side_request(request)
         with self._lock:
-            side = side_request(request)
+            state = self._state
             delivery = None if side else self._answerers.for_request(request)
-            reply = ModelReply(side_answer(side, request)) if side else self._reply(delivery, request)
-            content = reply.content
-            usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()
-            exchange = Exchange(len(self._state.exchanges) + 1, request, content, usage, side.name if side else None, session=session)
+        # Nothing is locked while somebody is asked: a real server takes its time, and other conversations go on.
+        reply, fault = (ModelReply(side_answer(side, request)), None) if side else self._reply(state, delivery, request, listens)
+        content = reply.content
+        usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()
+        with self._lock:
+            exchange = Exchange(len(state.exchanges) + 1, request, content, usage, side.name if side else None, session=session)
+            exchange.fault = None if fault is None else str(fault)
+            state.exchanges.append(exchange)
             if delivery is not None:
-                exchange.fault = None if delivery.spoiled is None else str(delivery.spoiled)
-                self._deliveries[exchange.number] = delivery
-            self._state.exchanges.append(exchange)
-            return exchange, reply
+                state.deliveries[exchange.number] = delivery
+        return exchange, reply
 
-    def _reply(self, delivery: Delivery | None, request: Request) -> ModelReply:
+    def _reply(
+        self, state: _State, delivery: Delivery | None, request: Request, listens: Callable[[], bool]
+    ) -> tuple[ModelReply, AnswerFault | None]:
         try:
             if delivery is None:
                 raise InvalidInput(
@@ -372,11 +349,12 @@ class ModelServer:
                 )
             if self._before is not None:
                 self._before(request)
-            return delivery.reply(request)
+            return delivery.reply(request, listens)
         except GittrixError as problem:
-            self._state.problems.append(problem)
+            with self._lock:
+                state.problems.append(problem)
             # 400 is what no client asks again after.
-            return ModelReply(Failure("invalid", message=problem.fact))
+            return ModelReply(Failure("invalid", message=problem.fact)), None
 
     def came(self, path: str, headers: Mapping[str, str], body: object, keys: Collection[str]) -> None:
         """Note the texts of a request that came, and the keys that came with it."""
@@ -387,15 +365,20 @@ class ModelServer:
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:
         """Note what becomes of an answer, and tell of the exchange."""
         exchange.delivered, exchange.seconds = delivered, time.perf_counter() - began
+        self._sent(exchange, lost=False)
         if self._on_exchange is not None:
             self._on_exchange(exchange)
 
     def lost(self, exchange: Exchange) -> None:
         """Note that an answer did not reach whoever asked, so that a request that is sent again gets it."""
+        exchange.delivered = False
+        self._sent(exchange, lost=True)
+
+    def _sent(self, exchange: Exchange, *, lost: bool) -> None:
         with self._lock:
-            exchange.delivered = False
-            if exchange.number in self._deliveries:
-                self._deliveries[exchange.number].lost()
+            delivery = self._state.deliveries.get(exchange.number)
+        if delivery is not None:
+            delivery.sent(exchange.request, lost=lost)
 
     def stall(self, seconds: float) -> None:
         """Wait, until that time is over or the server is closed."""
@@ -407,22 +390,18 @@ class ModelServer:
         return self._now()
 
 
-def _strings(value: object) -> Iterator[str]:
-    """All texts within a JSON value."""
+def _strings(value: object, depth: int = 0) -> Iterator[str]:
+    """All texts within a JSON value. Raises InvalidInput: nothing could work on it, it is nested so deeply."""
+    if depth > _DEEPEST:
+        raise InvalidInput(f"The body of the request is nested more than {_DEEPEST} times.", fix="See the client that sent it.")
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for name, one in value.items():
             yield str(name)
-            yield from _strings(one)
+            yield from _strings(one, depth + 1)
     elif isinstance(value, list):
         for one in value:
-            yield from _strings(one)
+            yield from _strings(one, depth + 1)
     elif value is not None:
         yield str(value)
-
-
-def _shut(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()

@@ -7,7 +7,9 @@ number tells what it is: what became of the last answer does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from threading import RLock
 from typing import NamedTuple, TypeAlias
 
 from pytest_gittrix.errors import GittrixError
@@ -97,73 +99,105 @@ class Script:
         return 0
 
 
+@dataclass
+class _Turn:
+    """What one conversation got last.
+
+    Attributes:
+        right: the right reply.
+        asked: the request that it is for.
+        waiting: the faults that happen before it comes.
+        left: how often the first of them still happens; None for each time.
+        spoiled: what went wrong with what was sent last; None for nothing.
+        lost: whether that did not reach whoever asked.
+        listens: tells whether whoever asked still listens, as long as the answer is on its way; None once it is sent.
+        only_late: whether it was right, and came late.
+    """
+
+    right: ModelReply
+    asked: Request
+    waiting: list[AnswerFault]
+    left: int | None = None
+    spoiled: AnswerFault | None = None
+    lost: bool = False
+    listens: Callable[[], bool] | None = None
+    only_late: bool = False
+
+    def has_come(self, request: Request) -> bool:
+        """Whether a request shows that whoever sends it had the last right answer, or has no use for it."""
+        if self.spoiled is None or self.only_late:
+            gave_up = self.lost or (self.listens is not None and not self.listens())
+            return not (gave_up and same_conversation(request, self.asked))
+        content = self.right.content
+        if self.spoiled.seen_as != "part" or not isinstance(content, Answer):
+            return False
+        if not content.calls:
+            return not same_conversation(request, self.asked)
+        return {one.id for one in content.calls} <= {one.id for one in request.results}
+
+    def send(self, request: Request, listens: Callable[[], bool] | None) -> ModelReply:
+        """What is sent now: the right reply, or the next fault in its place, which has happened once more then."""
+        self.asked, self.listens = request, listens
+        self.spoiled, self.lost, self.only_late = None, False, False
+        if not self.waiting:
+            return self.right
+        fault = self.spoiled = self.waiting[0]
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.waiting.pop(0)
+                self.left = self.waiting[0].times if self.waiting else None
+        sent = fault.apply(request, self.right)
+        self.only_late = sent.stall > 0
+        return sent
+
+
 class Delivery:
-    """The exchanges of one answerer.
+    """The exchanges of one answerer. Each conversation has a last answer of its own, since several may go on at the same time.
 
     Args:
-        answerer: who answers.
+        answerer: who answers. One that has ``concurrent`` set is asked by several conversations at once, any other one by one at a time.
         next_fault: gives what goes wrong with the exchange that begins, in addition to what the answerer itself plans; None for nothing.
 
     Attributes:
         number: of the exchange that was answered last, from 1; one that is asked for again has the same.
-        spoiled: what went wrong with the last reply; None for nothing.
     """
 
     def __init__(self, answerer: Source, next_fault: Callable[[ModelReply, Request], AnswerFault | None] | None = None) -> None:
         self._answerer = answerer
         self._next_fault = next_fault
-        self._right: ModelReply | None = None
-        self._asked: Request | None = None
-        self._waiting: list[AnswerFault] = []
-        self._left: int | None = None
-        self.spoiled: AnswerFault | None = None
-        self._lost = self._only_late = False
+        self._lock = RLock()
+        self._turns: dict[str, _Turn] = {}
         self.number = 0
 
-    def reply(self, request: Request) -> ModelReply:
-        """What is sent for a request. Raises what the answerer raises."""
-        if self._right is None or self._has_come(request):
-            given = self._answerer(request)
-            planned = given if isinstance(given, Planned) else Planned(reply_of(given))
+    def reply(self, request: Request, listens: Callable[[], bool] | None = None) -> tuple[ModelReply, AnswerFault | None]:
+        """What is sent for a request, and what is wrong with it on purpose. Raises what the answerer raises.
+
+        Args:
+            request: the request.
+            listens: tells whether whoever asked still listens.
+        """
+        with nullcontext() if getattr(self._answerer, "concurrent", False) else self._lock:
+            turn = self._turns.get(request.conversation)
+            if turn is None or turn.has_come(request):
+                turn = self._turns[request.conversation] = self._begun(request)
+            return turn.send(request, listens), turn.spoiled
+
+    def _begun(self, request: Request) -> _Turn:
+        given = self._answerer(request)
+        planned = given if isinstance(given, Planned) else Planned(reply_of(given))
+        with self._lock:
             self.number += 1
-            self._right, self._waiting = _with_ids(planned.reply, request), [*planned.faults]
-            fault = None if self._next_fault is None else self._next_fault(self._right, request)
-            self._waiting += [] if fault is None else [fault]
-            self._left = self._waiting[0].times if self._waiting else None
-        self._asked, self.spoiled = request, None
-        self._lost = self._only_late = False
-        if not self._waiting:
-            return self._right
-        return self._spoil(self._waiting[0], self._right, request)
+        right = _with_ids(planned.reply, request)
+        fault = None if self._next_fault is None else self._next_fault(right, request)
+        waiting = [*planned.faults, *([] if fault is None else [fault])]
+        return _Turn(right, request, waiting, waiting[0].times if waiting else None)
 
-    def _spoil(self, fault: AnswerFault, right: ModelReply, request: Request) -> ModelReply:
-        """What is sent instead of the right reply; the fault has happened once more."""
-        self.spoiled = fault
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
-                self._waiting.pop(0)
-                self._left = self._waiting[0].times if self._waiting else None
-        sent = fault.apply(request, right)
-        self._only_late = sent.stall > 0
-        return sent
-
-    def lost(self) -> None:
-        """Say that the last reply did not reach whoever asked."""
-        self._lost = True
-
-    def _has_come(self, request: Request) -> bool:
-        """Whether a request shows that whoever sends it had the last right answer, or has no use for it."""
-        assert self._right is not None
-        assert self._asked is not None
-        content = self._right.content
-        if self.spoiled is None or self._only_late:
-            return not (self._lost and same_conversation(request, self._asked))
-        if self.spoiled.seen_as != "part" or not isinstance(content, Answer):
-            return False
-        if not content.calls:
-            return not same_conversation(request, self._asked)
-        return {one.id for one in content.calls} <= {one.id for one in request.results}
+    def sent(self, request: Request, *, lost: bool) -> None:
+        """Say that the last reply to a request was sent, or that it did not reach whoever asked."""
+        turn = self._turns.get(request.conversation)
+        if turn is not None and turn.asked is request:
+            turn.lost, turn.listens = lost, None
 
 
 def same_conversation(one: Request, other: Request) -> bool:

@@ -158,6 +158,16 @@ class Request:
         """What the user said last."""
         return next((message.text for message in reversed(self.messages) if message.role == "user" and message.text), "")
 
+    @property
+    def opening(self) -> str:
+        """What its conversation began with."""
+        return self.messages[0].text if self.messages else ""
+
+    @property
+    def conversation(self) -> str:
+        """What identifies the conversation that it belongs to."""
+        return f"{self.protocol} {self.opening}"
+
     def tool(self, name: str) -> Tool | None:
         """The tool of a name; None if the client offers none."""
         return next((tool for tool in self.tools if tool.name == name), None)

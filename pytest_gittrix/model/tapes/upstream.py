@@ -28,6 +28,8 @@ class Upstream:
         seconds: how long an answer may take.
     """
 
+    concurrent = True
+
     def __init__(self, seconds: float = 600.0) -> None:
         self._seconds = seconds
 

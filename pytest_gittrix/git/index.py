@@ -259,6 +259,10 @@ class IndexFile:
         """The staged paths below a directory."""
         return [os.fsdecode(self._keys[number]) for number in self._numbers_below(path)]
 
+    def tracks(self, path: str) -> bool:
+        """Whether a path, or anything below it, is staged."""
+        return bool(self.entries(path)) or next(self._numbers_below(path), None) is not None
+
     def leaves_out(self, path: str) -> bool:
         """Whether a sparse checkout leaves a directory out: there are staged paths below it, and the work tree is to have none of them."""
         first = next(self._numbers_below(path), None)

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from pytest_gittrix.workspaces.finder.findings import FoundWork
 from pytest_gittrix.workspaces.finder.ignored import Graded, Regenerable
 from pytest_gittrix.workspaces.finder.landed import commits_of, have_landed
 from pytest_gittrix.workspaces.finder.place import WorktreePlace, find_place
+from pytest_gittrix.workspaces.finder.plain_files import open_repository, read_file, require_plain_rules
 from pytest_gittrix.workspaces.finder.settings import regenerable_by
 from pytest_gittrix.workspaces.repositories.walk import files_below, find_repositories
 
@@ -127,7 +129,7 @@ def unfinished_work(
     """
     place = find_place(os.fspath(path))
     try:
-        return _Look(libgit2.Repository(place.git_dir), place, strict, keep).work(base)
+        return _Look(place, strict, keep).work(base)
     except (libgit2.GitError, KeyError, ValueError, OSError) as problem:
         raise GitFailed(f"{os.fspath(path)} cannot be read: {problem}.", why="In doubt a worktree holds work.") from problem
 
@@ -135,8 +137,8 @@ def unfinished_work(
 class _Look:
     """One look at a worktree."""
 
-    def __init__(self, repository: libgit2.Repository, place: WorktreePlace, strict: bool = False, keep: Collection[str] = ()) -> None:
-        self.repository, self.place = repository, place
+    def __init__(self, place: WorktreePlace, strict: bool = False, keep: Collection[str] = ()) -> None:
+        self.place, self.repository = place, (repository := place.repository)
         self.root, self.git_dir = place.root, repository.path
         self.detached = repository.head_is_detached
         self.head = None if repository.head_is_unborn else repository.head.peel(libgit2.Commit)
@@ -174,7 +176,7 @@ class _Look:
 
     def files(self) -> dict[str, list[Any]]:
         """The work that is not in commits of this repository, by form; that of its submodules is below their paths."""
-        index = self._index()
+        index, submodules = self.index, self.submodules
         modified, staged, untracked, ignored = self._files(index)
         nested = [*self._nested([*untracked, *ignored])]
         found: dict[str, list[Any]] = {
@@ -189,11 +191,10 @@ class _Look:
         }
         looked_into = set()
         for path in dict.fromkeys(index.submodules()):
-            whole = os.path.join(self.root, path)
-            if not os.path.exists(os.path.join(whole, ".git")):  # git looks at no file in there
-                found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(whole)]
+            inner = submodules.get(path)
+            if inner is None:  # git looks at no file in there
+                found["untracked"] += [os.path.relpath(file, self.root) for file in files_below(os.path.join(self.root, path))]
                 continue
-            inner = _Look(libgit2.Repository(whole), WorktreePlace(os.path.realpath(whole), whole, holds_repository=False))
             inner._regenerable, inner._strict = self._regenerable, self._strict
             looked_into.add(os.path.realpath(inner.git_dir))
             if inner.has_unpushed():
@@ -204,7 +205,7 @@ class _Look:
         modules = os.path.realpath(os.path.join(self.git_dir, "modules"))
         for name in find_repositories(modules):  # those of other commits, and of `git submodule deinit`, are not in the work tree
             git_dir = os.path.join(modules, name)
-            if git_dir not in looked_into and _Look(libgit2.Repository(git_dir), self.place).has_unpushed():
+            if git_dir not in looked_into and _Look(self.place._replace(repository=open_repository(git_dir))).has_unpushed():
                 found["submodules"].append(name)
         return found
 
@@ -274,12 +275,22 @@ class _Look:
                 whole = os.path.join(self.root, path)
                 yield from (os.path.relpath(os.path.join(whole, one), self.root) for one in find_repositories(whole))
 
-    def _index(self) -> IndexFile:
-        try:
-            with open(os.path.join(self.git_dir, "index"), "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            data = b""
+    @cached_property
+    def submodules(self) -> dict[str, _Look]:
+        """A look into each submodule that has a repository. libgit2 reads all of them, and theirs, so all of them are looked at first."""
+        require_plain_rules(self.repository, self.root, self.index)
+        found: dict[str, _Look] = {}
+        for path in self.index.submodules():
+            whole = os.path.join(self.root, path)
+            if os.path.exists(os.path.join(whole, ".git")):
+                found[path] = _Look(WorktreePlace(os.path.realpath(whole), open_repository(whole), holds_repository=False))
+                found[path].submodules  # noqa: B018
+        return found
+
+    @cached_property
+    def index(self) -> IndexFile:
+        """The index of the work tree."""
+        data = read_file(os.path.join(self.git_dir, "index"))
         format_ = object_format("sha256" if len(str(self.head.id if self.head else "")) == _SHA256 else "sha1")
         try:
             return IndexFile(data, format_)
@@ -424,8 +435,5 @@ class _Look:
                 self.noted.append(FoundWork("stashes", f"stash@{{{number}}}", "elsewhere", "the stash of the repository"))
 
     def _lock(self) -> str | None:
-        try:
-            with open(os.path.join(self.git_dir, "locked"), encoding="utf-8", errors="replace") as file:
-                return file.read().strip()
-        except OSError:
-            return None
+        path = os.path.join(self.git_dir, "locked")
+        return read_file(path).decode(errors="replace").strip() if os.path.lexists(path) else None

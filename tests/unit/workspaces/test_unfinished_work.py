@@ -494,6 +494,60 @@ def test_the_workspace_of_a_session_leads_nowhere_else(tmp_path: Path, script: s
             unfinished_work(path)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm .gitignore; mkfifo .gitignore",
+        "mkfifo .gitattributes",
+        "mkfifo .gitmodules",
+        "mkdir new; mkfifo new/.gitignore",
+        "git init -q new; mkfifo new/.gitignore",
+        "mkfifo pipe; ln -sf pipe .gitignore",
+        "ln -sf /dev/zero .gitignore",
+        "mkdir d; touch d/x; git add .; echo d > .gitignore; mkfifo d/.gitignore",
+        "mkdir -p $COMMON/info; rm -f $COMMON/info/exclude; mkfifo $COMMON/info/exclude",
+        "mkfifo $COMMON/shallow",
+        "mkfifo $OWN/locked",
+        "mkfifo $COMMON/refs/heads/other",
+        "mkfifo pipe; git config include.path $PWD/pipe",
+        "mkfifo pipe; git config core.excludesFile $PWD/pipe",
+        'mkfifo pipe; printf \'[include]\\npath = "pi"\\\\\\np"e"\\n\' > c; git config include.path $PWD/c',
+        "mkdir -p other/pack; mkfifo other/pack/pack-1.idx; echo $PWD/other > $COMMON/objects/info/alternates",
+    ],
+)
+def test_what_would_make_git_wait_is_refused(world: ToolWorld, script: str) -> None:
+    path = world.create()
+    world.sh(f'OWN="$(git rev-parse --absolute-git-dir)"; COMMON="$OWN/../.."; {script}', path)
+
+    with pytest.raises(GitFailed, match=r"is a (named pipe|character device)"):
+        unfinished_work(path)
+
+
+@pytest.mark.parametrize("name", [".gitignore", "new.idx", "HEAD"])
+def test_a_pipe_in_a_submodule_is_refused(world: ToolWorld, name: str) -> None:
+    world.sh("git init -q lib; git -C lib commit -q --allow-empty -m lib; git add lib; git commit -qm lib")
+    world.sh(f"rm -f lib/.git/{name}; mkfifo {'lib' if name == '.gitignore' else 'lib/.git'}/{name}")
+
+    with pytest.raises(GitFailed, match=r"is a named pipe|is no file|is no repository"):
+        unfinished_work(world.repo)
+
+
+def test_a_pipe_that_git_does_not_read_is_no_hindrance(world: ToolWorld) -> None:
+    path = world.create()
+    world.sh("echo out > .gitignore; git add .; git commit -qm out; mkdir out; mkfifo out/.gitignore out/.gitattributes pipe", path)
+    world.sh("git config core.excludesFile /dev/null; git config include.path nowhere; ln -s /dev/null .gitattributes", path)
+
+    work = unfinished_work(path)
+    assert (work.untracked, [note.item for note in work.noted]) == ((), [".gitattributes"])
+
+
+def test_the_note_of_a_workspace_that_is_a_pipe_is_not_waited_for(world: ToolWorld) -> None:
+    path = world.create()
+    moved = path.parent / "workspace"
+    world.sh(f"git worktree move {path} {moved}; mkdir ../engine; mkfifo ../engine/workspace.json")
+    assert unfinished_work(moved).untracked == ()
+
+
 @pytest.mark.parametrize("kind", ["lazy", "copy", "overlay"])
 def test_a_workspace_without_a_whole_repository_of_its_own_is_refused_with_what_to_ask_instead(tmp_path: Path, kind: str) -> None:
     with open_site(tmp_path) as site:

@@ -6,17 +6,26 @@ only when a name is not one of ours, or when a list of all names is asked for.
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, did_you_mean
 
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
 GROUP: Final = "gittrix"
 """The group of entry points by which a package names the module that has its hooks."""
+
+_HEADING: Final = re.compile(rb"\[\s*gittrix\s*\]")
 
 
 class Extension(NamedTuple):
@@ -137,6 +146,8 @@ def registered(kind: str) -> Registered:
 
     A package whose hooks cannot be loaded is left out, with a RuntimeWarning.
     """
+    if not declared():
+        return OURS[kind]
     found: dict[str, Extension] = {}
     for registrations in getattr(hooks(), f"gittrix_{kind}")():
         for name, extension in registrations.items():
@@ -147,8 +158,6 @@ def registered(kind: str) -> Registered:
 @cache
 def hooks() -> Any:
     """Return the callers of the hooks of all packages, made once."""
-    from importlib.metadata import entry_points
-
     import pluggy
 
     class Manager(pluggy.PluginManager):
@@ -160,7 +169,7 @@ def hooks() -> Any:
     for kind in OURS:
         specification(getattr(Hooks, f"gittrix_{kind}"))
     manager.add_hookspecs(Hooks)
-    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name, reverse=True):  # the last one is called first
+    for entry in reversed(declared()):  # the last one is called first
         try:
             manager.register(Extension(entry.value).load(), f"{entry.name}={entry.value}")
         except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
@@ -169,6 +178,60 @@ def hooks() -> Any:
             )
     manager.register(_own_hooks(), "pytest-gittrix")
     return manager.hook
+
+
+@cache
+def declared() -> Sequence[EntryPoint]:
+    """The entry points of other packages, in alphabetical order. Packages whose entry points cannot be read are left out, with a warning.
+
+    importlib.metadata takes longer to load, and to read the entry points of all packages, than most commands take. So their files are
+    searched for the name of the group first. Where packages may be in other places than directories, it is asked.
+    """
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    plain = finders == [PathFinder] and not any(path.endswith(".egg") or os.path.isfile(path) for path in sys.path)
+    directories = [*_declaring(sys.path)] if plain else []
+    if plain and not directories:
+        return ()
+    from importlib.metadata import Distribution, entry_points
+
+    found: list[EntryPoint] = []
+    for read in [partial(_of, Distribution.at(path)) for path in directories] if plain else [lambda: [*entry_points(group=GROUP)]]:
+        try:
+            found += read()
+        except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
+            warnings.warn(f"Entry points of the group {GROUP} are missing: {problem}", RuntimeWarning, stacklevel=2)
+    return sorted(found, key=lambda one: one.name)
+
+
+def _of(distribution: Distribution) -> list[EntryPoint]:
+    return [one for one in distribution.entry_points if one.group == GROUP]
+
+
+def _declaring(path: Iterable[str]) -> Iterator[str]:
+    """The metadata directories of distributions with the group. The first distribution of a name on the path hides the others."""
+    seen = set()
+    for directory in path:
+        try:
+            names = os.listdir(directory or ".")
+        except OSError:
+            continue
+        for name in names:
+            stem, _, suffix = name.rpartition(".")
+            if suffix.lower() not in ("dist-info", "egg-info"):
+                continue
+            distribution = re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower()
+            metadata = os.path.join(directory, name)
+            if distribution not in seen and _HEADING.search(_read(os.path.join(metadata, "entry_points.txt"))):
+                yield metadata
+            seen.add(distribution)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _own_hooks() -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 
@@ -41,13 +43,14 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     registered.cache_clear()
+    extensions.declared.cache_clear()
     extensions.hooks.cache_clear()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
 def test_each_of_ours_is_found_without_a_look_at_other_packages(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("other packages were looked at"))
     forget()
+    monkeypatch.setattr(extensions, "declared", lambda: pytest.fail("other packages were looked at"))
 
     assert find(kind, name) == OURS[kind][name].load()
     assert name in Names(kind)
@@ -88,9 +91,40 @@ def test_a_package_whose_hooks_cannot_be_loaded_is_left_out_with_a_warning(broke
     assert len(warned) == 1
 
 
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("form", ["dist-info", "egg-info", "hidden", "zip", "finder", "malformed"])
+def test_packages_are_found_in_every_form_that_importlib_knows(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site"
+    metadata_directory = installed / f"Its_own.name-1.{'egg-info' if form == 'egg-info' else 'dist-info'}"
+    metadata_directory.mkdir(parents=True)
+    (metadata_directory / "METADATA").write_text("Name: its-own-name\nVersion: 1\n")
+    (metadata_directory / "entry_points.txt").write_text("[gittrix]\nz = late\n" if form != "malformed" else "[gittrix]\nz\n")
+    (installed / "late.py").write_text("def gittrix_views(): return {'late': ('late.view',)}\n")
+    if form == "hidden":
+        (tmp_path / "its.own_NAME-2.dist-info").mkdir()
+        (tmp_path / "its.own_NAME-2.dist-info" / "METADATA").write_text("Name: its-own-name\nVersion: 2\n")
+        sys.path.append(str(installed))
+    elif form == "zip":
+        monkeypatch.syspath_prepend(shutil.make_archive(str(tmp_path / "packed"), "zip", installed))
+    else:
+        monkeypatch.syspath_prepend(installed)
+    if form == "finder":
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, metadata.MetadataPathFinder()])
+    forget()
+
+    with nullcontext() if form != "malformed" else pytest.warns(RuntimeWarning, match="Entry points of the group gittrix are missing"):
+        assert [*Names("views")] == [*OURS["views"], "acme", "lost", *(["late"] if form not in ("hidden", "malformed") else [])]
+    if form != "malformed":
+        assert sorted(extensions.declared()) == sorted(metadata.entry_points(group="gittrix"))
+    sys.modules.pop("late", None)
+
+
 def test_a_command_of_ours_loads_no_manager_of_plugins() -> None:
-    program = "import sys; from pytest_gittrix.cli.verbs import command_line; command_line(['session', 'list', '--as', 'pixir'])" + (
-        ".parse_args(['session', 'list', '--as', 'pixir']); print({'pluggy', 'importlib.metadata'} & {*sys.modules})"
+    program = (
+        "import sys; from pytest_gittrix.cli.verbs import command_line; line = {line}; command_line(line).{use}; "
+        "print({{'pluggy', 'importlib.metadata'}} & {{*sys.modules}})"
     )
 
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+    for line, use in ((["session", "list", "--as", "pixir"], "parse_args(line)"), (["--help"], "format_help()")):
+        ran = subprocess.run([sys.executable, "-c", program.format(line=line, use=use)], capture_output=True, text=True, check=True)
+        assert ran.stdout == "set()\n"

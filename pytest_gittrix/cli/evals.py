@@ -88,9 +88,11 @@ _SUITE = (
         help="count samples that ended in infra_error as not passed, instead of leaving them out",
     ),
     arg("--fail-under", type=_percent, metavar="PERCENT", help="exit with 1 if fewer samples pass"),
+    evals_report.AT_LEAST,
     arg("--no-report", action="store_true", help="write no report.html at the end"),
     examples=(
         'gittrix eval run evals/ --agent "./agent.sh" --out runs/a',
+        'gittrix eval run evals/ --agent "./agent.sh" --judge-at-least canary --fail-under 80',
         "gittrix eval run evals/ --agent gold --seed 7 --epochs 5 -n 4",
         'gittrix eval run evals/ --agent "./agent.sh" --out runs/a --resume',
         "gittrix eval run evals/ --replay runs/a --out runs/replayed",
@@ -98,7 +100,7 @@ _SUITE = (
 )
 def run(options: argparse.Namespace) -> CommandResult:
     """Run an agent on every case of a suite, each in a session of its own."""
-    from pytest_gittrix.cli.evals_output import run_table, watching
+    from pytest_gittrix.cli.evals_output import run_table, short_notes, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.runs.executors import factory_of
     from pytest_gittrix.evals.runs.run import run_suite
@@ -117,7 +119,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     )
     try:
         with watching(suite.name, wanted.out, quiet=options.json) as watch:
-            summary = run_suite(suite, wanted, factory=factory_of(options.executor), watch=watch)
+            summary = replace(run_suite(suite, wanted, factory=factory_of(options.executor), watch=watch), at_least=options.judge_at_least)
     except KeyboardInterrupt:
         done = f"What was done is in {wanted.out}; go on with --resume."
         return CommandResult({"run": str(wanted.out), "interrupted": True}, "", (f"interrupted. {done}",), _INTERRUPTED)
@@ -134,9 +136,10 @@ def run(options: argparse.Namespace) -> CommandResult:
         notes.append("The agent failed in every sample, so this run says nothing about its work.")
     if summary.store.is_mixed:
         notes.append("The agent changed during the run: which samples are of which agent is unknown. Run again into a new --out.")
+    notes += short_notes(summary.short, options.judge_at_least)
     if short:
         notes.append(f"fewer than {options.fail_under:g} % passed.")
-    unusable = left_out or broken or summary.store.is_mixed
+    unusable = left_out or broken or summary.store.is_mixed or summary.short
     table = f"{run_table(summary)}report {page}\n" if page else run_table(summary)
     return CommandResult({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if unusable or short else 0)
 
@@ -145,18 +148,23 @@ def run(options: argparse.Namespace) -> CommandResult:
     _RUN,
     arg("id", nargs="?", metavar="ID", help="of a case; the whole run by default"),
     _EPOCH,
-    examples=("gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2"),
+    evals_report.AT_LEAST,
+    examples=("gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2", "gittrix eval show runs/a --judge-at-least canary"),
 )
 def show(options: argparse.Namespace) -> CommandResult:
     """Show a run, or one sample of it: events, diff, conflict."""
-    from pytest_gittrix.cli.evals_output import notes_on, sample_data, sample_text, store_data, store_table
+    from pytest_gittrix.cli.evals_output import notes_on, sample_data, sample_text, short_notes, store_data, store_table
+    from pytest_gittrix.evals.results.grades import held_to, short_of
     from pytest_gittrix.evals.results.store import RunStore
 
-    store = RunStore.open(options.run_directory)
+    store, bar = RunStore.open(options.run_directory), options.judge_at_least
     if options.id is None:
-        return CommandResult(store_data(store), store_table(store), notes_on(store))
+        short = short_of(store.records(), bar)
+        notes = (*notes_on(store), *short_notes(short, bar))
+        return CommandResult(store_data(store, bar), store_table(store, bar), notes, _INCOMPLETE if short else 0)
     record = store.sample(options.id, options.epoch)
-    return CommandResult(sample_data(store, record), sample_text(store, record))
+    counted = held_to(record, bar)
+    return CommandResult(sample_data(store, counted), sample_text(store, counted), status=_INCOMPLETE if counted != record else 0)
 
 
 @verb(

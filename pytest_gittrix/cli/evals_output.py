@@ -26,6 +26,7 @@ STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_e
 _COLOURS: Final = {32: "green", 31: "red", 33: "yellow", 35: "magenta", 36: "cyan"}
 _LATEST: Final = 8
 _KILOBYTE: Final = 1000
+_MOST_CHANGES: Final = 3
 
 
 @contextmanager
@@ -116,7 +117,7 @@ def run_table(summary: Summary) -> str:
         f"confine {core['setting']['confine']}",
         *_outcomes(summary.counts),
         *_rate_lines(summary.rates),
-        *(f"  {record.outcome:<12}{_name(record)}  {record.reason}".rstrip() for record in summary.records if record.outcome != "pass"),
+        *(_sample_line(record) for record in summary.counted if record.outcome != "pass"),
     ]
     if summary.already:
         lines.append(f"{summary.already} of {len(summary.records)} were there")
@@ -126,22 +127,44 @@ def run_table(summary: Summary) -> str:
     return visible("\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""]))
 
 
-def store_data(store: RunStore) -> dict[str, Any]:
-    """A run for programs."""
+def _sample_line(record: Record) -> str:
+    """A sample that did not pass, with how many of its tests did."""
+    score = f"{_tests(record)} tests, " if _tests(record) else ""
+    return f"  {record.outcome:<12}{_name(record)}  {score}{record.reason}".rstrip(" ,")
+
+
+def store_data(store: RunStore, at_least: str | None = None) -> dict[str, Any]:
+    """A run for programs, as its samples count with a bar for judges."""
     from pytest_gittrix.evals.inputs.sample_record import digest, tally
+    from pytest_gittrix.evals.results.grades import grade_of, held_to, short_of
     from pytest_gittrix.evals.results.summary import rates
 
     records = store.records()
-    samples = [{"id": one.id, "epoch": one.epoch, "key": one.key, "outcome": one.outcome, "reason": one.reason} for one in records]
+    counted = [held_to(record, at_least) for record in records]
+    samples = [
+        {"id": one.id, "epoch": one.epoch, "key": one.key, "outcome": one.outcome, "reason": one.reason, **grade_of([one]).to_json()}
+        for one in counted
+    ]
     return {
         "run": str(store.path),
         "manifest": store.manifest().digest,
         "digest": digest(records),
-        "outcomes": tally(records),
-        "rates": rates(records, count_infra_errors=store.manifest().counts_infra_errors).to_json(),
+        "outcomes": tally(counted),
+        "rates": rates(counted, count_infra_errors=store.manifest().counts_infra_errors).to_json(),
+        "judge_at_least": at_least,
+        "short": short_of(records, at_least),
         "planned": len(store.manifest().keys),
         "samples": samples,
     }
+
+
+def short_notes(short: int, at_least: str | None) -> tuple[str, ...]:
+    """What a bar for judges changed; nothing without one."""
+    if at_least is None:
+        return ()
+    if not short:
+        return (f"Every sample that passed was judged by {at_least} or better.",)
+    return (f"{short} samples passed and do not count as passed: a test of each was judged by less than {at_least}.",)
 
 
 def notes_on(store: RunStore) -> tuple[str, ...]:
@@ -155,13 +178,26 @@ def notes_on(store: RunStore) -> tuple[str, ...]:
     )
 
 
-def store_table(store: RunStore) -> Table:
-    """A run for people."""
+def store_table(store: RunStore, at_least: str | None = None) -> Table:
+    """A run for people, as its samples count with a bar for judges."""
+    from pytest_gittrix.evals.results.grades import held_to
+    from pytest_gittrix.evals.results.summary import rates
+
+    counted = [held_to(record, at_least) for record in store.records()]
     rows: list[tuple[str, ...]] = [
-        (record.id, str(record.epoch), record.outcome, str(len(record.files)), record.promoted[:7], record.reason)
-        for record in store.records()
+        (record.id, str(record.epoch), record.outcome, _tests(record), str(len(record.files)), record.promoted[:7], record.reason)
+        for record in counted
     ]
-    return Table(("case", "epoch", "outcome", "files", "promoted", "reason"), rows, "reason", STYLES)
+    foot = "".join(f"{line.strip()}\n" for line in _rate_lines(rates(counted, count_infra_errors=store.manifest().counts_infra_errors)))
+    return Table(("case", "epoch", "outcome", "tests", "files", "promoted", "reason"), rows, "reason", STYLES, foot)
+
+
+def _tests(record: Record) -> str:
+    """How many of a sample's tests passed, such as ``3/5``; empty without tests."""
+    from pytest_gittrix.evals.results.grades import grade_of
+
+    found = grade_of([record])
+    return f"{found.tests_passed}/{found.tests}" if found.tests else ""
 
 
 # Samples ---------------------------------------------------------------------------------------------------------------------------
@@ -171,8 +207,13 @@ def sample_data(store: RunStore, record: Record) -> dict[str, Any]:
     """A sample for programs."""
     from dataclasses import asdict
 
+    from pytest_gittrix.evals.results.grades import grade_of, score, verdicts_of
+
     return {
         **asdict(record),
+        "score": float(score(record)),
+        "grade": grade_of([record]).to_json(),
+        "tests": [test.to_json() for test in verdicts_of(record)],
         "events": store.lines("events", record.key),
         "timing": store.lines("timing", record.key),
         "transcript": store.lines("transcripts", record.key),
@@ -194,6 +235,7 @@ def sample_text(store: RunStore, record: Record) -> str:
     if record.checks:
         lines += ["", "checks"]
         lines += [f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail or _judges(one)}".rstrip() for one in record.checks]
+    lines += _tests_lines(record)
     if record.conflict:
         lines += ["", "conflict", *(f"  {kind:<5} {path}" for path, kind in sorted(record.conflict.items()))]
     output = failure_lines(store, record)
@@ -205,6 +247,15 @@ def sample_text(store: RunStore, record: Record) -> str:
     if patch:
         lines += ["", "diff", patch.rstrip("\n")]
     return visible("\n".join([*lines, "", f"again: {store.replay_command(record)}", ""]))
+
+
+def _tests_lines(record: Record) -> list[str]:
+    """The table of a sample's tests, those that failed first."""
+    from pytest_gittrix.evals.results.grades import verdicts_of
+
+    tests = verdicts_of(record)
+    lines = [f"  {test.word:<12}{'' if test.passed is None else test.judge:<8}{test.name}" for test in tests]
+    return ["", f"tests, {_tests(record) or 'none'} passed", *lines] if tests else []
 
 
 def _judges(check: CheckResult) -> str:
@@ -256,7 +307,10 @@ def pair_text(pair: SamplePair) -> str:
     else:
         what = pair.flip
     reason = f"  {pair.b.reason}" if pair.b is not None and pair.b.reason else ""
-    return f"{name}  {what}{reason}{f'  first difference: {pair.divergence}' if pair.divergence else ''}\n"
+    changes = pair.test_changes
+    tests = f"  tests: {', '.join(f'{one.name} {one.a} -> {one.b}' for one in changes[:_MOST_CHANGES])}" if changes else ""
+    tests += f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+    return f"{name}  {what}{reason}{tests}{f'  first difference: {pair.divergence}' if pair.divergence else ''}\n"
 
 
 def usage_table(runs: Sequence[DiskUsage]) -> Table:
@@ -282,6 +336,10 @@ def _rate_lines(found: Rates) -> list[str]:
     if found.passed is None:
         return []
     lines = [f"  pass rate   {found.passed}"]
+    if found.score is not None:
+        lines.append(f"  tests       {found.grade.tests_passed} of {found.grade.tests} passed, score {found.score}")
+    if found.grade.mix:
+        lines.append(f"  judged      {found.grade.mix}")
     lines += [f"  pass@{k:<7}{estimate}" for k, estimate in found.at.items() if k > 1]
     lines += [f"  pass^{k:<7}{estimate}" for k, estimate in found.all.items() if k > 1]
     if found.infra_errors:

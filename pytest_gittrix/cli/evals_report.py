@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.results.store import RunStore
 
 
+AT_LEAST = arg(
+    "--judge-at-least", choices=("subject", "canary", "plain"), help="a sample with a test that a lesser judge has judged counts as failed"
+)
+
+
 @verb(
     arg("run_directory", type=Path, metavar="RUN", help="the directory of a run"),
     arg("--out", type=Path, metavar="FILE", help="where to write it; report.html in the run's directory by default"),
+    AT_LEAST,
     examples=("gittrix eval report runs/a", "gittrix eval report runs/a --out page.html"),
 )
 def report(options: argparse.Namespace) -> CommandResult:
@@ -26,7 +32,7 @@ def report(options: argparse.Namespace) -> CommandResult:
     from pytest_gittrix.report.eval_report import write_report
 
     store = RunStore.open(options.run_directory)
-    page = _written(lambda: write_report(store, options.out), options.out or store.path, "--out")
+    page = _written(lambda: write_report(store, options.out, at_least=options.judge_at_least), options.out or store.path, "--out")
     return CommandResult({"run": str(store.path), "report": str(page.absolute())}, f"{page}\n")
 
 
@@ -65,7 +71,7 @@ def page_of_run(store: RunStore, options: argparse.Namespace) -> tuple[str | Non
     from pytest_gittrix.report.eval_report import write_report
 
     try:
-        return str(write_report(store)), ()
+        return str(write_report(store, at_least=options.judge_at_least)), ()
     except GittrixError as problem:
         return None, (f"no report: {problem.fact} {problem.fix}".rstrip(),)
     except OSError as problem:

@@ -51,12 +51,14 @@ class Table(NamedTuple):
         rows: texts, one for each column.
         elastic: the heading of the column that is cut where a terminal is too narrow.
         styles: ANSI style codes by the text of a cell.
+        foot: lines below the rows, each with its newline.
     """
 
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
     elastic: str
     styles: dict[str, int]
+    foot: str = ""
 
 
 class Diff(NamedTuple):
@@ -228,7 +230,7 @@ def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
         elastic = table.headings.index(table.elastic)
         widths[elastic] = max(widths[elastic] - max(excess, 0), len(headings[elastic]))
     styles = table.styles | dict.fromkeys(headings, _BOLD) if colour else {}
-    return "".join(_line(row, widths, styles) for row in rows)
+    return "".join(_line(row, widths, styles) for row in rows) + table.foot
 
 
 def _line(row: Iterable[str], widths: Iterable[int], styles: Mapping[str, int]) -> str:

@@ -117,6 +117,9 @@ def _rates(found: Comparison) -> list[tuple[str, str, str]]:
     """The name of each rate, and the rate in both runs."""
     ours, theirs = found.rates
     rows = [("pass rate", str(ours.passed or "unknown"), str(theirs.passed or "unknown"))]
+    if ours.score or theirs.score:
+        rows.append(("score", str(ours.score or "unknown"), str(theirs.score or "unknown")))
+        rows.append(("judged", ours.grade.mix or "none", theirs.grade.mix or "none"))
     for name, first, second in (("pass@", ours.at, theirs.at), ("pass^", ours.all, theirs.all)):
         rows += [(f"{name}{k}", str(first[k]), str(second[k])) for k in first if k > 1 and k in second]
     return rows

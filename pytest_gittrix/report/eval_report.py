@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
+from pytest_gittrix.evals.results.grades import Grade, TestVerdict, grade_of, held_to, score, short_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.report.page import PageRow, part, render, write_page
@@ -65,6 +66,7 @@ _COLUMNS: Final = (
     ("epoch", "Epoch", "number"),
     ("outcome", "Outcome", "text"),
     ("reason", "Why", "text"),
+    ("tests", "Tests", "number"),
     ("files", "Files", "number"),
     ("lines", "Lines", "number"),
     ("time", "Agent", "number"),
@@ -120,6 +122,8 @@ class SampleView:
         files: the changes, side by side.
         again: the command line that repeats the sample, from any directory.
         earlier_tries: why each try before the one that counts ended in ``infra_error``.
+        tests: the verdicts on its tests, those that failed first.
+        grade: how many of them passed, by their judge.
     """
 
     record: Record
@@ -132,6 +136,8 @@ class SampleView:
     files: tuple[FileDiff, ...]
     again: str
     earlier_tries: tuple[str, ...]
+    tests: tuple[TestVerdict, ...]
+    grade: Grade
 
     @property
     def added(self) -> int:
@@ -144,12 +150,13 @@ class SampleView:
         return sum(file.removed for file in self.files)
 
 
-def write_report(store: RunStore, to: Path | None = None) -> Path:
+def write_report(store: RunStore, to: Path | None = None, *, at_least: str | None = None) -> Path:
     """Write the page of a run.
 
     Args:
         store: the run.
         to: the file; ``report.html`` in the run's directory by default.
+        at_least: the judge that a sample needs to count as passed, see ``grades.held_to``; any judge by default.
 
     Returns:
         The file.
@@ -158,12 +165,13 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
         InvalidInput: a record of the run is damaged.
         OSError: the file cannot be written.
     """
-    return write_page(to if to is not None else store.path / NAME, page_of(store))
+    return write_page(to if to is not None else store.path / NAME, page_of(store, at_least))
 
 
-def page_of(store: RunStore) -> str:
+def page_of(store: RunStore, at_least: str | None = None) -> str:
     """The HTML of a run's page. Raises as ``write_report``."""
-    records = sorted(store.records(), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
+    kept = store.records()
+    records = sorted((held_to(one, at_least) for one in kept), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
     samples = [sample_of(store, record) for record in records]
     manifest = store.manifest()
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
@@ -180,7 +188,9 @@ def page_of(store: RunStore) -> str:
         run=store.path.name,
         suite=manifest.core["suite"],
         digest=manifest.digest,
-        result=digest(records),
+        result=digest(kept),
+        at_least=at_least,
+        short=short_of(kept, at_least),
         facts=_facts(manifest.core, manifest.host, taken_over),
         taken_over=taken_over,
         is_mixed=store.is_mixed,
@@ -222,17 +232,20 @@ def sample_of(store: RunStore, record: Record) -> SampleView:
         tuple(file_diffs(store.part("patches", record.key), most_lines=_MOST_LINES)),
         store.replay_command(record),
         tuple(map(visible, store.earlier_tries(record.key))),
+        tuple(verdicts_of(record)),
+        grade_of([record]),
     )
 
 
 def _row(sample: SampleView) -> PageRow:
     one = sample.record
     seconds = -1.0 if sample.seconds is None else sample.seconds
+    changed = sample.added + sample.removed
     return PageRow(
         key=one.key,
         group=one.outcome,
         find=visible(f"{one.id} {one.reason} {' '.join(one.files)}").lower(),
-        values=(one.id, one.epoch, one.outcome, visible(one.reason), len(one.files), sample.added + sample.removed, seconds),
+        values=(one.id, one.epoch, one.outcome, visible(one.reason), float(score(one)), len(one.files), changed, seconds),
         cells=part("cells", sample),
         details=part("details", sample),
     )

@@ -6,12 +6,13 @@ Samples are joined by id and epoch. The pass rates are compared by case, see ``r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.grades import score, verdicts_of
 from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, passes_by_case, rates
@@ -51,6 +52,23 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
+class TestChange:
+    """A test that ended otherwise in the second run: ``passed``, ``failed``, ``unjudgeable`` or ``unknown``.
+
+    Attributes:
+        name: the id of the test.
+        a: how it ended in the first run.
+        b: how it ended in the second run.
+    """
+
+    __test__ = False
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
 class SamplePair:
     """One sample in both runs.
 
@@ -76,6 +94,13 @@ class SamplePair:
         if self.a is None or self.b is None or RETRIED in (self.a.outcome, self.b.outcome):
             return False
         return (self.a.outcome == "pass") != (self.b.outcome == "pass")
+
+    @property
+    def test_changes(self) -> list[TestChange]:
+        """The tests that ended otherwise, by name."""
+        ours, theirs = ({test.name: test.word for test in verdicts_of(one)} if one else {} for one in (self.a, self.b))
+        changed = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+        return [TestChange(name, ours.get(name, "unknown"), theirs.get(name, "unknown")) for name in changed]
 
     @property
     def flip(self) -> str:
@@ -204,6 +229,8 @@ class Comparison:
                     "a": pair.a.outcome if pair.a else None,
                     "b": pair.b.outcome if pair.b else None,
                     "first": pair.divergence.to_json() if pair.divergence else None,
+                    "scores": {side: float(score(one)) if one else None for side, one in (("a", pair.a), ("b", pair.b))},
+                    "tests": [asdict(change) for change in pair.test_changes],
                 }
                 for pair in differing
             ],

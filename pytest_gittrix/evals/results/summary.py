@@ -2,18 +2,19 @@
 
 ``infra_error`` says nothing about an agent: it is left out of every rate and counted separately, unless a run counts it as not passed.
 pass@k is the chance that at least one of k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of
-each case, averaged over cases.
+each case, averaged over cases. The score is the share of tests that passed, averaged over samples.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import comb
 from typing import Any
 
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.grades import Grade, grade_of, score
 from pytest_gittrix.evals.results.intervals import clustered, wilson
 
 
@@ -49,6 +50,8 @@ class Rates:
         all: pass^k by k.
         infra_errors: the number of samples with ``infra_error``.
         counts_infra_errors: whether these count, as not passed.
+        score: the mean share of tests that passed, see ``grades.score``; None where no test was judged.
+        grade: what judged the tests.
     """
 
     samples: int
@@ -58,6 +61,8 @@ class Rates:
     all: dict[int, Estimate]
     infra_errors: int = 0
     counts_infra_errors: bool = False
+    score: Estimate | None = None
+    grade: Grade = field(default_factory=Grade)
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs, with the names of the reference: ``pass@2`` and so on."""
@@ -67,6 +72,8 @@ class Rates:
             "infra_errors": self.infra_errors,
             "counts_infra_errors": self.counts_infra_errors,
             "pass_rate": asdict(self.passed) if self.passed else None,
+            "score": asdict(self.score) if self.score else None,
+            "grade": self.grade.to_json(),
             **{f"pass@{k}": asdict(estimate) for k, estimate in self.at.items()},
             **{f"pass^{k}": asdict(estimate) for k, estimate in self.all.items()},
         }
@@ -85,6 +92,7 @@ def rates(records: Iterable[Record], *, count_infra_errors: bool = False) -> Rat
     passes = passes_by_case(counted, count_infra_errors=count_infra_errors)
     most = min((len(tries) for tries in passes.values()), default=0)
     ks = [k for k in range(1, most + 1) if k in (1, 2, 3, 5, 10, most)] if most > 1 else []
+    grade = grade_of(counted)
     return Rates(
         samples=len(counted),
         left_out=len(every) - len(counted),
@@ -93,6 +101,8 @@ def rates(records: Iterable[Record], *, count_infra_errors: bool = False) -> Rat
         all={k: _share([[_every_one(len(tries), sum(tries), k)] for tries in passes.values()]) for k in ks},
         infra_errors=infra_errors,
         counts_infra_errors=count_infra_errors,
+        score=_share(_scores(counted).values()) if grade.tests else None,
+        grade=grade,
     )
 
 
@@ -103,6 +113,13 @@ def passes_by_case(records: Iterable[Record], *, count_infra_errors: bool = Fals
         if count_infra_errors or record.outcome != RETRIED:
             passes[record.id].append(record.outcome == "pass")
     return passes
+
+
+def _scores(records: Iterable[Record]) -> dict[str, list[float]]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        scores[record.id].append(float(score(record)))
+    return scores
 
 
 def _at_least_one(tries: int, good: int, k: int) -> float:

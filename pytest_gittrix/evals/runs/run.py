@@ -22,6 +22,7 @@ from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.grades import held_to, short_of
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
@@ -65,6 +66,7 @@ class Summary:
         reused: which samples were taken over from another run, and why the others were not; by id and epoch.
         already: the number of samples that were done when the run was resumed.
         swept: the directories of killed runs that were removed at the start.
+        at_least: the judge that a sample needs to count as passed, see ``grades.held_to``; any judge by default.
     """
 
     store: RunStore
@@ -73,11 +75,22 @@ class Summary:
     reused: Mapping[tuple[str, int], ReuseDecision] = field(default_factory=dict)
     already: int = 0
     swept: tuple[str, ...] = ()
+    at_least: str | None = None
+
+    @property
+    def counted(self) -> tuple[Record, ...]:
+        """The records as they count: a sample that no good enough judge has judged has failed."""
+        return tuple(held_to(record, self.at_least) for record in self.records)
+
+    @property
+    def short(self) -> int:
+        """The number of samples that passed, and do not count as passed."""
+        return short_of(self.records, self.at_least)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of records of each outcome."""
-        return tally(self.records)
+        """The number of records of each outcome, as they count."""
+        return tally(self.counted)
 
     @property
     def digest(self) -> str:
@@ -87,7 +100,7 @@ class Summary:
     @property
     def rates(self) -> Rates:
         """The rates of the samples, with those in ``infra_error`` if the run counts them."""
-        return rates(self.records, count_infra_errors=self.manifest.counts_infra_errors)
+        return rates(self.counted, count_infra_errors=self.manifest.counts_infra_errors)
 
     @property
     def taken_over(self) -> int:
@@ -107,6 +120,8 @@ class Summary:
             "mixed": self.store.is_mixed,
             "confine": self.manifest.core["setting"]["confine"],
             "rates": self.rates.to_json(),
+            "judge_at_least": self.at_least,
+            "short": self.short,
         }
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.evals.inputs.sample_record import RETRIED
+from pytest_gittrix.evals.results.grades import grade_of
 from pytest_gittrix.plugin.evals.outcome import EvalSample
 from pytest_gittrix.plugin.evals.plan import ChosenSample, EvalOptions, Plan, forget_suites, plan_of
 from pytest_gittrix.plugin.evals.shared_run import SampleResult, SharedRun, TestRun
@@ -91,10 +92,13 @@ def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSampl
 
 def _properties(result: SampleResult) -> list[tuple[str, object]]:
     record = result.record
+    grade = grade_of([record])
     found: dict[str, object] = {
         OUTCOME: record.outcome,
         "gittrix_eval_sample": f"{record.id} #{record.epoch}",
         "gittrix_eval_reason": record.reason[:_MOST_REASON],
+        "gittrix_eval_tests": f"{grade.tests_passed}/{grade.tests}" if grade.tests else "",
+        "gittrix_eval_judges": grade.mix,
         "gittrix_eval_promoted": record.promoted,
         "gittrix_eval_seconds": f"{result.ms / 1000:.3f}",
         "gittrix_eval_origin": result.origin,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
+from pytest_gittrix.evals.results.grades import LEVELS, UNJUDGEABLE
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
@@ -125,6 +126,11 @@ def properties(run: EvalRun) -> dict[str, str]:
     if run.percent is not None:
         found["pass_rate"] = f"{run.percent:.1f}"
     found["counts_infra_errors"] = "true" if run.rates.counts_infra_errors else "false"
+    if run.rates.score is not None:
+        grade = run.rates.grade
+        judged = {judge: str(grade.passed.get(judge, 0)) for judge in LEVELS} | {UNJUDGEABLE: str(grade.unjudgeable)}
+        found |= {"score": f"{run.rates.score.value * 100:.1f}", "tests": str(grade.tests), "tests_passed": str(grade.tests_passed)}
+        found |= {f"judged.{judge}": count for judge, count in judged.items()}
     found |= {outcome: str(count) for outcome, count in tally(run.records).items()}
     return {f"gittrix_eval.{run.store.name}.{name}": value for name, value in found.items()}
 
@@ -141,6 +147,10 @@ def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
         lines.append((f"{run.rates.infra_errors} in {RETRIED} count {worth}: run again with --gittrix-eval-resume", "yellow"))
     if run.rates.passed is not None:
         lines.append((f"pass rate {run.rates.passed}{_threshold(run)}", "red" if run.is_short else ""))
+        if run.rates.score is not None:
+            lines.append((f"{run.rates.grade.tests_passed} of {run.rates.grade.tests} tests passed, score {run.rates.score}", ""))
+        if run.rates.grade.mix:
+            lines.append((f"judged: {run.rates.grade.mix}", ""))
         lines += [(f"pass@{k} {estimate}", "") for k, estimate in run.rates.at.items() if k > 1]
         lines += [(f"pass^{k} {estimate}", "") for k, estimate in run.rates.all.items() if k > 1]
     elif run.is_short:

@@ -137,7 +137,7 @@ def test_show_tells_a_run_and_a_sample(cli: Cli) -> None:
     output = cli.ok("eval", "show", str(cli.root / "a"), "one").text
     data = cli.data("eval", "show", str(cli.root / "a"), "one")
 
-    assert table[0].split() == ["CASE", "EPOCH", "OUTCOME", "FILES", "PROMOTED", "REASON"]
+    assert table[0].split() == ["CASE", "EPOCH", "OUTCOME", "TESTS", "FILES", "PROMOTED", "REASON"]
     assert table[1].split()[:4] == ["one", "0", "pass", "1"]
     for part in ("one #0: pass", "session.created", "promote.done", "ok  function", "+VERSION = 2", "again: gittrix eval replay"):
         assert part in output

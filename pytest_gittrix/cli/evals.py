@@ -199,7 +199,7 @@ def replay(options: argparse.Namespace) -> CommandResult:
     """Repeat a recorded sample, and check that the result is the same."""
     from pytest_gittrix.cli.evals_output import pair_text
     from pytest_gittrix.evals.results.store import RunStore
-    from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
+    from pytest_gittrix.evals.verification.rerun import keep_files, replay_sample
     from pytest_gittrix.os_level.remove_tree import scratch_directory
 
     store = RunStore.open(options.run_directory)
@@ -216,8 +216,8 @@ def check_determinism(options: argparse.Namespace) -> CommandResult:
     """Run a suite twice, and name the first event that differs."""
     from pytest_gittrix.cli.evals_output import comparison_text, watching
     from pytest_gittrix.evals.inputs.suite import Suite
-    from pytest_gittrix.evals.runs.determinism import check_determinism as check
     from pytest_gittrix.evals.runs.executors import factory_of
+    from pytest_gittrix.evals.verification.determinism import check_determinism as check
     from pytest_gittrix.os_level.remove_tree import scratch_directory
 
     suite = Suite.load(options.suite)

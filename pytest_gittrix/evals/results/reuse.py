@@ -80,8 +80,7 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, o
     specs = [
         f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
         for record in records
-        for name, id_ in (("base", record.base), ("final", record.final), ("promoted", record.promoted))
-        if id_
+        for name, id_ in _kept_objects(source, record)
     ]
     if specs:
         fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", f"--upload-pack={ANY_OBJECT}"]
@@ -95,6 +94,13 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, o
                 data += json.dumps({TAKEN_OVER: origin}).encode() + b"\n"
             store.put_part(part, record.key, data)
         store.save_record(record)
+
+
+def _kept_objects(source: RunStore, record: Record) -> list[tuple[str, str]]:
+    """The objects of a sample by the name of their reference; a run of an earlier version kept no ``head`` that nothing was promoted on."""
+    named = [("base", record.base), ("final", record.final), ("promoted", record.promoted)]
+    kept = record.head if record.head not in ("", record.base) and not record.promoted and source.objects.has(record.head) else ""
+    return [(name, id_) for name, id_ in [*named, ("head", kept)] if id_]
 
 
 def _why(theirs: Manifest, ours: Manifest, id_: str, epoch: int) -> str:

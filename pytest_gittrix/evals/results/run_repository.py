@@ -89,12 +89,14 @@ class ObjectStore:
         """
         kinds = {libgit2.ObjectType.COMMIT: "commit", libgit2.ObjectType.TREE: "tree", libgit2.ObjectType.BLOB: "blob"}
         try:
-            if self._repository is None:
-                self._repository = libgit2.Repository(str(self.path))
-            kind, data = self._repository.odb.read(id_)
+            kind, data = self._opened().odb.read(id_)
         except (libgit2.GitError, KeyError, ValueError) as problem:
             raise AdapterUnavailable(f"{self.path} does not hold {id_}: {problem}.", fix="Restore the run's objects.git.") from None
         return kinds.get(kind, "tag"), bytes(data)
+
+    def has(self, id_: str) -> bool:
+        """Whether there is an object of that id. Raises AdapterUnavailable if the repository cannot be read."""
+        return id_ in self._opened().odb
 
     def tree(self, id_: str) -> dict[str, Entry]:
         """Every entry of a tree, or of a commit's tree, by path. Raises AdapterUnavailable as ``read`` does."""
@@ -110,6 +112,14 @@ class ObjectStore:
         if entry is None or entry.mode == SUBMODULE:
             raise PathNotFound(f"There is no file {path!r} in {id_}.", fix="Look at tree() for those there are.")
         return self.read(entry.id)[1]
+
+    def _opened(self) -> libgit2.Repository:
+        if self._repository is None:
+            try:
+                self._repository = libgit2.Repository(str(self.path))
+            except libgit2.GitError as problem:
+                raise AdapterUnavailable(f"{self.path} cannot be read: {problem}.", fix="Restore the run's objects.git.") from None
+        return self._repository
 
     def _tree_of(self, id_: str) -> str:
         kind, data = self.read(id_)

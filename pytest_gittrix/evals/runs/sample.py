@@ -7,9 +7,7 @@ A sample runs at the suite's ``clock_start``, in its own directory. Its record i
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,36 +18,34 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.command_line import Confinement
-from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
 from pytest_gittrix.evals.failures.own_harm import FILLED, DiskUse, locked_part
-from pytest_gittrix.evals.failures.reasons import CHECK, one_line, traceback_of
+from pytest_gittrix.evals.failures.reasons import one_line, traceback_of
 from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_arguments, patch_contents
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
-from pytest_gittrix.evals.judging.checks import CheckContext, CheckPlace, ResultToCheck, run_check
+from pytest_gittrix.evals.judging.checks import ResultToCheck
 from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
 from pytest_gittrix.evals.runs.agents import AcpProgramAgent, Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
+from pytest_gittrix.evals.runs.result_checks import ResultChecks, event_of
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.os_level.monotonic import OutOfTime, interrupt_after, real_seconds
+from pytest_gittrix.os_level.monotonic import OutOfTime, interrupt_after
 from pytest_gittrix.testing.repos.history import Contents
 from pytest_gittrix.testing.repos.templates import Templates
 from pytest_gittrix.testing.world import World
 
 _OTHER_HASHES: Final = "1"
-_LEAST: Final = 0.1
-"""The least seconds that a program of a check is given."""
 # Errors of a promotion that are caused by the agent's changes, not by the machine.
 _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
 
@@ -125,7 +121,6 @@ class SampleRun:
         self._toolbox: Toolbox | None = None
         self._packs: tuple[str, ...] = ()
         self._head = ""
-        self._check_until = 0.0
         self._disk = DiskUse(directory)
 
     def do(self) -> tuple[Record, Artifacts]:
@@ -315,45 +310,21 @@ class SampleRun:
         return bool(ending.promoted)
 
     def _check(self, world: World) -> None:
-        ending, case = self._ending, self._case
-        commit = ending.promoted or ending.head
-        result = ResultToCheck(case, world.durable.path, self._repository(world), ending.head, commit)
-        context = CheckContext(lambda: self._check_place(world), Path(tempfile.mkdtemp(prefix=CHECK, dir=self._directory)))
-        for check in case.checks:
-            self._check_until = real_seconds() + self._limit
-            found, done = run_check(check, result, context)
-            found = replace(found, detail=self._line(found.detail))
+        ending = self._ending
+        result = ResultToCheck(self._case, world.durable.path, self._repository(world), ending.head, ending.promoted or ending.head)
+        checks = ResultChecks(self._case, self._directory, self._spec.confinement, lambda home: self._variables(world, home, {}))
+        for found, done in checks.run(result):
             ending.checks.append(found)
-            judged = {name: dict(table) for name, table in (("judges", found.judges), ("failed", found.failed)) if table}
-            self._recorder.add("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail, **judged})
+            self._recorder.add("check.done", event_of(found))
             if done is not None:
                 self._recorder.timing.append({"check": found.kind, **finished_fields(done)})
-        wrong = [check for check in ending.checks if not check.ok]
-        ending.outcome = "fail" if wrong else "pass"
-        ending.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
+        ending.outcome, ending.reason = checks.verdict(ending.checks)
 
     def _tell_work_elsewhere(self, review: Review) -> None:
         """Add to the reason of a failure what the agent did that was not promoted, such as a stash."""
         elsewhere = (*review.snapshot.withheld_lines, *review.beside)
         if elsewhere:
             self._ending.reason = self._line(f"{self._ending.reason}; not promoted: {'; '.join(elsewhere)}")
-
-    def _check_place(self, world: World) -> CheckPlace:
-        """A copy of the result: no check sees what code of the result did in another."""
-        # With an unpredictable name: an agent that is not confined could have put files there.
-        place = Path(tempfile.mkdtemp(prefix=CHECK, dir=self._directory))
-        path, home = place / "checkout", place / "home"
-        shutil.copytree(world.durable.path, path, symlinks=True)
-        home.mkdir()
-        # The case is not readable: the checked code is the agent's, and would find the solution there.
-        launch = ProgramLauncher(path, home, self._spec.confinement)
-
-        def run(argv: Sequence[str], *, stdin: bytes = b"", **more: str) -> Finished:
-            environment = {**self._variables(world, home, {}), **more}
-            left = max(self._check_until - real_seconds(), _LEAST)
-            return launch(argv, environment=environment, timeout=left, most_output=self._case.output, stdin=stdin)
-
-        return CheckPlace(path, home, run, lambda program: launch.finds(program, self._variables(world, home, {})))
 
     # Records -------------------------------------------------------------------------------------------------------------------------
 
@@ -393,8 +364,10 @@ class SampleRun:
         objects = dict(review.snapshot.objects)
         references = {"base": review.baseline, "final": review.tree}
         if ending.promoted:
-            objects |= new_objects(repository.objects.read, ending.promoted, review.baseline)
             references["promoted"] = ending.promoted
+        elif ending.head not in ("", review.baseline):  # what the checks saw is kept, so that it can be judged again
+            references["head"] = ending.head
+        objects |= new_objects(repository.objects.read, ending.promoted or ending.head or review.baseline, review.baseline)
         record = replace(
             self._base_record(session),
             base=review.baseline,

@@ -16,8 +16,8 @@ from pytest_gittrix.evals.results.compare import Comparison, SamplePair, compare
 from pytest_gittrix.evals.results.intervals import wilson
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
-from pytest_gittrix.evals.verification.determinism import check_determinism
 from pytest_gittrix.evals.runs.run import Summary
+from pytest_gittrix.evals.verification.determinism import check_determinism
 
 
 def twice(tmp_path: Path, body: str) -> tuple[Summary, Summary]:

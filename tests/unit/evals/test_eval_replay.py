@@ -10,9 +10,9 @@ from support.evals import SOLVES, agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.compare import compare
-from pytest_gittrix.evals.verification.rerun import keep_files, replay_sample
 from pytest_gittrix.evals.runs.run import Summary
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch, data_fields, data_of
+from pytest_gittrix.evals.verification.rerun import keep_files, replay_sample
 
 STEPS = """
 toolbox.run(['sh', '-c', 'cat > made.txt'], stdin='by hand')

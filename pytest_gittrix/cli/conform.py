@@ -188,7 +188,7 @@ def _worktree(options: Namespace) -> CommandResult:
     if not report.judged:
         notes = (*notes, "No clause could be judged, so this run says nothing about the tool. See that its commands run by hand.")
     if baseline is None or not report.judged:
-        failed = report.broken or not report.judged
+        failed = report.broken or not report.judged or system.defect
         return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if failed else 0)
     return _compared(baseline, data)
 
@@ -199,7 +199,8 @@ def _compared(baseline: Mapping[str, Any], report: dict[str, Any]) -> CommandRes
 
     compared = compare(baseline, report)
     text = "".join(f"{line}\n" for line in compared.lines())
-    return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if compared.new else 0)
+    failed = bool(compared.new) or any(system["defect"] for system in report["systems"])
+    return CommandResult(report | {"baseline": asdict(compared)}, text, status=BROKEN if failed else 0)
 
 
 def _data(clause: Clause) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, faketime_library
+from pytest_gittrix.conformance.base.outcome import NotExpressible
 from pytest_gittrix.conformance.command_line import CommandBroken, CommandOutput, CommandRefused, run_command
 from pytest_gittrix.durations import format_duration
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.journal import CommandRun
 from pytest_gittrix.testing.repos.place import Place
@@ -188,17 +189,17 @@ class CommandEngine:
         try:
             answer = run_command(command, env=variables, cwd=step.directory, stdin=stdin, timeout=self._system.timeout)
         except CommandRefused as refused:
-            step.ended = str(refused.details["code"])
+            step.ended, step.answer = str(refused.details["code"]), refused.details
             raise
-        step.answer, step.ended = answer.data, "ok"
+        step.answer, step.ended, step.printed = answer.data, "ok", answer.ran.out
         return answer
 
     def start(self, task: str, policy: EvictionPolicy) -> str:
-        """``session start``. Raises CapabilityMissing for a policy that the dialect has no flags for."""
+        """``session start``. Raises NotExpressible for a policy that the dialect has no flags for."""
         durable = self._place.durable
         flags = _policy_flags(policy)
         if flags and self._system.dialect == "typescript":
-            raise CapabilityMissing(f"{self._system.name} has no flags for an eviction policy: {', '.join(flags)}.")
+            raise NotExpressible(f"{self._system.name} has no flags for an eviction policy: {', '.join(flags)}.")
         arguments = (f"--task={task}", f"--durable={durable.path}", f"--branch={durable.branch}", *flags)
         answer = self._run("session", "start", *arguments)
         id = answer.get(str, "id", "sessionId")
@@ -236,7 +237,7 @@ class CommandEngine:
         hunks: Mapping[str, Sequence[int]] | None = None,
         strategy: str = "commit",
     ) -> Promoted:
-        """``promote``. Raises CapabilityMissing for a selection that the dialect cannot express."""
+        """``promote``. Raises NotExpressible for a selection that the dialect cannot express."""
         flags, positional = self._selected(files)
         flags += [f"--hunks={path}:{','.join(map(str, numbers))}" for path, numbers in (hunks or {}).items()]
         if message is not None:
@@ -257,9 +258,7 @@ class CommandEngine:
         if all(path and separator not in path and path == path.strip() for path in files):
             return [f"--files={separator.join(files)}"], ()
         if self._system.dialect == "typescript":
-            raise CapabilityMissing(
-                f"{self._system.name} separates paths by {separator!r}, and cannot select {', '.join(map(repr, files))}."
-            )
+            raise NotExpressible(f"{self._system.name} separates paths by {separator!r}, and cannot select {', '.join(map(repr, files))}.")
         return [], files
 
     def evict(self, id: str) -> None:

@@ -104,6 +104,8 @@ def describe_end(item: Any, error: BaseException | None) -> None:
     """
     stage, clause = item.funcargs.get("stage"), clause_of(item.function)
     if isinstance(stage, Stage):
+        if error is not None:
+            stage.note_end()
         waived = any(name == WAIVED for name, _ in item.user_properties)
         item.user_properties += properties_of(
             error,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_gittrix.conformance.base.outcome import ClauseFailure, refusal_is_incomplete
+from pytest_gittrix.conformance.base.outcome import ClauseFailure, NotExpressible, refusal_is_incomplete
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.repos.fingerprint import linked_work_tree
 from pytest_gittrix.testing.repos.history import Content
@@ -98,7 +98,7 @@ def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], 
         act: the function; ``args`` and ``kwargs`` are its arguments.
 
     Raises:
-        pytest.fail.Exception: the error has another code or none.
+        ClauseFailure: the error has another code or none.
     """
     __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
@@ -106,13 +106,15 @@ def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], 
     code = getattr(error, "code", None)
     if error is None or code in allowed:
         return code
-    pytest.fail(f"expected it to be done or {' or '.join(allowed)}, got {_description(error)}")
+    raise ClauseFailure(f"expected it to be done or {' or '.join(allowed)}, got {_description(error)}", of_call=True)
 
 
 def _error_of(act: Callable[[], object]) -> Exception | None:
     """The exception that a call raises, None if it returns. It is returned and not re-raised, so that no report shows its context."""
     try:
         act()
+    except NotExpressible:
+        raise
     except Exception as error:  # noqa: BLE001
         return error
     return None
@@ -176,6 +178,19 @@ def run(stage: Stage, session: DrivenSession, script: str) -> str:
     done = subprocess.run(["sh", "-euc", script], cwd=session.workspace_path, env=dict(stage.env), capture_output=True, check=False)
     assert done.returncode == 0, f"{script!r} failed in the workspace: {done.stderr!r}"
     return done.stdout.decode(errors="surrogateescape")
+
+
+def by_hand(stage: Stage, script: str) -> None:
+    """Run a shell script in durable, as a person does at a terminal. Fails the test if a command of it fails."""
+    __tracebackhide__ = True
+    stage.journal.steps.append(CommandRun(("sh", "-euc", script), str(stage.durable.path)))
+    done = subprocess.run(["sh", "-euc", script], cwd=stage.durable.path, env=dict(stage.env), capture_output=True, check=False)
+    assert done.returncode == 0, f"{script!r} failed in durable: {done.stderr!r}"
+
+
+def beyond_a_script(stage: Stage, what: str) -> None:
+    """Note that a clause does what no script can repeat, so that none is said to show its failure; ``what`` is a sentence."""
+    stage.journal.beyond = what
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
+from pytest_gittrix.conformance.base.script_end import Accusation
 from pytest_gittrix.conformance.base.transcript import shell_script
+from pytest_gittrix.errors import CapabilityMissing
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.repos.journal import Journal
@@ -69,10 +71,13 @@ SCRIPT: Final = "gittrix_script"
 """Name of the property that holds a shell script which shows a failure."""
 
 
-SHOWN: Final = "gittrix_shown"
-"""Name of the property that says whether the script, run once, got the same answers and left durable the same: ``yes`` or ``no``.
+SETTING: Final = "gittrix_setting"
+"""Name of the property that says of a failure how the person works on durable, where a clause is played in several ways."""
 
-It is absent if the script was not run, or did not end."""
+SHOWN: Final = "gittrix_shown"
+"""Name of the property that says whether the script, run once, prepared everything and said ``LOST:`` or ``WRONG:``: ``yes``, ``no``.
+
+It is absent if the script was not run, or did not end, and where no script can tell."""
 
 
 class ClauseFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
@@ -82,15 +87,25 @@ class ClauseFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         status: ``BROKEN`` or ``INCOMPLETE_REFUSAL``.
         cause: the cause as a sentence; empty if the clause is the cause.
         never: the refusals of which one was missed, as lines ``verb: CODE``; empty if none was.
+        of_call: whether it is about how the last call of a verb ended.
+        lost: whether work is lost, whatever the clause promises.
     """
 
     __module__ = "builtins"  # so that pytest shows the message without this module's name
 
-    def __init__(self, message: str, status: Status = Status.BROKEN, *, cause: str = "", never: str = "") -> None:
+    def __init__(
+        self, message: str, status: Status = Status.BROKEN, *, cause: str = "", never: str = "", of_call: bool = False, lost: bool = False
+    ) -> None:
         super().__init__(message, pytrace=True)
         self.status = status
         self.cause = cause
         self.never = never
+        self.of_call = of_call or bool(never)
+        self.lost = lost
+
+
+class NotExpressible(CapabilityMissing):
+    """An adapter of this package cannot put a question to its system, which so was not asked: nothing is said about the system."""
 
 
 class ClauseEnd(pytest.skip.Exception):  # type: ignore[name-defined,misc]
@@ -126,12 +141,15 @@ def incomplete_refusals_last() -> Iterator[None]:
 
     Raises:
         ClauseFailure: a refusal was incomplete.
+        ClauseEnd: an adapter could not put a question to the system.
     """
     __tracebackhide__ = True
     found: list[ClauseFailure] = []
     token = _INCOMPLETE.set(found)
     try:
         yield
+    except NotExpressible as lacking:
+        end_as(Status.NOT_CLAIMED, lacking.fact)
     finally:
         _INCOMPLETE.reset(token)
     if found:
@@ -149,7 +167,7 @@ def refusal_is_incomplete(message: str, cause: str) -> None:
         ClauseFailure: no block is open in this thread.
     """
     __tracebackhide__ = True
-    failure = ClauseFailure(message, Status.INCOMPLETE_REFUSAL, cause=cause)
+    failure = ClauseFailure(message, Status.INCOMPLETE_REFUSAL, cause=cause, of_call=True)
     found = _INCOMPLETE.get()
     if found is None:
         raise failure
@@ -179,17 +197,27 @@ def properties_of(
         yield STATUS, str(error.status)
     if error is None or isinstance(error, pytest.skip.Exception):
         return
-    failure = error if isinstance(error, ClauseFailure) else ClauseFailure("", cause=journal.cause_of(error))
+    failure = error if isinstance(error, ClauseFailure) else _failure_of(error, journal)
     yield STATUS, str(failure.status)
     if failure.cause:
         yield CAUSE, failure.cause.encode("utf-8", "backslashreplace").decode()
     if failure.never:
         yield NEVER, failure.never
-    if protects_work and failure.status is Status.BROKEN and isinstance(error, AssertionError | pytest.fail.Exception):
+    broken = failure.status is Status.BROKEN and isinstance(error, AssertionError | pytest.fail.Exception)
+    lost = failure.lost or (protects_work and broken)
+    if lost:
         yield LOST, "yes"
     if journal.scene:
         yield SCENE, journal.scene
-    script = shell_script(journal)
+    if journal.setting:
+        yield SETTING, journal.setting
+    what = next(iter(str(error).splitlines()), "") or type(error).__name__
+    script = shell_script(journal, Accusation(what, lost, failure.of_call, bool(failure.never)))
     yield SCRIPT, script
     if shows is not None and (shown := shows(script, journal)) is not None:
         yield SHOWN, "yes" if shown else "no"
+
+
+def _failure_of(error: BaseException, journal: Journal) -> ClauseFailure:
+    """What an error says that the clause did not raise on purpose: a verb failed, or an assertion did."""
+    return ClauseFailure("", cause=journal.cause_of(error), of_call=any(call.error is error for call in journal.calls))

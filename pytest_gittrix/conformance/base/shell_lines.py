@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import secrets
 import select
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.conformance.base import script_end
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.os_level.process_tree import ProcessTree, end_tree
 from pytest_gittrix.os_level.remove_tree import scratch_directory
@@ -25,7 +24,6 @@ MARK: Final = "GITTRIX_WORLD"
 
 _LONGEST_SCRIPT: Final = 120.0
 _MOST_OF_A_LINE: Final = 300
-_STATE: Final = "echo; echo STATE; git log --all --format=%T | sort; git status --porcelain; git symbolic-ref HEAD"
 
 
 @dataclass(frozen=True)
@@ -125,36 +123,23 @@ def run_script(script: str, place: Path, environment: Mapping[str, str], *, limi
 
 
 def shows_again(script: str, journal: Journal) -> bool | None:
-    """Run the script of a failure once, and see whether the program answers as it did, and leaves durable as it was left.
+    """Run the script of a failure once, and see whether it could prepare everything, and its end says that the system did it again.
 
     Args:
         script: the script, as ``transcript.shell_script`` makes it.
-        journal: what it is a script of; its place is still there.
+        journal: what it is a script of.
 
     Returns:
-        Whether it did; None if it did not end in time, and where no script can: the system runs no commands, another process was in it,
-        or durable is gone.
+        Whether it did; None if it did not end in time, and where no script can tell: it has no such end.
     """
-    runs = [step for step in journal.steps if isinstance(step, CommandRun) and step.program]
-    durable = journal.root / "durable"
-    if not runs or journal.scene or not durable.is_dir():
+    if not script_end.SAYS.search(script):
         return None
+    runs = [step for step in journal.steps if isinstance(step, CommandRun)]
     with scratch_directory("gittrix-script-") as directory:
         place = Path(directory).resolve()
         secret = {name: value for run in runs for name, value in run.variables.items() if name in run.secret}
         environment = {**hermetic_env(place), **secret, MARK: secrets.token_hex(8)}
-        ran = run_script(f"{script}\n{_STATE}\n", place, environment, limit=_LONGEST_SCRIPT)
-        left = run_line(_STATE, durable, environment)
-    if ran.status is None or left.status is None:
+        ran = run_script(script, place, environment, limit=_LONGEST_SCRIPT)
+    if ran.status is None:
         return None
-    said, _, state = ran.output.partition("\nSTATE\n")
-    return state == left.output.partition("STATE\n")[2] and [*_answers(said)] == [run.ended for run in runs if run.ended]
-
-
-def _answers(output: str) -> Iterator[str]:
-    """How the commands of a script ended, by the envelopes that it printed: ``ok``, or the code of the error."""
-    for begins in re.finditer(r"^\{", output, re.MULTILINE):
-        with suppress(ValueError, TypeError, KeyError):
-            envelope, _ = json.JSONDecoder().raw_decode(output, begins.start())
-            if "ok" in envelope:
-                yield "ok" if envelope["ok"] else str(envelope["error"]["code"])
+    return ran.done and bool(script_end.FOUND.search(ran.output))

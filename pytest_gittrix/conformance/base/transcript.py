@@ -1,7 +1,8 @@
 """A journal as a shell script: git, and the commands that the system ran, for readers without this package.
 
-The script makes a directory of its own and repeats there what was done, in order. What a clause did in another way than by the system's
-verbs, by git or by the people's methods is not in it.
+The script makes a directory of its own and repeats there what was done, in order. A line that only prepares ends it with 3 where it fails.
+Its end says ``LOST:`` or ``WRONG:`` if the system did what it is accused of (``script_end``). What a clause did in another way than by the
+system's verbs, by git or by the people's methods is not in it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from pytest_gittrix.conformance.base.script_end import Accusation, asked_last, script_end
 from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.repos.journal import CommandRun, Journal, PersonCall, VerbCall
@@ -21,45 +23,59 @@ from pytest_gittrix.testing.repos.journal import CommandRun, Journal, PersonCall
 _OWN: Final = ("LD_PRELOAD", "FAKETIME", "NO_FAKE", "PYTEST_GITTRIX_CLOCK")
 _LONGEST: Final = 20_000
 
+_OR_STOP: Final = " || exit 3"
+
 _HEAD: Final = """\
 set -u
-unset XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-ROOT=$(mktemp -d) || exit; echo "everything is in $ROOT"
-export HOME="$ROOT/home" GIT_CONFIG_NOSYSTEM=1; mkdir "$HOME"
-git config --global user.name Human; git config --global user.email human@example.com
+unset XDG_CONFIG_HOME GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+ROOT=$(mktemp -d) || exit 3; echo "everything is in $ROOT"
+export HOME="$ROOT/home" GIT_CONFIG_GLOBAL="$ROOT/home/.gitconfig" GIT_CONFIG_NOSYSTEM=1; mkdir "$HOME" || exit 3
+git config --global user.name Human && git config --global user.email human@example.com || exit 3
+"""
+_IMMUTABLE: Final = """\
+trap 'chattr -R -i -a "$ROOT" 2>/dev/null' EXIT
 """
 _NEWLINE: Final = """\
 NEWLINE=$(printf '\\n.'); NEWLINE=${NEWLINE%.}
 """
 _ELSEWHERE: Final = """\
-elsewhere() { cd "$ROOT" && rm -rf rival && git clone -q -b "$1" durable rival && cd rival || exit; }
+elsewhere() { cd "$ROOT" && rm -rf rival && git clone -q -b "$1" durable rival && cd rival || exit 3; }
 publish() { git push -q --force --receive-pack='git -c receive.denyCurrentBranch=ignore receive-pack' origin "HEAD:refs/heads/$1"; }
 """
 _FIELD: Final = """\
-field() { printf '%s\\n' "$ANSWER" | grep -o "\\"$1\\": *\\"[^\\"]*\\"" | head -n 1 | cut -d '"' -f 4; }
+field() { printf '%s\\n' "$ANSWER" | grep -o "\\"$1\\": *\\"[^\\"]*\\"" | head -n 1 | cut -d '"' -f 4 | grep .; }
 """
 _ADD: Final = "git --literal-pathspecs add -A -f --"
-_ASSIGNED: Final = re.compile(r"((?:COMMIT|SESSION|WORKSPACE)\d+)=\$\((?:field \w+|git rev-parse HEAD)\)")
+_ASSIGNED: Final = re.compile(r"((?:COMMIT|SESSION|WORKSPACE)\d+)=\$\((?:field \w+|git rev-parse HEAD)\)(?: \|\| exit 3)?")
 _STARTING: Final = ("start", "fork", "handoff", "succeed")
 _CAPTURED: Final = (("id", "SESSION"), ("sessionId", "SESSION"), ("workspacePath", "WORKSPACE"))
 
 
-def shell_script(journal: Journal) -> str:
-    """What was done in a place, as a shell script."""
+def shell_script(journal: Journal, accused: Accusation | None = None) -> str:
+    """What was done in a place, as a shell script.
+
+    Args:
+        journal: what was done.
+        accused: what the end of the script looks for; nothing by default.
+    """
     runs = [step for step in journal.steps if isinstance(step, CommandRun)]
     writer = _Writer({str(journal.root): "ROOT"} if journal.root.is_absolute() else {})
     writer.secret = frozenset(name for run in runs for name in run.secret)
     writer.program = next((run.program for run in runs if len(run.program) > 1), ())
+    writer.accused, writer.asked = accused, asked_last(journal)
     exports = [*writer.exports(run for run in runs if run.program)]
     body = [*writer.opening(journal), *(line for step in _shown(journal) for line in writer.lines(step))]
-    text = "\n".join(_without_unused(body))
+    closing = ['cd "$ROOT/durable" || exit 3; git log --graph --oneline --all; git status --short']
+    closing += script_end(journal, accused, writer.word) if accused is not None else []
+    text = "\n".join(_without_unused([*body, *closing]))
     functions = (_FIELD if "$(field " in text else "") + (_ELSEWHERE if "elsewhere " in text else "")
     if writer.program:
-        functions += f'program() {{ {" ".join(map(writer.word, writer.program))} "$@"; }}\n'
-    scene = "".join(f"# {line}\n" for line in printable(journal.scene).splitlines())
-    rest = functions + "".join(exports) + text + (f"\n{scene}".rstrip() if scene else "")
-    closing = 'cd "$ROOT/durable"; git log --graph --oneline --all; git status --short'
-    return "\n".join(["#!/bin/sh", _HEAD + (_NEWLINE if '"$NEWLINE"' in rest else "") + rest, closing, ""])
+        functions += f'program() {{ {writer.home}{" ".join(map(writer.word, writer.program))} "$@"; }}\n'
+    scene = "".join(f"# {line}\n" for line in printable("\n".join(filter(None, (journal.scene, journal.beyond)))).splitlines())
+    rest = functions + "".join(exports) + scene + text
+    head = _HEAD + (_NEWLINE if '"$NEWLINE"' in rest else "") + (_IMMUTABLE if "chattr " in rest else "")
+    setting = f"# {journal.setting}\n" if journal.setting else ""
+    return "\n".join(["#!/bin/sh", setting + head + rest, ""])
 
 
 def _shown(journal: Journal) -> Iterator[VerbCall | PersonCall | CommandRun]:
@@ -98,26 +114,32 @@ class _Writer:
         exported: the variables that every command has.
         secret: the variables whose values are not written; the script ends if its reader has not set them.
         program: the words that every command of the system begins with; the script calls them ``program``.
+        home: the home directory of the system's commands alone, as an assignment before them; empty if it is that of all others.
         directory: where the script is; empty if that depends.
+        accused: what the end of the script looks for.
+        asked: the command that was run last.
     """
 
     known: dict[str, str] = field(default_factory=dict)
     exported: Mapping[str, str] = field(default_factory=dict)
     secret: frozenset[str] = frozenset()
     program: tuple[str, ...] = ()
+    home: str = ""
     directory: str = ""
+    accused: Accusation | None = None
+    asked: CommandRun | None = None
 
     def opening(self, journal: Journal) -> Iterator[str]:
         arguments = journal.opened_with
         branch = self.word(arguments.get("branch", "main"))
-        yield f'git init -q -b {branch} "$ROOT/durable"; cd "$ROOT/durable"'
+        yield f'git init -q -b {branch} "$ROOT/durable" && cd "$ROOT/durable"{_OR_STOP}'
         if "files" in arguments:
-            yield from self.edits(arguments["files"])
+            yield from (f"{line}{_OR_STOP}" for line in self.edits(arguments["files"]))
         else:
             yield "# (the history of the repository that this was found in is not shown here)"
-        yield "git add -A -f; git commit -q --allow-empty -m 'First commit'"
+        yield f"git add -A -f && git commit -q --allow-empty -m 'Start the project'{_OR_STOP}"
         if arguments.get("bare"):
-            yield 'cd "$ROOT"; git clone -q --bare durable bare; rm -rf durable; mv bare durable; cd durable'
+            yield f'cd "$ROOT" && git clone -q --bare durable bare && rm -rf durable && mv bare durable && cd durable{_OR_STOP}'
 
     def exports(self, runs: Iterable[CommandRun]) -> Iterator[str]:
         """The variables that all commands have in common."""
@@ -125,8 +147,9 @@ class _Writer:
         common = {name: value for name, value in (found[0] if found else {}).items() if all(one.get(name) == value for one in found)}
         self.exported = common
         wanted = {name: value for name, value in common.items() if not name.startswith(_OWN) and name != "HOME"}
-        if "HOME" in common:
-            yield f'export HOME={self.word(common["HOME"])}; mkdir -p "$HOME"\n'
+        if "HOME" in common:  # git of the people has another one
+            self.home = f"HOME={self.word(common['HOME'])} "
+            yield f"mkdir -p {self.word(common['HOME'])}{_OR_STOP}\n"
         if wanted:
             yield f"export {' '.join(self._assignment(name, value) for name, value in sorted(wanted.items()))}\n"
 
@@ -184,19 +207,25 @@ class _Writer:
 
     def _command(self, run: CommandRun) -> Iterator[str]:
         differing = {name: value for name, value in run.variables.items() if self.exported.get(name) != value}
-        prefix = "".join(f"{self._assignment(name, value)} " for name, value in differing.items() if not name.startswith(_OWN))
+        given = [self._assignment(name, value) for name, value in differing.items() if not name.startswith(_OWN)]
         words = run.command[len(self.program) :] if run.program == self.program else run.command
         named = ["program"] if self.program and run.program == self.program else []
-        command = prefix + " ".join([*named, *map(self.word, words)])
+        command = " ".join([*named, *map(self.word, words)])
+        if given:  # an assignment before a function is not for its command in every shell
+            command = f"(export {' '.join(given)}; {command})"
         fed = f"{printf_of(run.stdin)} | {command}" if run.stdin else command
-        place = "" if run.directory == self.directory else f"cd {self.word(run.directory)}; "
+        place = "" if run.directory == self.directory else f"cd {self.word(run.directory)}{_OR_STOP}; "
         self.directory = run.directory
-        new = self._captured(run.answer)
-        if not new:
-            yield f"{place}{fed}"
+        if run is self.asked and self.accused is not None:
+            yield f"{place}ANSWER=$({fed}); S=$?; printf '%s\\n' \"$ANSWER\""
             return
-        yield f"{place}ANSWER=$({fed}); printf '%s\\n' \"$ANSWER\""
-        yield "; ".join(f"{variable}=$(field {key})" for key, variable in new)
+        new = self._captured(run.answer) if run.ended in ("", "ok") else ()
+        expected = _OR_STOP if run.ended == "ok" or not run.program else " && exit 3" if run.ended else ""
+        if not new:
+            yield f"{place}{fed}{expected}"
+            return
+        yield f"{place}ANSWER=$({fed}){expected}; printf '%s\\n' \"$ANSWER\""
+        yield "; ".join(f"{variable}=$(field {key}){_OR_STOP}" for key, variable in new)
 
     def _captured(self, answer: Any) -> Sequence[tuple[str, str]]:
         found = []
@@ -213,23 +242,23 @@ class _Writer:
         if call.method == "git":
             given = options.get("input")
             feed = f"{printf_of(os.fsencode(given))} | " if given is not None else ""
-            yield f"{repository}; {feed}git {' '.join(map(self.word, call.arguments))}"
+            done = [repository, f"{feed}git {' '.join(map(self.word, call.arguments))}"]
         elif call.method in ("dirty", "stage"):
             changes = call.arguments[0]
             staged = [f"{_ADD} {' '.join(map(self.word, changes))}"] if call.method == "stage" and changes else []
-            yield "; ".join([repository, *self.edits(changes), *staged])
+            done = [repository, *self.edits(changes), *staged]
         elif call.method == "rewind":
             branch = options.get("branch") or "main"
-            yield f"{repository}; git update-ref refs/heads/{self.word(branch)} {self.word(call.arguments[0])}"
-            if call.person == "durable":
-                yield "git reset -q --hard"
+            done = [repository, f"git update-ref refs/heads/{self.word(branch)} {self.word(call.arguments[0])}"]
+            done += ["git reset -q --hard"] if call.person == "durable" else []
         else:
-            yield from self._commit(call)
+            done = self._commit(call)
+        yield " && ".join(done) + _OR_STOP
         if call.result:
             self._name(call.result, "COMMIT")
-            yield f"{self.known[call.result]}=$(git rev-parse HEAD)"
+            yield f"{self.known[call.result]}=$(git rev-parse HEAD){_OR_STOP}"
 
-    def _commit(self, call: PersonCall) -> Iterator[str]:
+    def _commit(self, call: PersonCall) -> list[str]:
         options, branch = call.options, self.word(call.options.get("branch") or "main")
         worktree = options.get("worktree")
         elsewhere = not (call.person == "durable" if worktree is None else worktree) or "branch" in options
@@ -243,9 +272,10 @@ class _Writer:
             message = call.arguments[1] if len(call.arguments) > 1 else options.get("message") or f"Change {', '.join(changes)}"
         commit = f"git --literal-pathspecs commit -q --allow-empty -m {self.word(message)}"
         if elsewhere:
-            yield "; ".join([f"elsewhere {branch}", *edits, "git add -A -f", commit, f"publish {branch}"])
-        else:
-            yield "; ".join(['cd "$ROOT/durable"', *edits, f"{_ADD} {' '.join(paths)}", f"{commit} -- {' '.join(paths)}"])
+            return [f"elsewhere {branch}", *edits, "git add -A -f", commit, f"publish {branch}"]
+        # What was renamed is in the index already, and no path of it is left to add.
+        adds = [f"{_ADD} {' '.join(paths)}"] if call.method == "commit" and paths else []
+        return ['cd "$ROOT/durable"', *edits, *adds, f"{commit} -- {' '.join(paths)}"]
 
 
 def _quoted(text: str) -> str:

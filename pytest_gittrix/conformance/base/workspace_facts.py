@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.base.expect import run, set_traps
+from pytest_gittrix.conformance.base.expect import beyond_a_script, run, set_traps
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 
 REPOSITORY: Final = "git init -q 2>/dev/null"
@@ -56,13 +56,16 @@ def next_after(stage: Stage, script: str) -> DrivenSession:
 
 
 def files_of(session: DrivenSession) -> dict[str, tuple[object, ...]]:
-    """The facts of each path of a workspace outside its repository: mode, attributes, and a file's link count and bytes."""
+    """The facts of each path of a workspace outside its repository: mode, attributes, and a file's link count and bytes.
+
+    A ``.git`` that is a file leads to a repository elsewhere. That it does is for ISO-07, and where it leads differs for each workspace.
+    """
     root = workspace_of(session)
     found: dict[str, tuple[object, ...]] = {}
     for parent, directories, names in os.walk(root):
         here = os.path.relpath(parent, root)
         directories[:] = [name for name in directories if (here, name) != (".", ".git")]
-        for name in [".", *directories, *names]:
+        for name in [".", *directories, *(name for name in names if (here, name) != (".", ".git"))]:
             path = os.path.join(parent, name)
             status = os.lstat(path)
             attributes = tuple(os.listxattr(path, follow_symlinks=False)) if hasattr(os, "listxattr") else ()
@@ -106,9 +109,16 @@ def bytes_taken(path: Path) -> int:
 
 
 def git_state(stage: Stage, session: DrivenSession) -> str:
-    """References, index, configuration and hooks of a workspace's repository; empty if there is none."""
-    if not (workspace_of(session) / ".git").exists():
+    """References, index, configuration and hooks of a workspace's repository; empty if there is none.
+
+    Where ``.git`` is a file, only what is the workspace's own: that everything else is shared is for ISO-07.
+    """
+    git = workspace_of(session) / ".git"
+    if not git.exists():
         return ""
+    own = "git ls-files -v --stage; git status --short; git config --worktree --list 2>/dev/null || true"
+    if git.is_file():
+        return run(stage, session, own)
     return run(
         stage,
         session,
@@ -128,6 +138,7 @@ def workspace_of(session: DrivenSession) -> Path:
 
 def set_traps_in(stage: Stage, session: DrivenSession) -> Path:
     """Configure the workspace's repository so that git runs programs of the agent in it; gives the file that they write."""
+    beyond_a_script(stage, "Programs are named in the configuration of the workspace's repository.")
     traps = stage.path / "traps"
     mark = set_traps(traps)
     run(stage, session, f"{REPOSITORY}; cat '{traps}/config' >> \"$(git rev-parse --git-common-dir)/config\"; git status 2>&1 || true")

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import at_work, conflict, lands, refused
+from pytest_gittrix.conformance.base.outcome import ClauseFailure, Status
+from pytest_gittrix.conformance.base.ways import Scene, in_three_ways
 from pytest_gittrix.testing.oracle import files_in
-from pytest_gittrix.testing.repos.history import Executable, Symlink
-from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.repos.durable import DurableRepo
+from pytest_gittrix.testing.repos.history import Contents, Executable, Symlink
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 
@@ -19,7 +22,7 @@ class ConflictClauses(Clauses):
     @protects_work
     def test_cnf_01_an_edit_of_the_same_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent overwrites an edit of the human's that it never saw."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": "human\n"}))
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.commit({"app.py": "human\n"}))
 
     @protects_work
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
@@ -47,65 +50,69 @@ class ConflictClauses(Clauses):
 
     def test_cnf_03_an_edit_of_what_the_human_deleted_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a file that a person removed from the project comes back."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": None}))
-
-        assert "app.py" not in stage.judge.tree(stage.judge.head())
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.commit({"app.py": None}))
 
     @needs(Capability.DELETE)
     @protects_work
     def test_cnf_04_a_deletion_of_what_the_human_edited_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a person's edit is deleted together with the file."""
-        session = stage.start()
-        session.delete("app.py")
-        stage.rival.commit({"app.py": "human\n"})
 
-        conflict(session.promote, "app.py")
+        def play(scene: Scene) -> None:
+            session = scene.stage.start()
+            session.delete("app.py")
+            theirs = scene.person.commit({"app.py": "human\n"})
 
-        assert stage.judge.tree(stage.judge.head())["app.py"] == b"human\n"
+            _refused_over(scene, session, theirs, "app.py")
+
+        in_three_ways(stage, self.files(), play)
 
     def test_cnf_05_an_edit_of_what_the_human_renamed_away_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the project has the file twice, under the old name and the new."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.rename("app.py", "main.py"))
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.rename("app.py", "main.py"))
 
     @protects_work
     def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the file that a person moved there is lost without having been deleted."""
-        _is_a_conflict(stage, "guide.md", lambda: stage.rival.rename("README.md", "guide.md"))
+        _is_a_conflict(stage, self.files(), "guide.md", lambda person: person.rename("README.md", "guide.md"))
 
     @protects_work
     def test_cnf_07_a_directory_where_the_agent_wrote_a_file_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise one file replaces everything that a person put into the directory."""
-        _is_a_conflict(stage, "docs", lambda: stage.rival.commit({"docs/index.md": "human\n"}))
+        _is_a_conflict(stage, self.files(), "docs", lambda person: person.commit({"docs/index.md": "human\n"}))
 
     @protects_work
     def test_cnf_08_a_file_where_the_agent_wrote_a_directory_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the agent's directory replaces a person's file."""
-        _is_a_conflict(stage, "docs/index.md", lambda: stage.rival.commit({"docs": "human\n"}))
+        _is_a_conflict(stage, self.files(), "docs/index.md", lambda person: person.commit({"docs": "human\n"}))
 
     def test_cnf_09_a_change_of_mode_alone_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a script that a person made executable loses its executable bit, because only bytes were compared."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": Executable(b"one\ntwo\nthree\n")}))
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.commit({"app.py": Executable(b"one\ntwo\nthree\n")}))
 
     @protects_work
     def test_cnf_10_a_file_that_became_a_link_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise the link is replaced, or its target is overwritten."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": Symlink("lib/util.py")}))
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.commit({"app.py": Symlink("lib/util.py")}))
 
     def test_cnf_11_a_rename_of_case_alone_is_a_conflict(self, stage: Stage) -> None:
         """A rename that only changes case is a conflict. Otherwise the project has two files that are one on a Mac or on Windows."""
-        _is_a_conflict(stage, "README.md", lambda: stage.rival.rename("README.md", "Readme.md"))
+        _is_a_conflict(stage, self.files(), "README.md", lambda person: person.rename("README.md", "Readme.md"))
 
     def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a person who made the edit first never learns that the agent made it too; only the caller may ask for leniency."""
-        _is_a_conflict(stage, "app.py", lambda: stage.rival.commit({"app.py": "agent\n"}))
+        _is_a_conflict(stage, self.files(), "app.py", lambda person: person.commit({"app.py": "agent\n"}))
 
     def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
         """Drift that ends where it began is no conflict. Otherwise an edit that a person took back blocks the agent's work for good."""
-        session = at_work(stage)
-        stage.rival.commit({"app.py": "human\n"})
-        stage.rival.commit({"app.py": "one\ntwo\nthree\n"})
 
-        lands(stage, session, {"app.py": b"agent\n"})
+        def play(scene: Scene) -> None:
+            session = at_work(scene.stage)
+            scene.person.commit({"app.py": "human\n"})
+            scene.person.commit({"app.py": "one\ntwo\nthree\n"})
+
+            lands(scene.stage, session, {"app.py": b"agent\n"})
+
+        in_three_ways(stage, self.files(), play)
 
     def test_cnf_14_drift_outside_the_selection_is_none(self, stage: Stage) -> None:
         """Drift outside the selection is no conflict. Otherwise a person cannot promote the files that do not conflict."""
@@ -162,11 +169,15 @@ class ConflictClauses(Clauses):
 
         Otherwise a person resolves one conflict only to meet the next, or looks for one that does not exist.
         """
-        session = at_work(stage, "README.md", "app.py", "lib/deep/data.txt", "new.txt")
-        stage.rival.commit({"README.md": "human\n", "lib/deep/data.txt": None})
-        stage.rival.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
 
-        conflict(session.promote, "README.md", "lib/deep/data.txt", "new.txt")
+        def play(scene: Scene) -> None:
+            session = at_work(scene.stage, "README.md", "app.py", "lib/deep/data.txt", "new.txt")
+            scene.person.commit({"README.md": "human\n", "lib/deep/data.txt": None})
+            theirs = scene.person.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
+
+            _refused_over(scene, session, theirs, "README.md", "lib/deep/data.txt", "new.txt")
+
+        in_three_ways(stage, self.files(), play)
 
     @protects_work
     def test_cnf_18_a_refused_promotion_moves_nothing(self, stage: Stage) -> None:
@@ -174,14 +185,18 @@ class ConflictClauses(Clauses):
 
         Otherwise a refusal leaves half of the work in the person's repository, or removes some from the session.
         """
-        session = at_work(stage, "app.py", "other.txt")
-        stage.rival.commit({"app.py": "human\n"})
 
-        with stage.durable.unchanged():
-            refused("BASELINE_CONFLICT", session.promote)
+        def play(scene: Scene) -> None:
+            session = at_work(scene.stage, "app.py", "other.txt")
+            scene.person.commit({"app.py": "human\n"})
 
-        assert session.touched_files() == ["app.py", "other.txt"]
-        assert session.read("app.py") == b"agent\n"
+            with scene.stage.durable.unchanged():
+                refused("BASELINE_CONFLICT", session.promote)
+
+            assert session.touched_files() == ["app.py", "other.txt"]
+            assert session.read("app.py") == b"agent\n"
+
+        in_three_ways(stage, self.files(), play)
 
     @protects_work
     def test_cnf_19_after_a_refusal_another_selection_can_be_promoted(self, stage: Stage) -> None:
@@ -218,11 +233,37 @@ def _the_desk_is_in_step(stage: Stage) -> None:
     assert stage.durable.git("status", "--porcelain") == ""
 
 
-def _is_a_conflict(stage: Stage, path: str, human: Callable[[], str]) -> None:
-    """Check that the agent's edit of a file is refused over a person's commit, which stays."""
-    session = at_work(stage, path)
-    theirs = human()
+def _is_a_conflict(stage: Stage, files: Contents, path: str, human: Callable[[DurableRepo], str]) -> None:
+    """Check in three ways that the agent's edit of a file is refused over a person's commit, which stays."""
 
-    conflict(session.promote, path)
+    def play(scene: Scene) -> None:
+        session = at_work(scene.stage, path)
+        theirs = human(scene.person)
 
-    assert stage.judge.head() == theirs
+        _refused_over(scene, session, theirs, path)
+
+    in_three_ways(stage, files, play)
+
+
+def _refused_over(scene: Scene, session: DrivenSession, theirs: str, *paths: str) -> None:
+    """Check that a promotion is refused as a conflict over some paths, and that the person's commit stays the last one.
+
+    Raises:
+        ClauseFailure: it was done; work is lost if bytes of the person's are no longer in the last commit.
+    """
+    __tracebackhide__ = True
+    try:
+        conflict(session.promote, *paths)
+    except ClauseFailure as failure:
+        failure.lost = failure.status is Status.BROKEN and _replaced(scene.stage, theirs)
+        raise
+
+    assert scene.stage.judge.head() == theirs
+
+
+def _replaced(stage: Stage, theirs: str) -> bool:
+    """Whether a file that a person's last commit changed, or one below it, holds other bytes now."""
+    judge = stage.judge
+    wanted, now = judge.tree(theirs), judge.tree(judge.head())
+    before = judge.tree(judge.commit(theirs).parents[0])
+    return any(now.get(path) != content for path, content in wanted.items() if before.get(path) != content)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run
+from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, beyond_a_script, lands, personal_things_unchanged, run
 from pytest_gittrix.conformance.base.workspace_facts import (
     PRIVATE_DEVICES,
     REPOSITORY,
@@ -236,7 +236,7 @@ class IsolationClauses(Clauses):
             {REPOSITORY}
             echo left > left.txt && mkdir -p empty/below && rm -r lib && rm app.py && mkfifo app.py
             ln -s /etc README.tmp && mv -f README.tmp README.md
-            echo '*.secret' >> .git/info/exclude 2>/dev/null || true
+            if [ -d .git ]; then mkdir -p .git/info; echo '*.secret' >> .git/info/exclude; fi
             echo ignored > kept.secret
             """,
         )
@@ -274,7 +274,7 @@ class IsolationClauses(Clauses):
             git add --all && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m left
             git branch left && git tag left && git config alias.left status && git checkout -q -b other
             echo x >> app.py && git stash -q && git update-index --assume-unchanged README.md
-            mkdir -p .git/hooks .git/info && echo exit 1 > .git/hooks/pre-commit && echo '*' > .git/info/exclude
+            if [ -d .git ]; then mkdir -p .git/hooks .git/info; echo exit 1 > .git/hooks/pre-commit; echo '*' > .git/info/exclude; fi
             """,
         )
 
@@ -299,6 +299,7 @@ class IsolationClauses(Clauses):
 
         Otherwise a process that outlived its session goes on writing into the next agent's work.
         """
+        beyond_a_script(stage, "A program holds files of the ended session open.")
         one = stage.start("one")
         directory = os.open(workspace_of(one), os.O_RDONLY)
         file = os.open(workspace_of(one) / "app.py", os.O_WRONLY | os.O_APPEND)

@@ -10,6 +10,8 @@ from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import (
     IN_THE_WAY,
     at_work,
+    beyond_a_script,
+    by_hand,
     called_from,
     lands,
     personal_things_unchanged,
@@ -209,7 +211,7 @@ class PromotionClauses(Clauses):
 
     def test_prm_17_a_bare_repository_is_promoted_to(self, stage: Stage) -> None:
         """A promotion works in a bare repository. Otherwise agents cannot work on a server's repository, which has no checkout."""
-        with Stage.open(stage.system, files=self.files(), bare=True) as bare:
+        with stage.another(files=self.files(), bare=True) as bare:
             lands(bare, at_work(bare, *WORK), WORK)
 
     @protects_work
@@ -292,6 +294,7 @@ class PromotionClauses(Clauses):
     def test_prm_24_no_hook_and_no_signing_program_runs(self, stage: Stage) -> None:
         """Otherwise a promotion waits for a passphrase, sends mail, or commits what a formatter made of the reviewed work."""
         session = at_work(stage, *WORK)
+        beyond_a_script(stage, "Hooks and a signing program are set in the configuration.")
         mark = set_traps(stage.path / "traps", "hooks", "signing")
         with (stage.durable.path / ".git" / "config").open("a") as config:
             config.write((stage.path / "traps" / "config").read_text())
@@ -422,13 +425,13 @@ class PromotionClauses(Clauses):
         """
         session = at_work(stage, *WORK)
         lock = stage.durable.path / ".git" / "index.lock"
-        lock.write_bytes(b"")
+        by_hand(stage, ": > .git/index.lock")
 
         with stage.durable.unchanged():
             refused((*IN_THE_WAY, "DURABLE_LOCKED"), session.promote)
 
         assert lock.read_bytes() == b"", "the lock of another program stays"
-        lock.unlink()
+        by_hand(stage, "rm .git/index.lock")
         assert list((stage.durable.path / ".git").rglob("*.lock")) == []
         lands(stage, session, WORK)
 
@@ -472,14 +475,14 @@ class PromotionClauses(Clauses):
         """
         session = at_work(stage, *WORK)
         home = stage.path / "empty-home"
-        home.mkdir()
+        by_hand(stage, f"mkdir '{home}'")
         variables = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull}
         with called_from(stage, stage.durable.path, **variables):
             lands(stage, session, WORK)
 
     def test_prm_37_attributes_of_the_project_do_what_git_add_does(self, stage: Stage) -> None:
         """Otherwise each file that an agent writes with other line ends shows as changed from its first line to its last."""
-        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf\n", "a.txt": "a\n"}, bare=True) as bare:
+        with stage.another(files={".gitattributes": "*.txt text eol=lf\n", "a.txt": "a\n"}, bare=True) as bare:
             session = bare.start()
             session.write("a.txt", b"one\r\ntwo\r\n")
 

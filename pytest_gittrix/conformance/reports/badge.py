@@ -19,7 +19,9 @@ def to_badge(systems: Iterable[SystemReport]) -> str:
     faults = sum(len(one.findings) for one in shown)
     losing = sum(found.loses_work for one in shown for found in one.findings)
     kept = sum(len(one.of(Status.KEPT)) for one in shown)
-    text = f"{faults} {'fault' if faults == 1 else 'faults'}, {losing} losing work" if faults else f"{kept} clauses kept"
+    known = losing or not any(one.unasked for one in shown)  # that none loses work is said only where it was asked
+    counted = f"{faults} {'fault' if faults == 1 else 'faults'}" + (f", {losing} losing work" if known else "")
+    text = counted if faults else f"{kept} clauses kept"
     text = ", ".join([text, *dict.fromkeys(value for one in shown for value in _setting(one))])
     colour = "#c0272d" if losing else "#946200" if faults else "#1a7f4b"
     template = templates("pytest_gittrix.conformance.reports").get_template("badge.svg")

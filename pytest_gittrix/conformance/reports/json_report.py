@@ -29,6 +29,7 @@ def _system_data(system: SystemReport) -> dict[str, Any]:
         "level": system.level,
         "kept": system.is_kept,
         "headline": system.headline,
+        "defect": system.defect,
         "untested": [str(one) for one in system.untested],
         "findings": [_finding_data(one) for one in system.findings],
         "families": [

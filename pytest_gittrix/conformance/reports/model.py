@@ -14,7 +14,20 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
 from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
-from pytest_gittrix.conformance.base.outcome import CAUSE, COVERED, FAILING, LOST, NEVER, REFUSALS, SCENE, SCRIPT, SHOWN, STATUS, Status
+from pytest_gittrix.conformance.base.outcome import (
+    CAUSE,
+    COVERED,
+    FAILING,
+    LOST,
+    NEVER,
+    REFUSALS,
+    SCENE,
+    SCRIPT,
+    SETTING,
+    SHOWN,
+    STATUS,
+    Status,
+)
 from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -26,6 +39,10 @@ _WEIGHT: Final = (
     *(Status.BROKEN, Status.INCOMPLETE_REFUSAL, Status.DOCUMENTED, Status.AS_GIT, Status.WAIVED, Status.INCONCLUSIVE, Status.NO_VERDICT),
     *(Status.KEPT, Status.SKIPPED, Status.NOT_CLAIMED, Status.NOT_RUN),
 )
+
+
+_SILENT: Final = (Status.INCONCLUSIVE, Status.NO_VERDICT, Status.SKIPPED, Status.NOT_RUN)
+"""The statuses that say nothing of what a system does."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +57,7 @@ class ClauseOutcome:
         cause: the cause of the failure, as a sentence; clauses that failed for one cause are one finding. Empty if the clause is the cause.
         loses_work: whether the clause saw work lost.
         script: a shell script that shows the failure; empty if there is none.
-        reproduced: whether the script, run once, got the same answers and left durable the same; None if it was not run or did not end.
+        reproduced: whether the script, run once, said ``LOST:`` or ``WRONG:``; None if it was not run, did not end, or cannot tell.
     """
 
     clause: Clause
@@ -139,13 +156,21 @@ class SystemReport:
         return tuple(sorted(found, key=lambda one: (not one.loses_work, _WEIGHT.index(one.status), -len(one.outcomes))))
 
     @property
+    def unasked(self) -> tuple[ClauseOutcome, ...]:
+        """The outcomes of clauses about the loss of work that say nothing: not run, skipped, or without a verdict."""
+        return tuple(one for one in self.of(*_SILENT) if one.clause.protects_work)
+
+    @property
     def headline(self) -> str:
-        """How many faults were found, and how many of them lose work, as one sentence."""
+        """How many faults were found, and how many of them lose work, as one sentence. None loses work only where that was asked."""
         faults, losing = len(self.findings), sum(one.loses_work for one in self.findings)
         if not faults:
             return "No fault was found."
-        lose = f"{losing or 'none'} of them {'lose' if losing > 1 else 'loses'} work"
-        return f"{faults} {'fault' if faults == 1 else 'faults'}; {lose}."
+        count = f"{faults} {'fault' if faults == 1 else 'faults'}"
+        if losing or not self.unasked:
+            return f"{count}; {losing or 'none'} of them {'lose' if losing > 1 else 'loses'} work."
+        silent = len(self.unasked)
+        return f"{count}; whether work is lost is not known, as {silent} {'clause' if silent == 1 else 'clauses'} about it gave no verdict."
 
     @property
     def families(self) -> Mapping[str, Mapping[Status, int]]:
@@ -167,9 +192,23 @@ class SystemReport:
         return bool(outcomes) and idle and declared
 
     @property
+    def unshown(self) -> tuple[ClauseOutcome, ...]:
+        """The outcomes whose script, run once, did not show what it is for, so that they have no verdict: a defect of the kit."""
+        return tuple(one for one in self.outcomes if one.reproduced is False)
+
+    @property
+    def defect(self) -> str:
+        """What is wrong with the kit itself, as a sentence; empty if every script that was run showed what it is for."""
+        if not self.unshown:
+            return ""
+        many = len(self.unshown)
+        shown = "a script did not show what it is for" if many == 1 else f"{many} scripts did not show what they are for"
+        return f"This kit has a defect: {shown}, so that {_some(one.clause.code for one in self.unshown)} gave no verdict."
+
+    @property
     def is_kept(self) -> bool:
-        """Whether no clause failed, and no declared capability is untested."""
-        return not self.of(*FAILING) and not self.untested
+        """Whether no clause failed, no declared capability is untested, and every script that was run showed what it is for."""
+        return not (self.of(*FAILING) or self.untested or self.unshown)
 
     @property
     def level(self) -> str | None:
@@ -232,14 +271,15 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
     clause = clauses_by_code().get(code) or Clause(code, report.nodeid.rpartition("::")[2], "", frozenset())
     if report.outcome == "failed":
         facts = properties if report.when == "call" else {}
+        reproduced = facts[SHOWN] == "yes" if SHOWN in facts else None
         return ClauseOutcome(
             clause,
-            Status(facts.get(STATUS, Status.BROKEN)),
+            Status.NO_VERDICT if reproduced is False else Status(facts.get(STATUS, Status.BROKEN)),
             _why_failed(report, properties),
             cause=printable_line(facts.get(CAUSE, "")),
-            loses_work=LOST in facts,
+            loses_work=LOST in facts and reproduced is not False,
             script=_headed(facts.get(SCRIPT, ""), clause),
-            reproduced=facts[SHOWN] == "yes" if SHOWN in facts else None,
+            reproduced=reproduced,
         )
     if report.outcome == "skipped" and hasattr(report, "wasxfail"):
         if WAIVED in properties:
@@ -264,7 +304,13 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
     unseen = "The script, run once more, did not show it." if properties.get(SHOWN) == "no" else ""
-    lines = [message.removeprefix("ClauseFailure: "), properties.get(SCENE, ""), properties.get(COVERED, ""), unseen]
+    lines = [
+        message.removeprefix("ClauseFailure: "),
+        properties.get(SETTING, ""),
+        properties.get(SCENE, ""),
+        properties.get(COVERED, ""),
+        unseen,
+    ]
     return prefix + _PLACE.sub("$ROOT", printable("\n".join(filter(None, lines))))
 
 

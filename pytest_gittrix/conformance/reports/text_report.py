@@ -50,6 +50,8 @@ def summary(system: SystemReport) -> Iterator[ReportLine]:
     yield ReportLine("")
     if system.of(*FAILING):
         yield ReportLine(system.headline, "red")
+    if system.defect:
+        yield ReportLine(system.defect, "red")
     if system.has_levels:
         yield ReportLine(f"level reached: {system.verdict}", "green" if system.is_kept else "red")
 

@@ -15,6 +15,12 @@ from typing import Any, Final
 PEOPLE: Final = frozenset({"commit", "rename", "rewind", "dirty", "stage", "git"})
 """The methods of ``DurableRepo`` that change something."""
 
+DURABLE: Final = "durable"
+"""What ``Journal.looked`` says when git was asked about durable."""
+
+STATE_OF_DURABLE: Final = "{ git log --all --format='%T %s' | sort; git status --porcelain; git symbolic-ref -q HEAD; }"
+"""A command that prints what durable holds: the trees and subjects of all commits, and the state of the checkout."""
+
 _LISTS: Final = frozenset({"list"})
 _CHANGING: Final = re.compile(r"\b(?:[0-9a-f]{7,64}|[0-9]+|[A-Za-z]+_[\w-]{8,})\b|(?:/[\w.@+-]+)+/?|'[^']*'|\"[^\"]*\"")
 
@@ -66,8 +72,9 @@ class CommandRun:
         secret: the names of those whose values may be secret, so that no report shows them.
         stdin: its standard input.
         program: the program and its first arguments, which all commands of the system have; empty for a command of the agent.
-        answer: the ``data`` of its answer; None until it has answered, and if it refused.
+        answer: the ``data`` of its answer, or the error by which it refused; None until it has answered.
         ended: ``ok``, or the code of the error that it answered with; empty if it gave no answer.
+        printed: what it wrote to standard output, where it answered.
     """
 
     command: tuple[str, ...]
@@ -78,6 +85,7 @@ class CommandRun:
     program: tuple[str, ...] = ()
     answer: Any = None
     ended: str = ""
+    printed: bytes = b""
 
 
 Step = VerbCall | PersonCall | CommandRun
@@ -93,6 +101,11 @@ class Journal:
         opened_with: the arguments that the place was opened with.
         scene: what another process did in the place meanwhile, or at which call it was killed; empty if there was none.
         covered: how many of such scenes were tried, of how many; empty if there are none.
+        setting: how the person works on durable, as a sentence; empty if the clause is about one way alone.
+        looked: what was looked at last: the verb that was asked, ``durable``, or nothing that a journal knows.
+        left: the state of durable when the place was left; see ``STATE_OF_DURABLE``.
+        beyond: what happened in the place that no script can repeat, as a sentence; empty if there is nothing.
+        met: refusals of other plays of the clause, as lines ``verb: CODE``.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -100,6 +113,11 @@ class Journal:
     opened_with: Mapping[str, Any] = field(default_factory=dict)
     scene: str = ""
     covered: str = ""
+    setting: str = ""
+    looked: str = ""
+    left: str = ""
+    beyond: str = ""
+    met: set[str] = field(default_factory=set)
 
     def begin(self, root: Path, opened_with: Mapping[str, Any]) -> None:
         """Say which place this is the journal of.
@@ -112,7 +130,9 @@ class Journal:
 
     def take_over(self, other: Journal) -> None:
         """Tell from now on what another journal tells so far, of its place; what was covered stays."""
+        self.met |= {*other.refusals(), *self.refusals()}
         self.steps, self.root, self.opened_with, self.scene = [*other.steps], other.root, other.opened_with, other.scene
+        self.setting, self.looked, self.left, self.beyond = other.setting, other.looked, other.left, other.beyond
 
     @property
     def calls(self) -> Iterator[VerbCall]:
@@ -121,7 +141,8 @@ class Journal:
 
     def refusals(self) -> list[str]:
         """Each refusal with a code, as ``verb: CODE``, sorted."""
-        return sorted({f"{call.verb}: {code}" for call in self.calls if (code := getattr(call.error, "code", None))})
+        own = {f"{call.verb}: {code}" for call in self.calls if (code := getattr(call.error, "code", None))}
+        return sorted(own | self.met)
 
     def cause_of(self, error: BaseException) -> str:
         """The cause of a failure, as a sentence; empty if the failure is only what the clause saw.
@@ -166,6 +187,7 @@ class RecordedEngine:
             __tracebackhide__ = True
             made = VerbCall(verb, _written(arguments, options))
             self._journal.steps.append(made)
+            self._journal.looked = verb
             try:
                 made.answer = method(*arguments, **options)
             except BaseException as error:
@@ -197,6 +219,8 @@ class RecordedPerson:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._repository, name)
+        if name not in PEOPLE or name == "git":
+            self._journal.looked = DURABLE
         if name not in PEOPLE:
             return found
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import builtins
 import os
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from pytest_gittrix.engine.operations.shown_files import ListEntry
 from pytest_gittrix.engine.operations.validation import policy_of
 from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.record.state.records import Eviction, EvictionPolicy
 from pytest_gittrix.record.state.values import Policy
 from pytest_gittrix.testing.oracle import Judge
-from pytest_gittrix.testing.repos.journal import Journal, RecordedEngine, RecordedPerson
+from pytest_gittrix.testing.repos.journal import DURABLE, STATE_OF_DURABLE, Journal, RecordedEngine, RecordedPerson
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.testing.systems.handle import Handle, forwarded, forwarded_as
@@ -229,6 +231,7 @@ class Stage:
         self.durable = cast("DurableRepo", RecordedPerson(place.durable, self.journal, "durable"))
         self.rival = cast("Rival", RecordedPerson(place.rival, self.journal, "rival"))
         self._closing = closing
+        self._began = place.clock.now()
         self.gittrix = self.reopen()
 
     @classmethod
@@ -282,6 +285,7 @@ class Stage:
             try:
                 yield fresh
             except BaseException:
+                fresh.note_end()
                 self.journal.take_over(fresh.journal)
                 raise
 
@@ -291,9 +295,26 @@ class Stage:
         self._closing.callback(engine.close)
         return engine
 
-    @cached_property
+    def note_end(self) -> None:
+        """Write into the journal how the place is left: the state of durable, and whether its clock was moved."""
+        if self.journal.root != self.path:
+            return  # the journal tells of another stage
+        if self.clock.now() != self._began:
+            self.journal.beyond = self.journal.beyond or "The clock of the place was moved meanwhile."
+        environment = hermetic_env(self.path / "home")
+        command = ["sh", "-c", f"{STATE_OF_DURABLE} 2>/dev/null | git hash-object --stdin"]
+        with suppress(OSError):
+            ended = subprocess.run(command, cwd=self.place.durable.path, env=environment, capture_output=True, text=True, check=False)
+            self.journal.left = ended.stdout.strip()
+
+    @property
     def judge(self) -> Judge:
         """Reads durable out of band, with a git process of its own."""
+        self.journal.looked = DURABLE
+        return self._judge
+
+    @cached_property
+    def _judge(self) -> Judge:
         return self._closing.enter_context(Judge(self.durable.path))
 
 

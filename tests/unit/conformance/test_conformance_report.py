@@ -29,6 +29,7 @@ from pytest_gittrix.conformance.base.outcome import (
     Status,
     incomplete_refusals_last,
 )
+from pytest_gittrix.conformance.reports.badge import to_badge
 from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
 from pytest_gittrix.conformance.reports.files import is_own_file, write_files
 from pytest_gittrix.conformance.reports.html_report import page
@@ -293,7 +294,20 @@ def test_the_worst_finding_comes_first_and_the_headline_counts() -> None:
     assert [found.outcomes[0].clause.code for found in system.findings] == ["PRM-19", "CNF-02", "CNF-03", "CNF-01"]
     assert system.headline == "4 faults; 1 of them loses work."
     assert summarised(phase("CNF-01")).headline == "No fault was found."
-    assert summarised(failed("CNF-02")).headline == "1 fault; none of them loses work."
+    asked = [phase(code) for code, clause in clauses_by_code().items() if clause.protects_work and code != "CNF-02"]
+    assert summarised(*asked, failed("CNF-02")).headline == "1 fault; none of them loses work."
+
+
+def test_that_no_work_is_lost_is_said_only_where_it_was_asked() -> None:
+    asked = [phase(code) for code, clause in clauses_by_code().items() if clause.protects_work and code != "CNF-02"]
+    unknown = phase(asked[-1].user_properties[0][1], "skipped", message=("", 1, "Skipped: because"))
+    unknown.user_properties.append((STATUS, "no verdict"))
+
+    one, many = summarised(*asked[:-1], unknown, failed("CNF-02")), summarised(failed("CNF-02"))
+
+    assert one.headline == "1 fault; whether work is lost is not known, as 1 clause about it gave no verdict."
+    assert many.headline.startswith("1 fault; whether work is lost is not known, as ")
+    assert "losing work" not in to_badge([many])
 
 
 def test_a_refusal_that_was_never_given_is_one_cause() -> None:
@@ -305,18 +319,23 @@ def test_a_refusal_that_was_never_given_is_one_cause() -> None:
     assert [found.id for found in summarised(*missed, kept).findings] == ["CNF-01", "CNF-04"]
 
 
-def test_a_script_that_did_not_show_it_again_is_told_and_comes_last() -> None:
-    short, long = "#!/bin/sh\none\n", "#!/bin/sh\none\ntwo\n"
+def test_a_script_that_does_not_show_it_is_no_finding_but_a_defect_of_the_kit() -> None:
+    script = "#!/bin/sh\none\n"
     system = summarised(
-        failed("CNF-01", cause="the same", script=short, shown="no"), failed("CNF-02", cause="the same", script=long, shown="yes")
+        failed("CNF-01", cause="the same", script=script, shown="no", lost="yes"),
+        failed("CNF-02", cause="the same", script=script, shown="yes"),
     )
     [finding] = system.findings
-    [data] = to_json([system])["systems"][0]["findings"]
+    data = to_json([system])["systems"][0]
 
-    assert found(system, "CNF-01")[1].endswith("\nThe script, run once more, did not show it.")
+    assert found(system, "CNF-01") == ("no verdict", "no\nThe script, run once more, did not show it.")
     assert "did not show it" not in found(system, "CNF-02")[1]
-    assert (finding.script.endswith("two\n"), finding.reproduced, data["reproduced"]) == (True, True, True)
-    assert summarised(failed("CNF-01", script=short)).findings[0].reproduced is None
+    assert ([one.clause.code for one in finding.outcomes], finding.reproduced, finding.loses_work) == (["CNF-02"], True, False)
+    assert data["defect"] == "This kit has a defect: a script did not show what it is for, so that CNF-01 gave no verdict."
+    assert data["defect"] in [line.text for line in summary(system)]
+    assert data["defect"] in page([system])
+    assert not summarised(failed("CNF-01", script=script, shown="no")).is_kept
+    assert summarised(failed("CNF-01", script=script)).findings[0].reproduced is None
 
 
 def test_a_finding_shows_its_shortest_script() -> None:
@@ -392,9 +411,9 @@ def test_the_files_hold_the_same_for_programs_and_for_people(tmp_path: Any) -> N
     result = json.loads(files[4].read_text(encoding="utf-8"))["runs"][0]["results"][0]
     assert result["ruleId"] == "CNF-02"
     assert result["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "acme"}, "region": {"startLine": 1}}
-    assert "1 fault, 0 losing work" in "".join(fromstring(files[5].read_text(encoding="utf-8")).itertext())
+    assert "1 fault" in "".join(fromstring(files[5].read_text(encoding="utf-8")).itertext())
     shown = files[1].read_text(encoding="utf-8")
-    assert "<strong>1 fault; none of them loses work.</strong>" in shown
+    assert "<strong>1 fault; whether work is lost is not known" in shown
     assert all(f"<code>{code}</code>" in shown for code in ("CNF-01", "CNF-02"))
 
 

@@ -8,18 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 
 from pytest_gittrix.conformance.base import shell_lines
 from pytest_gittrix.conformance.base.clauses import describe_end
 from pytest_gittrix.conformance.base.outcome import SHOWN, STATUS
+from pytest_gittrix.conformance.base.script_end import Accusation
 from pytest_gittrix.conformance.base.shell_lines import MARK, run_script, shows_again
 from pytest_gittrix.conformance.base.transcript import printf_of, shell_script
+from pytest_gittrix.conformance.command_line import CommandRefused
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.testing.repos.history import Executable, Symlink
-from pytest_gittrix.testing.repos.journal import CommandRun, Journal, VerbCall
+from pytest_gittrix.testing.repos.journal import Journal, VerbCall
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
@@ -75,31 +78,81 @@ def test_the_script_repeats_what_people_and_the_program_did(tmp_path: Path) -> N
     assert "COMMIT1=" not in script
 
 
-def test_a_script_is_run_once_to_see_whether_it_shows_what_was_seen(tmp_path: Path) -> None:
-    system = CommandSystem([sys.executable, "-c", PROGRAM], name="fake")
+REFUSES: Final = """\
+import json, os, sys
+if sys.argv[1:3] == ["session", "start"]:
+    home = os.environ["HOME"]
+    print(json.dumps({"ok": True, "data": {"id": f"made-{os.getpid()}", "workspacePath": home}}))
+elif "promote" in sys.argv:
+    print(json.dumps({"ok": False, "error": {"code": "BASELINE_CONFLICT", "message": "no", "conflictingFiles": ["a b.txt"]}}))
+    sys.exit(1)
+else:
+    print(json.dumps({"ok": True, "data": [sys.stdin.read(), os.environ["HOME"]]}))
+"""
+
+
+def test_a_script_says_whether_the_system_did_it_again(tmp_path: Path) -> None:
+    system = CommandSystem([sys.executable, "-c", REFUSES], name="fake", home_variable="HOME")
     with Stage.open(system, files={"a.txt": "a\n"}) as stage:
         session = stage.start()
-        session.write("b.txt", "bytes\n")
+        session.touched_files()
+        stage.rival.commit({"a.txt": "rival\n"})
+        with pytest.raises(CommandRefused) as refusal:
+            session.promote()
+        accused = Accusation("it is refused", lost=True, of_call=True)
+        script = shell_script(stage.journal, accused)
+
+        assert "then echo 'LOST: it is refused'\n" in script
+        assert shows_again(script, stage.journal) is True
+        assert shows_again(script.replace('"conflictingFiles":["ab.txt"]', '"conflictingFiles":["other"]'), stage.journal) is False
+        assert shows_again(script.replace("git init", "git no-such-command"), stage.journal) is False
+        assert shows_again(shell_script(stage.journal), stage.journal) is None
+        assert refusal.value.conflicting_files == ["a b.txt"]
+
+        for name in ("scene", "beyond"):
+            setattr(stage.journal, name, "Another process was killed.")
+            assert shows_again(shell_script(stage.journal, accused), stage.journal) is None
+            setattr(stage.journal, name, "")
+
+
+def test_a_script_compares_what_the_clause_looked_at_last() -> None:
+    system = CommandSystem([sys.executable, "-c", REFUSES], name="fake", home_variable="HOME")
+    with Stage.open(system, files={"a.txt": "a\n"}) as stage:
+        session = stage.start()
+        assert stage.judge.tree(stage.judge.head())
+        stage.note_end()
+        durable = shell_script(stage.journal, Accusation("durable is not as it was"))
+        session.touched_files()
+        answer = shell_script(stage.journal, Accusation("it names other files"))
+
+        assert "WRONG: durable is not as it was" in durable
+        assert "WRONG: it names other files" in answer
+        assert [shows_again(one, stage.journal) for one in (durable, answer)] == [True, True]
+        assert shows_again(durable.replace("printf 'a\\n' > a.txt", "printf 'b\\n' > a.txt"), stage.journal) is False
+
+
+def test_the_home_of_the_system_is_not_that_of_the_people(tmp_path: Path) -> None:
+    system = CommandSystem([sys.executable, "-c", REFUSES], name="fake", home_variable="HOME")
+    with Stage.open(system, files={"a.txt": "a\n"}) as stage:
+        stage.start()
         stage.rival.commit({"a.txt": "rival\n"})
         script = shell_script(stage.journal)
 
-        assert shows_again(script, stage.journal) is True
+    root = ran(script, tmp_path)
 
-        run = next(step for step in stage.journal.steps if isinstance(step, CommandRun))
-        run.ended = "SESSION_NOT_FOUND"
-        assert shows_again(script, stage.journal) is False
+    author = ["git", "-C", str(root / "durable"), "log", "-1", "--format=%an", "main"]
+    assert subprocess.run(author, capture_output=True, text=True, check=True).stdout == "Human\n"
+    assert 'program() { HOME="$ROOT"/gittrix ' in script
 
-        run.ended = "ok"
-        (stage.durable.path / "c.txt").write_text("written by the clause itself\n", encoding="utf-8")
-        assert shows_again(script, stage.journal) is False
 
-        stage.journal.scene = "Another process was killed."
-        assert shows_again(script, stage.journal) is None
+def test_a_clock_that_was_moved_is_beyond_a_script() -> None:
+    with Stage.open(CommandSystem([sys.executable, "-c", PROGRAM], name="fake"), files={}) as stage:
+        stage.start()
+        stage.clock.advance(hours=1)
+        stage.note_end()
 
-        stage.journal.scene = ""
-        stage.durable.path.rename(tmp_path / "moved")
-        assert shows_again(script, stage.journal) is None
-        (tmp_path / "moved").rename(stage.durable.path)
+        assert "# The clock of the place was moved meanwhile.\n" in shell_script(stage.journal)
+        assert "WRONG: " not in shell_script(stage.journal, Accusation("it is late", of_call=True))
 
 
 def test_a_script_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +160,7 @@ def test_a_script_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch
     with Stage.open(CommandSystem([sys.executable, "-c", PROGRAM], name="fake"), files={}) as stage:
         stage.start()
 
-        assert shows_again("sleep 60", stage.journal) is None
+        assert shows_again("sleep 60\nthen echo 'WRONG: it'", stage.journal) is None
 
 
 def test_a_clause_has_its_report_whatever_becomes_of_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +193,7 @@ def test_a_script_that_gets_no_directory_does_nothing(tmp_path: Path) -> None:
         ["sh", "-c", shell_script(Journal())], env=os.environ | {"TMPDIR": str(tmp_path / "none")}, capture_output=True, check=False
     )
 
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (3, b"")
 
 
 def test_a_script_of_verbs_is_not_run() -> None:

@@ -30,7 +30,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True)
-class Scene:
+class PlayedWay:
     """One way of the three.
 
     Attributes:
@@ -47,7 +47,7 @@ class Scene:
         return self.stage.durable if self.way is Way.DESK else self.stage.rival
 
 
-Play = Callable[[Scene], None]
+Play = Callable[[PlayedWay], None]
 _NOTHING: Final = -1
 
 
@@ -86,7 +86,7 @@ def in_three_ways(stage: Stage, files: Mapping[str, Any], play: Play) -> None:
     for way in Way:
         try:
             with _staged(stage, way, files) as there:
-                _played(Scene(there, way), play)
+                _played(PlayedWay(there, way), play)
         except (Exception, pytest.fail.Exception, ClauseEnd) as error:
             if isinstance(error, pytest.skip.Exception) and not isinstance(error, ClauseEnd):
                 raise
@@ -115,7 +115,7 @@ def _staged(stage: Stage, way: Way, files: Mapping[str, Any]) -> Iterator[Stage]
         stage.journal.met.update(there.journal.refusals())
 
 
-def _played(scene: Scene, play: Play) -> None:
+def _played(scene: PlayedWay, play: Play) -> None:
     __tracebackhide__ = True
     try:
         with incomplete_refusals_last():

@@ -8,7 +8,7 @@ from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import at_work, conflict, lands, refused
 from pytest_gittrix.conformance.base.outcome import ClauseFailure, Status
-from pytest_gittrix.conformance.base.ways import Scene, in_three_ways
+from pytest_gittrix.conformance.base.ways import PlayedWay, in_three_ways
 from pytest_gittrix.testing.oracle import files_in
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.history import Contents, Executable, Symlink
@@ -57,12 +57,12 @@ class ConflictClauses(Clauses):
     def test_cnf_04_a_deletion_of_what_the_human_edited_is_a_conflict(self, stage: Stage) -> None:
         """Otherwise a person's edit is deleted together with the file."""
 
-        def play(scene: Scene) -> None:
-            session = scene.stage.start()
+        def play(played: PlayedWay) -> None:
+            session = played.stage.start()
             session.delete("app.py")
-            theirs = scene.person.commit({"app.py": "human\n"})
+            theirs = played.person.commit({"app.py": "human\n"})
 
-            _refused_over(scene, session, theirs, "app.py")
+            _refused_over(played, session, theirs, "app.py")
 
         in_three_ways(stage, self.files(), play)
 
@@ -105,12 +105,12 @@ class ConflictClauses(Clauses):
     def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
         """Drift that ends where it began is no conflict. Otherwise an edit that a person took back blocks the agent's work for good."""
 
-        def play(scene: Scene) -> None:
-            session = at_work(scene.stage)
-            scene.person.commit({"app.py": "human\n"})
-            scene.person.commit({"app.py": "one\ntwo\nthree\n"})
+        def play(played: PlayedWay) -> None:
+            session = at_work(played.stage)
+            played.person.commit({"app.py": "human\n"})
+            played.person.commit({"app.py": "one\ntwo\nthree\n"})
 
-            lands(scene.stage, session, {"app.py": b"agent\n"})
+            lands(played.stage, session, {"app.py": b"agent\n"})
 
         in_three_ways(stage, self.files(), play)
 
@@ -170,12 +170,12 @@ class ConflictClauses(Clauses):
         Otherwise a person resolves one conflict only to meet the next, or looks for one that does not exist.
         """
 
-        def play(scene: Scene) -> None:
-            session = at_work(scene.stage, "README.md", "app.py", "lib/deep/data.txt", "new.txt")
-            scene.person.commit({"README.md": "human\n", "lib/deep/data.txt": None})
-            theirs = scene.person.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
+        def play(played: PlayedWay) -> None:
+            session = at_work(played.stage, "README.md", "app.py", "lib/deep/data.txt", "new.txt")
+            played.person.commit({"README.md": "human\n", "lib/deep/data.txt": None})
+            theirs = played.person.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
 
-            _refused_over(scene, session, theirs, "README.md", "lib/deep/data.txt", "new.txt")
+            _refused_over(played, session, theirs, "README.md", "lib/deep/data.txt", "new.txt")
 
         in_three_ways(stage, self.files(), play)
 
@@ -186,11 +186,11 @@ class ConflictClauses(Clauses):
         Otherwise a refusal leaves half of the work in the person's repository, or removes some from the session.
         """
 
-        def play(scene: Scene) -> None:
-            session = at_work(scene.stage, "app.py", "other.txt")
-            scene.person.commit({"app.py": "human\n"})
+        def play(played: PlayedWay) -> None:
+            session = at_work(played.stage, "app.py", "other.txt")
+            played.person.commit({"app.py": "human\n"})
 
-            with scene.stage.durable.unchanged():
+            with played.stage.durable.unchanged():
                 refused("BASELINE_CONFLICT", session.promote)
 
             assert session.touched_files() == ["app.py", "other.txt"]
@@ -236,16 +236,16 @@ def _the_desk_is_in_step(stage: Stage) -> None:
 def _is_a_conflict(stage: Stage, files: Contents, path: str, human: Callable[[DurableRepo], str]) -> None:
     """Check in three ways that the agent's edit of a file is refused over a person's commit, which stays."""
 
-    def play(scene: Scene) -> None:
-        session = at_work(scene.stage, path)
-        theirs = human(scene.person)
+    def play(played: PlayedWay) -> None:
+        session = at_work(played.stage, path)
+        theirs = human(played.person)
 
-        _refused_over(scene, session, theirs, path)
+        _refused_over(played, session, theirs, path)
 
     in_three_ways(stage, files, play)
 
 
-def _refused_over(scene: Scene, session: DrivenSession, theirs: str, *paths: str) -> None:
+def _refused_over(played: PlayedWay, session: DrivenSession, theirs: str, *paths: str) -> None:
     """Check that a promotion is refused as a conflict over some paths, and that the person's commit stays the last one.
 
     Raises:
@@ -255,10 +255,10 @@ def _refused_over(scene: Scene, session: DrivenSession, theirs: str, *paths: str
     try:
         conflict(session.promote, *paths)
     except ClauseFailure as failure:
-        failure.lost = failure.status is Status.BROKEN and _replaced(scene.stage, theirs)
+        failure.lost = failure.status is Status.BROKEN and _replaced(played.stage, theirs)
         raise
 
-    assert scene.stage.judge.head() == theirs
+    assert played.stage.judge.head() == theirs
 
 
 def _replaced(stage: Stage, theirs: str) -> bool:

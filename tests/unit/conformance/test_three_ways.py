@@ -8,7 +8,7 @@ from fixtures.broken_systems.plain import PlainEngine, PlainSystem
 from fixtures.broken_systems.plain_git import Changes, Tree
 from fixtures.broken_systems.plain_records import Record
 from pytest_gittrix.conformance.base.outcome import ClauseEnd, ClauseFailure, Status
-from pytest_gittrix.conformance.base.ways import Scene, Way, in_three_ways
+from pytest_gittrix.conformance.base.ways import PlayedWay, Way, in_three_ways
 from pytest_gittrix.conformance.families.conflict import ConflictClauses
 from pytest_gittrix.errors import WorktreeDirty
 from pytest_gittrix.testing.systems.driver import Stage
@@ -71,7 +71,7 @@ def test_a_refusal_for_the_checkout_that_a_push_left_behind_says_nothing() -> No
 def test_it_is_played_in_a_place_of_its_own_each_time() -> None:
     seen = []
 
-    def play(scene: Scene) -> None:
+    def play(scene: PlayedWay) -> None:
         seen.append((scene.way, (scene.stage.durable.path / ".git").exists(), scene.person.head() == scene.stage.durable.head()))
         scene.person.commit({"app.py": "human\n"})
         assert scene.stage.judge.tree(scene.stage.judge.head())["app.py"] == b"human\n"
@@ -89,7 +89,7 @@ def test_the_worst_end_counts_and_no_verdict_only_where_no_way_has_one() -> None
         Way.BARE: AssertionError("broken"),
     }
 
-    def play(scene: Scene) -> None:
+    def play(scene: PlayedWay) -> None:
         if scene.way in ends:
             raise ends[scene.way]
 

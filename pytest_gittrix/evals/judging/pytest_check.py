@@ -200,6 +200,7 @@ class _Run:
             "chosen": sorted(test.chosen),
             "subject": _program("subject_program"),
             "places": _program("module_places"),
+            "secrecy": _program("secrecy"),
         }
         # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
         argv = [sys.executable, "-P", "-s", "-c", _program("verifier_program")]

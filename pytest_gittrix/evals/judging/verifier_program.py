@@ -8,7 +8,6 @@ of this program may be forged, and only a canary tells.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import contextlib
 import ctypes
@@ -25,7 +24,6 @@ import sys
 import threading
 import types
 import unittest
-from pathlib import Path
 from typing import Any
 
 _PR_SET_DUMPABLE = 4
@@ -250,6 +248,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._make: Any = None
         self._places: Any = None
         self._subject: Subject | None = None
+        self.keeps: Any = lambda: True  # whether no program could read the files beside the tests
 
     def begin(self, places: Any, make: Any, test: str) -> None:
         """Look for modules of the result in ``places``; ``make`` starts the subject when the first one is imported."""
@@ -334,8 +333,9 @@ def plugin_of(request: dict[str, Any], checkout: str) -> Any:
             yield
             subject = _finder.started
             entry = self.tests[item.nodeid.partition("::")[2]]
-            # A test that passed is doubted only where an object could decide what it found.
-            entry[1] = subject is not None and (subject.touched if entry[0] == "failed" else subject.decided)
+            # A test that passed is doubted only where an object could decide what it found, or a program could read the tests' data.
+            doubted = subject is not None and (subject.touched if entry[0] == "failed" else subject.decided)
+            entry[1] = doubted or not _finder.keeps()
 
         @pytest.hookimpl(hookwrapper=True)
         def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
@@ -381,21 +381,18 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     write, leave, dumps = os.write, sys.exit, json.dumps
     checkout = os.path.realpath(os.getcwd())
-    directory = os.path.join(home, f"tests-{request['answer'][-8:]}")
-    os.mkdir(directory)
-    test, settings = os.path.join(directory, request["name"]), os.path.join(directory, "pytest.ini")
-    Path(settings).write_text("[pytest]\n", encoding="ascii")
-    for path, data in {**request["support"], request["name"]: base64.b64encode(request["test"].encode("utf-8"))}.items():
-        file = Path(directory, path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(base64.b64decode(data))
+    secrecy = _module_of(request["secrecy"])
+    directory, test, settings = secrecy.write_hidden_files(request, home)
     roots = [os.path.normpath(os.path.join(checkout, one)) for one in request["roots"] if os.path.isdir(os.path.join(checkout, one))]
     import pytest
 
+    secrecy.keep_names()
     witness = plugin_of(request, checkout)
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
     places = _module_of(request["places"]).ModulePlaces(directory, test, roots)
     if request["way"] == "subject":
+        kept = secrecy.Secrecy(directory)
+        _finder.keeps = lambda: kept.kept or not request["support"]
         _begin_subject(request, checkout, roots, places, test)
     else:
         sys.path[:0] = roots

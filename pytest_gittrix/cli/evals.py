@@ -63,6 +63,18 @@ _SUITE = (
     arg("--timeout", type=_milliseconds, metavar="TIME", help="for each agent, such as 90s; the cases' own by default"),
     arg("--confine", choices=LEVELS, help="how programs are confined; the suite's by default"),
     limit_of("of each program; repeatable"),
+    arg(
+        "--tape",
+        nargs="+",
+        metavar=("MODE", "RUN"),
+        help="record the talk of agents with their models into the run, replay that of RUN, or ask them live; write the suite first",
+    ),
+    arg("--prices", type=Path, metavar="FILE", help="what models cost, so that the run says what it cost"),
+    arg(
+        "--max-tokens", type=count, metavar="N", help="the tokens that an agent may use of its model in a sample; the cases' own by default"
+    ),
+    arg("--max-cost", metavar="AMOUNT", help="what its model may cost in a sample, by --prices"),
+    arg("--max-exchanges", type=count, metavar="N", help="how often it may ask its model in a sample"),
     arg("--pass-env", action="append", default=[], metavar="NAME", help="a variable that is passed on to the agent; repeatable"),
     arg("--executor", default="local", metavar="NAME", help="what runs the samples: local, dask or dask:ADDRESS (%(default)s)"),
     arg("--retries", type=number, default=1, metavar="N", help="how often infra_error is tried again (%(default)s)"),
@@ -286,8 +298,11 @@ def du(options: argparse.Namespace) -> CommandResult:
 
 def _options(suite: Suite, options: argparse.Namespace) -> Options:
     from pytest_gittrix.confine.limits import check_limits
+    from pytest_gittrix.evals.models.plan import plan_of
     from pytest_gittrix.evals.runs.agents import agent_of, require_program
     from pytest_gittrix.evals.runs.options import Options
+    from pytest_gittrix.evals.spending.model_limits import ModelLimits
+    from pytest_gittrix.evals.spending.prices import Prices
 
     agent = unmarked(options.agent)
     if agent:
@@ -305,6 +320,8 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
         passed=tuple(options.pass_env),
         retries=options.retries,
         scratch=options.scratch,
+        model=plan_of(options.tape, Prices.load(options.prices) if options.prices is not None else None),
+        model_limits=ModelLimits(options.max_tokens, options.max_cost, options.max_exchanges),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.results.summary import Rates
     from pytest_gittrix.evals.runs.run import Progress, Summary
 
-STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "infra_error": 36}
+STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "limit": 35, "infra_error": 36}
 """ANSI style codes by outcome."""
 
 _COLOURS: Final = {32: "green", 31: "red", 33: "yellow", 35: "magenta", 36: "cyan"}
@@ -117,6 +117,7 @@ def run_table(summary: Summary) -> str:
         f"confine {core['setting']['confine']}",
         *_outcomes(summary.counts),
         *_rate_lines(summary.rates),
+        *_model_lines(summary.records),
         *(_sample_line(record) for record in summary.counted if record.outcome != "pass"),
     ]
     if summary.already:
@@ -153,6 +154,7 @@ def store_data(store: RunStore, at_least: str | None = None) -> dict[str, Any]:
         "rates": rates(counted, count_infra_errors=store.manifest().counts_infra_errors).to_json(),
         "judge_at_least": at_least,
         "short": short_of(records, at_least),
+        "model": model_data(records),
         "planned": len(store.manifest().keys),
         "samples": samples,
     }
@@ -167,11 +169,27 @@ def short_notes(short: int, at_least: str | None) -> tuple[str, ...]:
     return (f"{short} samples passed and do not count as passed: a test of each was judged by less than {at_least}.",)
 
 
+def model_data(records: Iterable[Record]) -> dict[str, Any] | None:
+    """What the agents used of their models, for programs; None if no model was reached through the run."""
+    from pytest_gittrix.evals.inputs.sample_record import spent_of
+
+    found = spent_of(records)
+    return None if found is None else found.to_json()
+
+
+def _model_lines(records: Iterable[Record]) -> list[str]:
+    from pytest_gittrix.evals.inputs.sample_record import spent_of
+
+    found = spent_of(records)
+    return [] if found is None else [f"  model       {found}"]
+
+
 def notes_on(store: RunStore) -> tuple[str, ...]:
     """Notes on a run: that it is not whole, that samples were taken over, or that its agent changed meanwhile."""
     planned, there = len(store.manifest().keys), len(store.keys())
     taken = store.taken_over
     return (
+        *(f"model:{line.removeprefix('  model     ')}" for line in _model_lines(store.records())),
         *([] if there >= planned else [f"{there} of {planned} samples have a record."]),
         *([f"{taken} of {there} taken over from another run."] if taken else []),
         *(["The agent changed during the run: which samples are of which agent is unknown."] if store.is_mixed else []),
@@ -226,6 +244,7 @@ def sample_text(store: RunStore, record: Record) -> str:
     from pytest_gittrix.evals.results.failure_output import failure_lines
 
     lines = [f"{_name(record)}: {record.outcome}", *([f"  {record.reason}"] if record.reason else [])]
+    lines += [] if record.spent is None else [f"  model: {record.spent}"]
     tries = enumerate(store.earlier_tries(record.key), 1)
     lines += [f"  try {number} ended in infra_error and does not count: {why}" for number, why in tries]
     lines += ["", "events"]
@@ -282,6 +301,7 @@ def comparison_text(found: Comparison) -> str:
             change = second[outcome] - first[outcome]
             lines.append(f"{outcome:<14}{first[outcome]:>6}{second[outcome]:>6}{f'  ({change:+d})' if change else ''}")
     lines += [f"{side}  {line.strip()}" for side, of_side in zip("ab", found.rates, strict=True) for line in _rate_lines(of_side)]
+    lines += [f"{side}  {line.strip()}" for side, of_side in zip("ab", (ours, theirs), strict=True) for line in _model_lines(of_side)]
     if found.better or found.worse:
         lines.append(f"flips: {len(found.better)} better, {len(found.worse)} worse")
     lines += found.sentences

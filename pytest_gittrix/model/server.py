@@ -69,6 +69,7 @@ class ModelServer:
         now: gives the time of its answers, in seconds since 1970; this machine's if nothing is said.
         on_exchange: is called with each exchange when its answer is sent, on the server's thread.
         places: gives the names under which a tape has texts of this run, such as ``{"workspace": "/tmp/x"}``.
+        answer_side_requests: whether side requests, such as for titles, are answered by a rule; else they are answered as all others are.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class ModelServer:
         now: Callable[[], float] = time.time,
         on_exchange: Callable[[Exchange], None] | None = None,
         places: Callable[[], Mapping[str, str]] = dict,
+        answer_side_requests: bool = True,
     ) -> None:
+        self._answers_sides = answer_side_requests
         self._places = places
         self._recording: Path | None = None
         self._now = now
@@ -321,7 +324,7 @@ class ModelServer:
 
     def decide(self, request: Request, session: str | None, listens: Callable[[], bool]) -> tuple[Exchange, ModelReply]:
         """What a request gets, noted as an exchange of a session, if its address is one's."""
-        side = side_request(request)
+        side = side_request(request) if self._answers_sides else None
         with self._lock:
             state = self._state
             delivery = None if side else self._answerers.for_request(request)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest, spent_of
 from pytest_gittrix.evals.results.grades import Grade, TestVerdict, grade_of, held_to, score, short_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
+from pytest_gittrix.evals.spending.spent import Spent
 from pytest_gittrix.report.page import PageRow, part, render, write_page
 from pytest_gittrix.report.plots import histogram
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
@@ -31,6 +32,7 @@ OUTCOME_TEXTS: Final[Mapping[str, str]] = {
     "refused": "refused at review",
     "agent_error": "ended in an error of the agent",
     "timeout": "ran out of time",
+    "limit": "reached a limit of their model",
     "infra_error": "could not be run",
 }
 """The phrase for each outcome in the summary."""
@@ -191,7 +193,7 @@ def page_of(store: RunStore, at_least: str | None = None) -> str:
         result=digest(kept),
         at_least=at_least,
         short=short_of(kept, at_least),
-        facts=_facts(manifest.core, manifest.host, taken_over),
+        facts=_facts(manifest.core, manifest.host, taken_over, spent_of(kept)),
         taken_over=taken_over,
         is_mixed=store.is_mixed,
         verdict=verdict(counts),
@@ -272,11 +274,13 @@ def _action(line: Mapping[str, Any]) -> PageEntry:
 
 def printed(timing: Sequence[Mapping[str, Any]]) -> list[PageEntry]:
     """What the agent and the checks printed, by the lines of a sample's timing."""
-    return [entry for line in timing if "stdout" in line or "traceback" in line for entry in _printed(line)]
+    return [entry for line in timing if "stdout" in line or "traceback" in line or "said" in line for entry in _printed(line)]
 
 
 def _printed(line: Mapping[str, Any]) -> list[PageEntry]:
     name = f"check {line['check']}" if "check" in line else "agent"
+    if "said" in line:
+        return [PageEntry("model", str(line["model"]), _clipped(str(line["said"])), True)]
     if "traceback" in line:
         return [PageEntry(name, "traceback", _clipped(str(line["traceback"])), True)]
     wrong = line.get("exit") not in (0, None) or bool(line.get("timed_out"))
@@ -293,7 +297,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n… {len(text) - _MOST_TEXT} more characters"
 
 
-def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | None) -> list[tuple[str, str]]:
+def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | None, spent: Spent | None) -> list[tuple[str, str]]:
     setting = core["setting"]
     agent = setting.get("agent", {})
     command = agent.get("command") or agent.get("argv") or agent.get("name") or agent.get("kind", "")
@@ -307,6 +311,8 @@ def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | N
         "python": (setting.get("system") or {}).get("python"),
         "workers": host.get("workers"),
         "taken over": taken_over,
+        "model": spent,
+        "tapes": core.get("tape", "").removeprefix("sha256:")[:12] or None,
     }
     return [(name, str(value)) for name, value in facts.items() if value is not None]
 

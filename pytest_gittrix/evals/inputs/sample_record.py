@@ -13,13 +13,16 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.evals.inputs.identity import canonical, digest_bytes, digest_of, result_digest
+from pytest_gittrix.evals.spending.spent import Spent, total
 
-Outcome = Literal["pass", "fail", "conflict", "refused", "agent_error", "timeout", "infra_error"]
+Outcome = Literal["pass", "fail", "conflict", "refused", "agent_error", "timeout", "limit", "infra_error"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 RETRIED: Final = "infra_error"
 """The outcome of a sample that could not be done: it says nothing about the agent, and the sample is retried."""
 
 _VERSION: Final = 1
+_LATER: Final = frozenset({"model"})
+"""Fields that records of earlier versions do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Record:
         checks: the results of the checks, in order.
         events: the digest of the event log.
         event_count: the number of its lines.
+        model: what the agent used of its model, as ``Spent`` has it; None if it was not reached through the run. The digest of results does
+            not cover it: a price changes no result.
     """
 
     key: str
@@ -86,6 +91,12 @@ class Record:
     checks: tuple[CheckResult, ...] = ()
     events: str = ""
     event_count: int = 0
+    model: Mapping[str, Any] | None = None
+
+    @property
+    def spent(self) -> Spent | None:
+        """What the agent used of its model; None if it was not reached through the run."""
+        return None if self.model is None else Spent.from_json(self.model)
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
@@ -94,7 +105,8 @@ class Record:
 
     def encode(self) -> bytes:
         """The record as a file holds it, with the digest of its other fields."""
-        body = {"schema": _VERSION, **asdict(self)}
+        values = {name: value for name, value in asdict(self).items() if value is not None or name not in _LATER}
+        body = {"schema": _VERSION, **values}
         encoded = canonical(body)
         return b'{"digest":"%b",%b\n' % (digest_bytes(encoded).encode(), encoded[1:])
 
@@ -115,7 +127,7 @@ def decode(data: bytes, file: Path) -> Record:
         raise damaged(file) from None
     if version != _VERSION:
         raise MetadataVersionUnsupported(f"{file} is of version {version!r}.", why=f"This version reads {_VERSION}.")
-    if not whole or set(body) != {one.name for one in fields(Record)} or body["outcome"] not in OUTCOMES:
+    if not whole or set(body) | _LATER != {one.name for one in fields(Record)} or body["outcome"] not in OUTCOMES:
         raise damaged(file)
     checks = tuple(CheckResult(**check) for check in body.pop("checks"))
     return Record(**{**body, "files": tuple(body["files"]), "checks": checks})
@@ -141,3 +153,8 @@ def tally(records: Iterable[Record]) -> dict[str, int]:
     for record in records:
         counts[record.outcome] += 1
     return counts
+
+
+def spent_of(records: Iterable[Record]) -> Spent | None:
+    """What the agents of some samples used of their models; None if none of them reached one through the run."""
+    return total(spent for record in records if (spent := record.spent) is not None)

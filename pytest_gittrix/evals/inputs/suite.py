@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +19,7 @@ from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.suite_file import GENERATED, CaseTable, Defaults, DriftAt, DurableTable, SuiteFile
+from pytest_gittrix.evals.spending.model_limits import NO_LIMITS, ModelLimits
 from pytest_gittrix.formats.toml_file import load_toml
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.workspaces.kinds import WorkspaceKind
@@ -91,6 +93,14 @@ class ReviewRule:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
 
+    def denied(self, paths: Iterable[str]) -> list[str]:
+        """Those of some paths that may not be touched."""
+        every = [*paths]
+        found = [path for path in every if any(fnmatchcase(path, pattern) for pattern in self.deny)]
+        if self.allow:
+            found += [path for path in every if not any(fnmatchcase(path, pattern) for pattern in self.allow)]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -111,6 +121,7 @@ class Case:
         workspace: the kind of workspace.
         history: how much of the past the agent sees.
         on_overlap: what a promotion does if durable changed the same files.
+        model_limits: what the agent may use of its model.
     """
 
     id: str
@@ -127,6 +138,7 @@ class Case:
     workspace: WorkspaceKind = "clone"
     history: History = "none"
     on_overlap: OnOverlap = "refuse"
+    model_limits: ModelLimits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,9 @@ def _read_case(directory: Path, defaults: Defaults) -> Case:
         workspace=table.workspace or defaults.workspace,
         history=defaults.history if table.history is None else table.history,
         on_overlap=table.on_overlap or defaults.on_overlap,
+        model_limits=ModelLimits(limits.max_tokens, limits.max_cost, limits.max_exchanges).over(
+            ModelLimits(defaults.max_tokens, defaults.max_cost, defaults.max_exchanges)
+        ),
     )
     return replace(case, digest=_digest(case))
 
@@ -284,6 +299,7 @@ def _digest(case: Case) -> str:
         case.output,
         [list(case.review.exclude), list(case.review.allow), list(case.review.deny)],
         [case.workspace, case.history, case.on_overlap],
+        *([case.model_limits.to_json()] if case.model_limits else []),
     ]
     return digest_of([settings, files])
 

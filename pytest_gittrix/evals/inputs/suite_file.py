@@ -15,6 +15,7 @@ from pytest_gittrix.clock.clock import CLOCK_START
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.evals.inputs.identity import check_id
+from pytest_gittrix.evals.spending.prices import Amount
 from pytest_gittrix.formats.toml_file import PlainText, TomlTable, Version1, checked_by
 from pytest_gittrix.os_level.command import Level
 from pytest_gittrix.workspaces.kinds import WorkspaceKind
@@ -81,6 +82,7 @@ CaseFile = Annotated[Path, BeforeValidator(_path_of("file"))]
 CaseDirectory = Annotated[Path, BeforeValidator(_path_of("directory"))]
 Milliseconds = Annotated[int, BeforeValidator(_scaled(_MILLISECONDS, "a time such as 500ms, 90s, 2m or 1h"))]
 Bytes = Annotated[int, BeforeValidator(_scaled(_BYTES, "a size such as 500kB or 10MB"))]
+Count = Annotated[int, Field(ge=1)]
 Id = Annotated[str, BeforeValidator(checked_by(check_id))]
 Past = Annotated[History, BeforeValidator(checked_by(check_history))]
 
@@ -94,6 +96,9 @@ class Defaults(TomlTable):
     workspace: WorkspaceKind = "clone"
     history: Past = "none"
     on_overlap: OnOverlap = "refuse"
+    max_tokens: Count | None = None
+    max_cost: Amount | None = None
+    max_exchanges: Count | None = None
 
 
 class SuiteFile(TomlTable):
@@ -172,6 +177,9 @@ class LimitsTable(TomlTable):
 
     timeout: Milliseconds | None = None
     output: Bytes | None = None
+    max_tokens: Count | None = None
+    max_cost: Amount | None = None
+    max_exchanges: Count | None = None
 
 
 class ReviewTable(TomlTable):

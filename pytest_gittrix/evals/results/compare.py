@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, spent_of
 from pytest_gittrix.evals.results.grades import score, verdicts_of
 from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
 from pytest_gittrix.evals.results.store import RunStore
@@ -216,6 +216,9 @@ class Comparison:
             "better": len(self.better),
             "worse": len(self.worse),
             "rates": {"a": self.rates[0].to_json(), "b": self.rates[1].to_json()},
+            "model": {
+                side: None if spent is None else spent.to_json() for side, spent in zip("ab", map(spent_of, self._records), strict=True)
+            },
             "statistics": self.difference.to_json(),
             "cases": [
                 {"id": case.id, "a": _number(case.a), "b": _number(case.b), "change": _number(case.change), "samples": len(case.pairs)}

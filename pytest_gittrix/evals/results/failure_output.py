@@ -30,6 +30,8 @@ def failure_lines(store: RunStore, record: Record) -> list[str]:
 def _printed(step: Mapping[str, Any]) -> list[str]:
     """What a step printed; nothing for a program that succeeded."""
     name = f"check {step['check']}" if "check" in step else "agent" if "exit" in step or "agent" in step else "run"
+    if "said" in step:
+        return _section(f"model, {step['model']}", str(step["said"]))
     if "traceback" in step:
         return _section(f"{name}, traceback", str(step["traceback"]))
     if "stdout" not in step or (step.get("exit") == 0 and not step.get("timed_out")):

@@ -43,7 +43,8 @@ class Manifest:
     """The inputs of a run.
 
     Attributes:
-        core: what results depend on: ``schema``, ``suite``, ``setting``, ``epochs`` and ``samples`` (id and digest of every case).
+        core: what results depend on: ``schema``, ``suite``, ``setting``, ``epochs`` and ``samples`` (id and digest of every case);
+            ``tape``, if models answered from tapes, or these were recorded.
         host: where and how it ran: argv, host name, workers, when, which part of the samples. Results do not depend on it.
     """
 
@@ -90,6 +91,11 @@ class Manifest:
             raise MetadataVersionUnsupported(f"The run is of version {found.core.get('schema')!r}.", why=f"This version reads {SCHEMA}.")
         return found
 
+    def with_tape(self, tape: str | None) -> Manifest:
+        """The same with the digest of the tapes that its models answered from, or without. Keys of samples do not depend on it."""
+        core = {name: value for name, value in self.core.items() if name != "tape"}
+        return Manifest(core if tape is None else {**core, "tape": tape}, self.host)
+
     @property
     def counts_infra_errors(self) -> bool:
         """Whether samples that ended in ``infra_error`` count in the rates of the run, as not passed."""
@@ -110,6 +116,7 @@ def core_of(
     passed: Mapping[str, str | None],
     timeout_ms: int | None,
     limits: ResourceLimits | None = None,
+    model: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
     """The core of a manifest.
 
@@ -122,6 +129,7 @@ def core_of(
         passed: the environment variables that are passed to the agent: names with digests of their values, see ``digest_of_values``.
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
         limits: what each program may use.
+        model: how agents reach their model, and what they may use of it; None if the run has no part in that.
     """
     setting: dict[str, Json] = {
         "agent": dict(agent),
@@ -137,6 +145,8 @@ def core_of(
     }
     if limits is not None:
         setting["limits"] = str(limits).split()
+    if model is not None:
+        setting["model"] = dict(model)
     samples = [{"digest": case.digest, "id": case.id} for case in suite.cases]
     return {"epochs": epochs, "samples": samples, "schema": SCHEMA, "setting": setting, "suite": suite.name}
 

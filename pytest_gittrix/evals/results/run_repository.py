@@ -16,6 +16,7 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Entry, Item, flatten, parse_tree
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 
@@ -164,3 +165,9 @@ def _collect(read: Read, tree: str, base: str | None, found: dict[str, tuple[str
             _collect(read, id_, old[1] if old is not None and old[0] == DIRECTORY else None, found)
         elif mode != SUBMODULE and (old is None or old[1] != id_):
             found[id_] = read(id_)
+
+
+def packs_of(repository: Repository) -> tuple[str, ...]:
+    """The packs of a new repository, which hold its base, by their paths without suffix."""
+    directory = os.path.join(repository.objects_dir, "pack")
+    return tuple(os.path.join(directory, name.removesuffix(".idx")) for name in sorted(os.listdir(directory)) if name.endswith(".idx"))

@@ -2,7 +2,7 @@
 
 A record is written last and in one step, so a sample with a record is complete, and a kill loses at most the samples in flight.
 Layout: ``manifest.json``, ``samples/<key>.json``, ``events/<key>.jsonl``, ``timing/<key>.jsonl``, ``patches/<key>.diff``,
-``transcripts/<key>.jsonl``, ``objects.git``.
+``transcripts/<key>.jsonl``, ``tapes/<key>.jsonl``, ``objects.git``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.os_level.file_lock import exclusive
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 
-PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
-"""The directories of a sample's artifacts, with the suffix of the files in each."""
+TAPES: Final = "tapes"
+PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl", TAPES: ".jsonl"}
+"""The directories of a sample's artifacts, with the suffix of the files in each. A sample without a tape has no file there."""
 
 MANIFEST: Final = "manifest.json"
 TAKEN_OVER: Final = "taken_over_from"
@@ -50,6 +51,7 @@ class Artifacts:
         timing: when things happened and how long they took.
         patch: from base to final, as ``git apply`` takes it.
         transcript: what the agent did, one mapping a step.
+        tape: what was said to its model and by it.
         packs: packs to copy, by their paths without the ends.
         objects: git objects, kind and data by id, that a reference will lead to.
         references: ids by ``base``, ``final`` and ``promoted``.
@@ -62,6 +64,7 @@ class Artifacts:
     packs: Sequence[str] = ()
     objects: Mapping[str, tuple[str, bytes]] | None = None
     references: Mapping[str, str] | None = None
+    tape: bytes = b""
 
 
 class RunStore:
@@ -99,7 +102,7 @@ class RunStore:
         with _disk(store.path):
             if store.path.is_dir() and any(not _is_left_by_preparing(name) for name in os.listdir(store.path)):
                 raise InvalidInput(f"{store.path} is not empty.", why="A run needs a directory of its own.", fix="Give an empty directory.")
-            for part in ("samples", *PARTS):
+            for part in ("samples", *(part for part in PARTS if part != TAPES)):
                 (store.path / part).mkdir(parents=True, exist_ok=True)
             ObjectStore.create(store.path / "objects.git")
         return store
@@ -263,6 +266,7 @@ class RunStore:
             self._put("timing", record.key, timing)
             self._put("patches", record.key, artifacts.patch)
             self._put("transcripts", record.key, json_lines(artifacts.transcript))
+            self._put(TAPES, record.key, artifacts.tape)
             points.reached("eval:record-ready")
             write_file(self._file("samples", record.key), record.encode(), mode=PUBLIC)
 
@@ -305,6 +309,10 @@ class RunStore:
             raise damaged(Path(self._file(part, key))) from None
 
     def _put(self, part: str, key: str, data: bytes) -> None:
+        if part == TAPES:
+            if not data:
+                return
+            (self.path / TAPES).mkdir(exist_ok=True)  # runs of earlier versions have none
         with open(self._file(part, key), "wb") as file:
             file.write(data)
 

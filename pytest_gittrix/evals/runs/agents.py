@@ -9,13 +9,15 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
@@ -305,3 +307,15 @@ def _is_file(argument: str) -> bool:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def turn_of(agent: Agent, session: UserSession) -> Iterator[None]:
+    """A block that is a turn of the session, where the agent gets a prompt. One whose time is up was cancelled, which interrupts it."""
+    with session.turn() if isinstance(agent, AcpProgramAgent) else nullcontext():
+        try:
+            yield
+        except OutOfTime:
+            if isinstance(agent, AcpProgramAgent):
+                session.interrupt()
+            raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,9 +18,11 @@ from pytest_gittrix.confine.runner import run, start
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.evals.failures.machine import require_sandbox
+from pytest_gittrix.evals.models.sample_model import SampleModel
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.os_level.proc import oom_kills
 
 WORKSPACE: Final = "/workspace"
@@ -43,6 +45,7 @@ class ProgramLauncher:
         confinement: how they are confined.
         readable: what else they may read, in addition to this Python.
         vary: whether unconfined programs see another host name, if this user may change it for them alone.
+        model: what ends programs when they pass a limit of their model; None if there is no such model.
     """
 
     directory: Path
@@ -50,6 +53,7 @@ class ProgramLauncher:
     confinement: Confinement
     readable: tuple[Path, ...] = ()
     vary: bool = False
+    model: SampleModel | None = None
 
     def __call__(
         self,
@@ -64,6 +68,7 @@ class ProgramLauncher:
 
         Raises:
             AdapterUnavailable: its sandbox died, or the machine ran out of memory; how it would have ended is unknown.
+            OutOfTime: it was ended for what it asked of its model.
         """
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
@@ -71,8 +76,13 @@ class ProgramLauncher:
         if self.vary and self.confinement.level == "off" and _can_rename_host():
             argv = [*_RENAMED_HOST, *argv]
         kills = oom_kills()
-        done = run(argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
+        admit: Callable[[Running], object] = self.model.admit if self.model is not None else lambda _: None
+        done = run(
+            argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output, admit=admit
+        )
         require_sandbox(done, self.confinement.level, kills)
+        if self.model is not None and self.model.ended_agent:
+            raise OutOfTime
         return done
 
     def finds(self, program: str, environment: Mapping[str, str]) -> bool:
@@ -84,7 +94,8 @@ class ProgramLauncher:
         """Start a program that stays; arguments and errors are those of ``confine.start``."""
         variables = self._variables(environment, self._shown)
         inside = os.path.relpath(cwd, self.workspace) if os.path.isabs(cwd) else cwd
-        return start(argv, self._place, self.confinement, environment=variables, cwd=inside, **options)
+        admit: Callable[[Running], object] = self.model.admit if self.model is not None else lambda _: None
+        return start(argv, self._place, self.confinement, environment=variables, cwd=inside, **{"admit": admit, **options})
 
     @property
     def workspace(self) -> str:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.shards import Shard
+from pytest_gittrix.evals.spending.model_limits import NO_LIMITS, ModelLimits
+from pytest_gittrix.evals.spending.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Options:
         retries: how often a sample that ended in ``infra_error`` is retried.
         trust_agent: whether results are taken over although something of the agent cannot be known.
         count_infra_errors: whether samples that end in ``infra_error`` count in the rates, as not passed.
+        model: how agents reach their model; None if the run has no part in that.
+        model_limits: what an agent may use of its model in a sample, in place of what cases say.
         vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
@@ -60,17 +66,22 @@ class Options:
     trust_agent: bool = False
     vary: bool = False
     count_infra_errors: bool = False
+    model: ModelPlan | None = None
+    model_limits: ModelLimits = NO_LIMITS
 
 
 def with_defaults(options: Options) -> Options:
     """Fill in the defaults of options; those of a replay are the settings of the replayed run.
 
     Raises:
-        InvalidInput: the run to replay does not exist, or there are less than one epoch, one worker or no retries.
+        InvalidInput: the run to replay does not exist, or has no tapes; a limit of costs has no prices; or there are less than one epoch,
+            one worker or no retries.
     """
     found = replace(options, seed=options.seed or 0, epochs=1 if options.epochs is None else options.epochs)
-    if options.replay is not None:
-        core = RunStore.open(options.replay).manifest().core
+    source = options.replay if options.model is None or options.model.run is None else options.model.run
+    if source is not None:
+        manifest = RunStore.open(source).manifest()
+        core = manifest.core
         setting = core["setting"]
         found = replace(
             options,
@@ -81,6 +92,24 @@ def with_defaults(options: Options) -> Options:
             limits=check_limits(setting.get("limits")) if options.limits is None else options.limits,
             passed=options.passed or tuple(setting["passed"]),
         )
+    if options.model is not None and options.model.run is not None:
+        found = _as_recorded(found, options.model, manifest)
     if (found.epochs or 0) < 1 or found.workers < 1 or found.retries < 0:
         raise InvalidInput("A run has at least one epoch and one worker, and no fewer than no retries.", fix="Give --epochs and -n from 1.")
     return found
+
+
+def _as_recorded(options: Options, plan: ModelPlan, recorded: Manifest) -> Options:
+    """A replay of tapes with what it does not say itself as it was recorded: the agent, the prices, the limits."""
+    model = recorded.core["setting"].get("model")
+    if model is None:
+        raise InvalidInput(
+            f"{plan.run} has no tapes.", why="A replay answers what was recorded.", fix="Record it: gittrix eval run SUITE --tape record."
+        )
+    prices = recorded.host.get("prices")
+    return replace(
+        options,
+        agent=options.agent or str(recorded.host.get("agent", "")),
+        model=replace(plan, prices=plan.prices or (Prices.from_json(prices) if prices else None)),
+        model_limits=options.model_limits.over(ModelLimits.from_json(model.get("limits", {}))),
+    )

@@ -20,18 +20,21 @@ from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
-from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, spent_of, tally
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.models.setting import model_host, model_setting, with_replayed
 from pytest_gittrix.evals.results.grades import held_to, short_of
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
+from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
 from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.options import Options, with_defaults
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, JobResult, RunSetting, execute, record_failure, remove_work_dirs
+from pytest_gittrix.evals.spending.spent import Spent
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, signal_process
 
@@ -98,6 +101,11 @@ class Summary:
         return digest(self.records)
 
     @property
+    def spent(self) -> Spent | None:
+        """What the agents used of their models; None if no model was reached through the run."""
+        return spent_of(self.records)
+
+    @property
     def rates(self) -> Rates:
         """The rates of the samples, with those in ``infra_error`` if the run counts them."""
         return rates(self.counted, count_infra_errors=self.manifest.counts_infra_errors)
@@ -120,6 +128,8 @@ class Summary:
             "mixed": self.store.is_mixed,
             "confine": self.manifest.core["setting"]["confine"],
             "rates": self.rates.to_json(),
+            "model": None if self.spent is None else self.spent.to_json(),
+            "tape": self.store.manifest().core.get("tape"),
             "judge_at_least": self.at_least,
             "short": self.short,
         }
@@ -150,6 +160,7 @@ def run_suite(
         KeyboardInterrupt: Ctrl-C was pressed; finished samples are saved, and no program is left running.
     """
     options = with_defaults(options)
+    _check_model(options)
     level = confinement(options.confine or suite.confine, limits=options.limits)
     root = scratch_root(options.scratch)
     swept = sweep(root)
@@ -165,7 +176,8 @@ def run_suite(
         missing = [sample for sample in chosen if keys[sample] not in already]
         reused = reuse(store, options.reuse, {sample: keys[sample] for sample in missing}) if options.reuse is not None else {}
         replay = options.replay.absolute() if options.replay is not None else None
-        setting = RunSetting(replace(options, out=store.path, confine=level.level, replay=replay), root, suite.clock_start)
+        model = options.model.absolute() if options.model is not None else None
+        setting = RunSetting(replace(options, out=store.path, confine=level.level, replay=replay, model=model), root, suite.clock_start)
         left = [sample for sample in missing if not (sample in reused and reused[sample].reused)]
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
         if options.vary:
@@ -174,12 +186,32 @@ def run_suite(
         _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).run()
         if jobs and _identity(options, agent) != identity:
             store.mark_mixed()
+        if options.model is not None and options.model.mode == "record":
+            note_tapes(store)
         records = tuple(store.record(keys[sample]) for sample in chosen)
         return Summary(store, store.manifest(), records, reused, len(already), swept.removed)
 
 
 run = run_suite
 """Its name where the documentation once taught it, ``pytest_gittrix.evals.run``."""
+
+
+def _check_model(options: Options) -> None:
+    if options.model is None:
+        return
+    options.model.check_keys()
+    if options.model.run is not None and options.reuse is not None:
+        raise InvalidInput(
+            "A replay of tapes takes no samples over from another run.",
+            why="They could be of other tapes, and a replay asks no server that has to be paid.",
+            fix="Leave --from out.",
+        )
+    if options.replay is not None:
+        raise InvalidInput(
+            "--replay and --tape exclude each other.",
+            why="--replay repeats what an agent did, without the agent; --tape replay runs the agent with a recorded model.",
+            fix="Give one of them.",
+        )
 
 
 def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -> Manifest:
@@ -192,6 +224,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         limits=options.limits,
         passed=_passed(options, agent),
         timeout_ms=options.timeout_ms,
+        model=model_setting(options.model, options.model_limits, suite.cases),
     )
     details: dict[str, Json] = {
         "began": format_instant(SystemClock().now()),
@@ -204,7 +237,8 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "why_not_stronger": confinement(options.confine or suite.confine).why,
         "workers": options.workers,
     }
-    return Manifest(core, host(**details, **taken_from(options.reuse)))
+    noted = model_host(options.model, options.agent)
+    return with_replayed(Manifest(core, host(**details, **noted, **taken_from(options.reuse))), options.model)
 
 
 def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
@@ -231,7 +265,8 @@ def _store(options: Options, manifest: Manifest) -> RunStore:
     if not store.exists or not options.resume:
         return RunStore.create(options.out, manifest)
     store.check_not_mixed()
-    differing = store.manifest().differences(manifest)
+    begun = store.manifest() if options.model is None or not options.model.asks else without_tapes(store.manifest())
+    differing = begun.differences(manifest)
     if differing:
         raise InvalidInput(
             f"{store.path} was made from something else: {', '.join(differing)} differ.",

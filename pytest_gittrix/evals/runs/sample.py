@@ -6,12 +6,9 @@ A sample runs at the suite's ``clock_start``, in its own directory. Its record i
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +25,11 @@ from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.judging.checks import ResultToCheck
-from pytest_gittrix.evals.results.run_repository import new_objects
+from pytest_gittrix.evals.models.endings import confined_with, ending_of, kept_tape, serving
+from pytest_gittrix.evals.models.sample_model import ModelOfSample, SampleModel
+from pytest_gittrix.evals.results.run_repository import new_objects, packs_of
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
-from pytest_gittrix.evals.runs.agents import AcpProgramAgent, Agent, AgentFailed, GoldAgent
+from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent, turn_of
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
 from pytest_gittrix.evals.runs.result_checks import ResultChecks, event_of
@@ -67,6 +66,7 @@ class SampleSpec:
         timeout: the agent's time in seconds.
         trees: whether to record the tree after each step.
         expected: the transcript that the agent's steps are compared with.
+        model: the model of the agent; None if it is not reached through the run.
         vary: whether the agent's programs see another seed of Python's hashes than usual, and another host name where that can be.
     """
 
@@ -82,6 +82,7 @@ class SampleSpec:
     timeout: float
     trees: bool = False
     expected: ExpectedTranscript | None = None
+    model: ModelOfSample | None = None
     vary: bool = False
 
 
@@ -96,6 +97,8 @@ class _Ending:
     head: str = ""
     promoted: str = ""
     checks: list[CheckResult] = field(default_factory=list)
+    model: dict[str, Any] | None = None
+    tape: bytes = b""
 
 
 class SampleRun:
@@ -140,7 +143,7 @@ class SampleRun:
                 keep=True,
             )
         with world:
-            self._packs = _packs_of(self._repository(world))
+            self._packs = packs_of(self._repository(world))
             session = world.start(case.task, id=session_id(spec.seed))
             self._head = self._durable_head(world)
             self._recorder.follow(session)
@@ -177,13 +180,19 @@ class SampleRun:
     # The agent -----------------------------------------------------------------------------------------------------------------
 
     def _work(self, world: World, session: UserSession) -> bool:
-        """Run the agent; return whether it finished its work."""
+        """Run the agent, with its model if it has one; return whether it finished its work."""
+        directory = str(session.workspace_path or self._directory)
+        places = {"workspace": directory, "sample": str(self._directory)}
+        with serving(self._spec.model, session.id, places) as model:
+            return self._work_with(model, world, session)
+
+    def _work_with(self, model: SampleModel | None, world: World, session: UserSession) -> bool:
         self._drift(world, "after-start")
         spec, ending = self._spec, self._ending
         try:
-            toolbox = self._toolbox = self._make_toolbox(world, session)
+            toolbox = self._toolbox = self._make_toolbox(world, session, model)
             self._disk.begin(session.workspace_path, self._directory / "home")
-            with _turn_of(session) if isinstance(spec.agent, AcpProgramAgent) else nullcontext():
+            with turn_of(spec.agent, session):
                 ending.exit = spec.agent.work(toolbox)
             toolbox.finish()
         except AgentFailed as failed:
@@ -196,6 +205,8 @@ class SampleRun:
             ending.outcome, ending.reason = "timeout", f"the agent's {spec.timeout:g} s were up"
         if self._durable_head(world) != self._head:
             ending.outcome, ending.reason = "agent_error", "durable moved behind the run's back"
+        if model is not None:
+            self._end_by_model(model)
         if self._disk.look():
             ending.outcome, ending.reason = "agent_error", FILLED
         self._recorder.add("agent.done", {"exit": ending.exit, "outcome": "" if ending.outcome == "fail" else ending.outcome})
@@ -203,6 +214,17 @@ class SampleRun:
         if ending.outcome == "fail":
             self._drift(world, "before-promote")
         return ending.outcome == "fail"
+
+    def _end_by_model(self, model: SampleModel) -> None:
+        """Keep what the agent used of its model, and what was said; and how the model has the sample end, if it does."""
+        ending, spec = self._ending, self._spec
+        ending.model, ending.tape = model.spent.to_json(), kept_tape(spec.model, model)
+        self._recorder.timing.append({"phase": "model", "ms": round(model.seconds * 1000, 3)})
+        found = ending_of(model, failed=ending.outcome in ("agent_error", "timeout"), decided=ending.outcome != "fail")
+        if found is not None:
+            ending.outcome, ending.reason, ending.exit = found.outcome, self._line(found.reason), None
+            if found.said:
+                self._recorder.timing.append({"model": "tape", "said": found.said})
 
     def _harm(self, session: UserSession) -> str:
         """What the agent did to its sandbox that keeps its work from being reviewed; empty if it did nothing to it."""
@@ -212,10 +234,11 @@ class SampleRun:
         """Remove what the agent filled the disk with, so that its record can be written; whether it had filled the disk."""
         return self._disk.made_room()
 
-    def _make_toolbox(self, world: World, session: UserSession) -> Toolbox:
+    def _make_toolbox(self, world: World, session: UserSession, model: SampleModel | None) -> Toolbox:
         spec, case = self._spec, self._case
         home = self._directory / "home"
-        launch = ProgramLauncher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable, spec.vary)
+        confined = confined_with(model, spec.confinement)
+        launch = ProgramLauncher(session.workspace_path or self._directory, home, confined, spec.agent.readable, spec.vary, model)
 
         def variables() -> Mapping[str, str]:
             file = home / ".task"
@@ -226,6 +249,7 @@ class SampleRun:
                 "GITTRIX_EPOCH": str(spec.epoch),
                 "GITTRIX_SEED": spec.seed,
                 "GITTRIX_TASK_FILE": str(file),
+                **(model.variables if model is not None and confined.level == "off" else {}),
             }
             return session.for_agent().environment(self._variables(world, home, about_sample))
 
@@ -239,6 +263,7 @@ class SampleRun:
             make_environment=variables,
             launch=launch,
             timeout=spec.timeout,
+            model_url="" if model is None else model.url,
             most_output=case.output,
             base=session.history()[0].data["baseline"],
             tree=(lambda: self._review_work(session).tree) if spec.trees else None,
@@ -269,10 +294,7 @@ class SampleRun:
         return session.review().without_directories(self._case.review.exclude)
 
     def _allowed(self, review: Review) -> bool:
-        rule = self._case.review
-        denied = [path for path in review.changes if any(fnmatchcase(path, pattern) for pattern in rule.deny)]
-        if rule.allow:
-            denied += [path for path in review.changes if not any(fnmatchcase(path, pattern) for pattern in rule.allow)]
+        denied = self._case.review.denied(review.changes)
         if denied:
             self._ending.outcome, self._ending.reason = "refused", f"{denied[0]} may not be touched"
         return not denied
@@ -339,7 +361,7 @@ class SampleRun:
         base = session.history()[0].data["baseline"]
         record = replace(self._base_record(session), base=base, events=digest_bytes(events), event_count=len(log))
         transcript = self._toolbox.steps if self._toolbox is not None else []
-        return record, Artifacts(events, self._recorder.timing, b"", transcript, self._packs, {}, {"base": base})
+        return record, Artifacts(events, self._recorder.timing, b"", transcript, self._packs, {}, {"base": base}, self._ending.tape)
 
     def _base_record(self, session: UserSession) -> Record:
         """The fields of the record that every sample has."""
@@ -354,6 +376,7 @@ class SampleRun:
             outcome=ending.outcome,
             reason=ending.reason,
             exit=ending.exit,
+            model=ending.model,
         )
 
     def _record_of(self, world: World, session: UserSession, review: Review, patch: bytes) -> tuple[Record, Artifacts]:
@@ -382,7 +405,7 @@ class SampleRun:
             event_count=len(log),
         )
         transcript = self._toolbox.steps if self._toolbox is not None else []
-        return record, Artifacts(events, self._recorder.timing, patch, transcript, self._packs, objects, references)
+        return record, Artifacts(events, self._recorder.timing, patch, transcript, self._packs, objects, references, ending.tape)
 
     def _line(self, text: str) -> str:
         return one_line(text, self._directory)
@@ -394,20 +417,3 @@ class SampleRun:
 
     def _durable_head(self, world: World) -> str:
         return require_head(self._repository(world), branch_ref(BRANCH))
-
-
-@contextmanager
-def _turn_of(session: UserSession) -> Iterator[None]:
-    """A block that is a turn of the session, as each prompt is. A prompt whose time is up was cancelled, which interrupts its turn."""
-    with session.turn():
-        try:
-            yield
-        except OutOfTime:
-            session.interrupt()
-            raise
-
-
-def _packs_of(repository: Repository) -> tuple[str, ...]:
-    """The packs of a new repository, which hold its base."""
-    directory = os.path.join(repository.objects_dir, "pack")
-    return tuple(os.path.join(directory, name.removesuffix(".idx")) for name in sorted(os.listdir(directory)) if name.endswith(".idx"))

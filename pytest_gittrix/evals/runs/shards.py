@@ -16,6 +16,7 @@ from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.reuse import take_over
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def merge(runs: Sequence[Path], out: Path) -> RunStore:
     if not runs:
         raise InvalidInput("There is nothing to merge.", fix="Give the directories of runs.")
     stores = [RunStore.open(run) for run in runs]
-    manifests = [store.manifest() for store in stores]
+    manifests = [without_tapes(store.manifest()) for store in stores]
     first = manifests[0]
     for store, manifest in zip(stores, manifests, strict=True):
         differing = first.differences(manifest)
@@ -78,6 +79,7 @@ def merge(runs: Sequence[Path], out: Path) -> RunStore:
             take_over(merged, store, [record for record, holder in chosen.values() if holder is store])
         # Last, so that a merge that was killed leaves no run with samples missing.
         merged.write_manifest(Manifest(first.core, {**first.host, "merged": [str(store.path) for store in stores], "shard": None}))
+        note_tapes(merged)
     return merged
 
 

@@ -41,6 +41,7 @@ class Toolbox:
         base: the commit that the agent starts from.
         tree: returns the tree of the workspace, which is recorded after each step.
         expected: a transcript that the steps are compared with.
+        model_url: the address of the sample's model for clients in this process; empty if it has none.
 
     Attributes:
         steps: the steps so far, in order.
@@ -62,8 +63,10 @@ class Toolbox:
         base: str,
         tree: Callable[[], str] | None = None,
         expected: ExpectedTranscript | None = None,
+        model_url: str = "",
     ) -> None:
         self.session = session
+        self.model_url = model_url
         self.task = task
         self.seed = seed
         self.case = case

@@ -25,7 +25,9 @@ from pytest_gittrix.evals.inputs.agent_code import search_path
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_random_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.models.sample_model import ModelOfSample
 from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
+from pytest_gittrix.evals.results.tapes import tape_file
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
@@ -206,8 +208,19 @@ def _spec_of(job: Job) -> SampleSpec:
         timeout=(case.timeout_ms if options.timeout_ms is None else options.timeout_ms) / 1000,
         trees=options.record or recorded is not None,
         vary=options.vary,
+        model=_model_of(job),
         expected=None if recorded is None else expected_transcript(recorded, lenient=options.lenient),
     )
+
+
+def _model_of(job: Job) -> ModelOfSample | None:
+    options, case = job.setting.options, job.case
+    plan = options.model
+    if plan is None:
+        return None
+    tape = tape_file(plan.run, case.id, job.epoch) if plan.run is not None else None
+    limits = options.model_limits.over(case.model_limits)
+    return ModelOfSample(plan, limits, tape, f"{case.id} #{job.epoch}", job.setting.instant)
 
 
 # This process ----------------------------------------------------------------------------------------------------------------------

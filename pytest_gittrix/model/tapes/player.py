@@ -51,6 +51,15 @@ class Player:
             self._waiting[key_of(self._form(one.form))].append(one)
 
     def __call__(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
+        """The recorded answer, or that of ``otherwise``. Raises as ``recorded``, if there is no ``otherwise``."""
+        try:
+            return ModelReply(self.recorded(request))
+        except TapeMismatch:
+            if self._otherwise is None:
+                raise
+        return self._otherwise(request)
+
+    def recorded(self, request: Request) -> Answer | Failure:
         """The recorded answer.
 
         Raises:
@@ -60,12 +69,15 @@ class Player:
         form = normal_form(request, known)
         waiting = self._waiting.get(key_of(self._form(form)))
         if not waiting:
-            if self._otherwise is not None:
-                return self._otherwise(request)
             raise self._mismatch(form)
         found = waiting.pop(0)
         self._order.remove(found)
-        return ModelReply(found.answer(known))
+        return found.answer(known)
+
+    @property
+    def waiting(self) -> tuple[Recorded, ...]:
+        """What was not asked for yet, in order."""
+        return tuple(self._order)
 
     def left_over(self) -> TapeMismatch | None:
         """The error for unused exchanges; None if there are none."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.protocols.exchanges import Exchange
-from pytest_gittrix.model.protocols.values import Answer, Call, Failure
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Tool
 from pytest_gittrix.model.tapes.matching import normal_form
-from pytest_gittrix.model.tapes.neutral import Json, answer_from_json, answer_to_json, rewritten
+from pytest_gittrix.model.tapes.neutral import Json, answer_from_json, answer_to_json, part_from_json, rewritten
 from pytest_gittrix.model.tapes.placeholders import Known, without_volatile
 from pytest_gittrix.os_level.atomic_text import write_whole
 
@@ -36,6 +36,15 @@ class Recorded:
 
     form: Mapping[str, Json]
     content: Mapping[str, Json]
+
+    @property
+    def request(self) -> Request:
+        """The request, as far as the normal form has it."""
+        messages = tuple(
+            Message(role, tuple(map(part_from_json, parts))) for message in self.form["messages"] for role, parts in message.items()
+        )
+        tools = tuple(Tool(one["name"], one["description"], one["schema"]) for one in self.form["tools"])
+        return Request(self.form["protocol"], "", self.form["system"], messages, tools)
 
     def answer(self, known: Known) -> Answer | Failure:
         """What is answered here and now."""
@@ -68,12 +77,17 @@ class Tape:
         content = rewritten(answer_to_json(_without_ids(exchange.content)), lambda text: volatile(known.hide(text)))
         self.exchanges.append(Recorded(normal_form(exchange.request, known), content))
 
+    @property
+    def text(self) -> str:
+        """The tape as a file has it."""
+        lines = [{"tape": FORMAT}, *_lines(self.exchanges)]
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the tape to a file, whose directory is made when needed. Raises OSError."""
         file = Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"tape": FORMAT}, *_lines(self.exchanges)]
-        write_whole(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        write_whole(file, self.text)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Tape:

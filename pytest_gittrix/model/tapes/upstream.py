@@ -6,11 +6,11 @@ import http.client
 import json
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pytest_gittrix.confine.network import ModelEndpoint, check_network
+from pytest_gittrix.confine.network import MODELS, ModelEndpoint, check_network
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.values import Answer, Failure, Protocol, Request
@@ -26,21 +26,23 @@ class Upstream:
 
     Args:
         seconds: how long an answer may take.
+        servers: the servers that may be asked, each under the name that it has in ``network``, or a single one of another name; by default
+            all that are known.
     """
 
     concurrent = True
 
-    def __init__(self, seconds: float = 600.0) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float = 600.0, servers: Sequence[ModelEndpoint] = ()) -> None:
+        self._seconds, self._servers = seconds, servers
 
     def __call__(self, request: Request) -> Answer | Failure:
         """What the server answers.
 
         Raises:
-            InvalidInput: this process has no key for it.
+            InvalidInput: this process has no key for it, or it is none of the servers that may be asked.
             AdapterUnavailable: it cannot be reached, or its answer is none.
         """
-        endpoint = _endpoint(_SERVERS[request.protocol])
+        endpoint = self._server_for(request)
         codec = CODECS[request.protocol]
         try:
             status, headers, raw = self._post(endpoint, request)
@@ -56,11 +58,23 @@ class Upstream:
                 fix=f"See that {endpoint.url} can be reached from this process, or replay: --gittrix-model=replay.",
             ) from None
 
+    def _server_for(self, request: Request) -> ModelEndpoint:
+        name = _SERVERS[request.protocol]
+        fitting = [one for one in self._servers if one.name == name or (len(self._servers) == 1 and one.name not in MODELS)]
+        if self._servers and not fitting:
+            raise InvalidInput(
+                f"The agent asks model:{name}, which is not among {', '.join(one.name for one in self._servers)}.",
+                why="Only those servers may be asked.",
+                fix=f"List it: --network model:{name}.",
+            )
+        return _with_key(fitting[0] if fitting else _endpoint(name))
+
     def _post(self, endpoint: ModelEndpoint, request: Request) -> tuple[int, Mapping[str, str], bytes]:
         parts = urlsplit(endpoint.url)
         headers = {name: text for name, text in request.headers.items() if name not in _NOT_PASSED}
-        name, _, value = endpoint.header.partition(":")
-        headers[name.strip()] = value.strip().format(key=os.environ[endpoint.key or ""])
+        if endpoint.key is not None:
+            name, _, value = endpoint.header.partition(":")
+            headers[name.strip()] = value.strip().format(key=os.environ[endpoint.key])
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=endpoint.ca or os.environ.get("SSL_CERT_FILE"))
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(parts.netloc, timeout=self._seconds, context=context)
@@ -78,7 +92,11 @@ def _endpoint(name: str) -> ModelEndpoint:
     listed = check_network([f"model:{name}"])
     assert not isinstance(listed, str)
     [endpoint] = listed.models
-    if not os.environ.get(endpoint.key or ""):
+    return endpoint
+
+
+def _with_key(endpoint: ModelEndpoint) -> ModelEndpoint:
+    if endpoint.key is not None and not os.environ.get(endpoint.key):
         raise InvalidInput(
             f"{endpoint.key} is not set.",
             why=f"An exchange is recorded by asking {endpoint.url} with it.",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
-from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, spent_of, tally
 from pytest_gittrix.evals.results.grades import LEVELS, UNJUDGEABLE
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
@@ -126,6 +126,9 @@ def properties(run: EvalRun) -> dict[str, str]:
     if run.percent is not None:
         found["pass_rate"] = f"{run.percent:.1f}"
     found["counts_infra_errors"] = "true" if run.rates.counts_infra_errors else "false"
+    spent = spent_of(run.records)
+    if spent is not None:
+        found |= {f"model_{name}": str(value) for name, value in spent.to_json().items() if value not in (None, "", [])}
     if run.rates.score is not None:
         grade = run.rates.grade
         judged = {judge: str(grade.passed.get(judge, 0)) for judge in LEVELS} | {UNJUDGEABLE: str(grade.unjudgeable)}
@@ -155,6 +158,9 @@ def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
         lines += [(f"pass^{k} {estimate}", "") for k, estimate in run.rates.all.items() if k > 1]
     elif run.is_short:
         lines.append((f"pass rate unknown{_threshold(run)}", "red"))
+    spent = spent_of(run.records)
+    if spent is not None:
+        lines.append((f"model {spent}", ""))
     with suppress(GittrixError):
         manifest = run.store.manifest()
         setting = manifest.core["setting"]

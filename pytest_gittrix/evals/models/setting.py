@@ -1,0 +1,64 @@
+"""The models of a run in its manifest: what results depend on, and what is only noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.results.manifest import Manifest
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.tapes import tapes_digest
+from pytest_gittrix.evals.spending.model_limits import ModelLimits
+
+
+def model_setting(plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[Case]) -> dict[str, Any] | None:
+    """What results depend on. A replay has that of the run that it replays, so that its samples have the same keys.
+
+    Args:
+        plan: how agents reach their model; None if the run has no part in that.
+        limits: what an agent may use of it, in place of what cases say.
+        cases: all cases of the suite.
+
+    Raises:
+        InvalidInput: a limit cannot be kept: it has no model to limit, or no prices to reckon with.
+    """
+    if plan is None:
+        if limits:
+            raise InvalidInput(
+                f"{', '.join(limits.to_json())} cannot be kept.",
+                why="What an agent uses of its model is known only where it reaches the model through the run.",
+                fix="Give --tape record, --tape live or --tape replay RUN.",
+            )
+        return None
+    costs = [limits.over(case.model_limits).max_cost is not None for case in cases]
+    if any(costs) and plan.prices is None:
+        raise InvalidInput(
+            "max_cost has no prices.", why="What an exchange costs is unknown.", fix="Give a table of prices: --prices prices.toml."
+        )
+    found = plan.identity()
+    if plan.run is not None:
+        recorded: dict[str, Any] = RunStore.open(plan.run).manifest().core["setting"]["model"]
+        found = {"servers": recorded["servers"]}
+    if limits:
+        found["limits"] = limits.to_json()
+    if any(costs) and plan.prices is not None:
+        found["prices"] = plan.prices.to_json()
+    return found
+
+
+def model_host(plan: ModelPlan | None, agent: str) -> dict[str, Any]:
+    """What is noted of the models of a run: the agent as it was given, where tapes came from, and the prices."""
+    if plan is None:
+        return {}
+    tape = plan.mode if plan.run is None else f"{plan.mode} {plan.run}"
+    return {"agent": agent, "tape": tape, **({} if plan.prices is None else {"prices": plan.prices.to_json()})}
+
+
+def with_replayed(manifest: Manifest, plan: ModelPlan | None) -> Manifest:
+    """The manifest of a run with the digest of the tapes that it replays, if it does."""
+    if plan is None or plan.run is None:
+        return manifest
+    return manifest.with_tape(tapes_digest(RunStore.open(plan.run)))

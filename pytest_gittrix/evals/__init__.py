@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.options import Options as Options
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
     from pytest_gittrix.evals.runs.toolbox import Toolbox as Toolbox
+    from pytest_gittrix.evals.verification.validate import Validation as Validation
+    from pytest_gittrix.evals.verification.validate import validate_suite as validate_suite
 
 __getattr__ = door(
     __name__,
@@ -22,6 +24,7 @@ __getattr__ = door(
         "pytest_gittrix.evals.runs.options": ("Options",),
         "pytest_gittrix.evals.runs.run": ("run_suite",),
         "pytest_gittrix.evals.results.store": ("RunStore",),
+        "pytest_gittrix.evals.verification.validate": ("Validation", "validate_suite"),
         "pytest_gittrix.evals.inputs.suite": ("Suite",),
         "pytest_gittrix.evals.inputs.releases": (
             "expected_of",

@@ -1,7 +1,7 @@
 """Suites from a repository's own history: a commit that changed code together with its tests becomes a case.
 
 The agent starts at the commit before. Its task is the commit's message, and the hidden tests are the commit's. Meanwhile somebody else
-commits a part of what really came next. No code of the repository is run.
+commits a part of what really came next. Making a suite runs no code of the repository.
 """
 
 from __future__ import annotations

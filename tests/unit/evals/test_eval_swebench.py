@@ -202,7 +202,14 @@ def test_the_command_tells_where_the_suite_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    status = main(["eval", "import", "swebench", str(written(tmp_path, line)), "--repos", str(repositories)])
+    status = main(
+        ["eval", "import", "swebench", str(written(tmp_path, line)), "--repos", str(repositories), "--gold-runs", "1", "--confine", "off"]
+    )
 
-    assert (status, capsys.readouterr().out) == (0, f"{tmp_path}/evals/data\n")
+    suite, *validation = capsys.readouterr().out.splitlines()
+    assert (status, suite) == (0, f"{tmp_path}/evals/data")
+    assert validation == [
+        "valid    acme__sums-1  3 tests: 3 by subject; 1 pass without any work",
+        "1 of 1 cases are valid; gold as it must be in 1 of 1 runs; nop refused in 1 of 1.",
+    ]
     assert Suite.load(tmp_path / "evals" / "data").cases[0].id == "acme__sums-1"

@@ -80,7 +80,7 @@ def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
 
     assert "broken WREM-12: an unmerged branch is kept, or its tip is named (loses work)" in text
     assert "again: gittrix conform --worktree careless.toml --clause WREM-12" in text
-    assert '    R=$(mktemp -d) || exit; export R W; cd "$R"' in text
+    assert '    R=$(mktemp -d) || exit 3; export R W; cd "$R"' in text
     assert "as git     WREM-04  lost: an untracked file, where status.showUntrackedFiles is no" in text
     assert {one["code"]: one["status"] for one in system["clauses"]} == EXPECTED
     assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"]]

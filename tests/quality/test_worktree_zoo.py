@@ -18,6 +18,7 @@ from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
 from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from pytest_gittrix.conformance.worktrees.clauses import crashes
+from pytest_gittrix.conformance.worktrees.findings import WorktreeReport, combined, system_report
 from pytest_gittrix.conformance.worktrees.stage import CellStage
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.systems.driver import SearchBudget
@@ -84,8 +85,41 @@ def test_a_loss_that_its_script_does_not_show_again_is_no_verdict(stage: CellSta
 
     found = replace(stage, replays=True).cell(PLAIN_GIT.model_copy(update={"delete": once}), CLAUSES["WREM-01"])
 
-    assert (found.verdict, found.script) == ("no verdict", "")
+    assert (found.verdict, found.reproduced) == ("no verdict", False)
     assert "the script, run once more, did not show it" in found.what
+    finding = combined("WREM-01", [found], frozenset())
+    report = system_report(WorktreeReport("git", "", "", 1.0, (finding,)))
+    assert report.defect == "This kit has a defect: a script did not show what it is for, so that WREM-01 gave no verdict."
+
+
+INSIDE = PLAIN_GIT.model_copy(
+    update={
+        "create": "git worktree add -q -b {name} .worktrees/{name} && echo {name} >> .worktrees/list",
+        "delete": "git worktree remove {path} && rm .worktrees/list && touch .worktrees/log",
+    }
+)
+"""A manager that keeps worktrees, and files of its own, inside the main checkout, and says so in no ignore rule."""
+
+
+@pytest.mark.parametrize(
+    ("also", "verdict"), [("", "kept"), ("rm .env", "broken"), ("rm -r build", "broken"), ("git checkout -q -b moved", "broken")]
+)
+def test_worktrees_in_the_main_checkout_are_no_files_of_the_persons(stage: CellStage, also: str, verdict: str) -> None:
+    tool = INSIDE.model_copy(update={"delete": f"{INSIDE.delete}; {also}" if also else INSIDE.delete})
+
+    found = replace(stage, replays=True).cell(tool, CLAUSES["WREM-22"])
+
+    assert (found.verdict, found.reproduced) == (verdict, verdict == "broken"), found.what
+
+
+def test_a_script_asks_git_where_the_worktrees_are(stage: CellStage) -> None:
+    elsewhere = 'git worktree add -q -b {name} "$R/$(date +%s%N)-{name}"'
+    tool = PLAIN_GIT.model_copy(update={"create": elsewhere, "delete": "git worktree remove --force {path}"})
+
+    found = replace(stage, replays=True).cell(tool, CLAUSES["WREM-01"])
+
+    assert (found.verdict, found.reproduced) == ("broken", True), found.what
+    assert len(found.script.splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("code", ["WREM-14", "WFIN-01", "WFIN-10", "WFIN-13", "WMRG-04", "WNEW-05"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pytest_gittrix.conformance.base.clause import Clause
 from pytest_gittrix.conformance.base.outcome import Status
@@ -12,6 +13,9 @@ from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from pytest_gittrix.safe_text import printable
+
+_JUDGED: Final = ("broken", "no verdict")
+"""The verdicts that have a script: one that shows the fault, or one that did not, which is a defect of this kit."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class CellOutcome:
         case: the name of the case; empty where the clause has only one.
         verdict: ``kept``, ``broken`` or ``no verdict``.
         what: what is lost or wrong, why there is no verdict, or how much was tried of what is kept.
-        script: lines of shell that show it; empty if it is not broken.
+        script: lines of shell that show it, or were to show it; empty if it is neither broken nor was thought to be.
         reproduced: whether the script was run and showed it.
         lost: whether work can no longer be found.
     """
@@ -129,13 +133,13 @@ def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> Cl
     again = f"gittrix conform --worktree {shlex.quote(description)} --clause {one.clause}" if one.verdict == "broken" else ""
     why = f"Otherwise {clause.why}."
     return ClauseOutcome(
-        Clause(clause.code, clause.promise, why, frozenset()),
+        Clause(clause.code, clause.promise, why, frozenset(), protects_work=True),
         Status(one.verdict),
         one.reason,
         replay=again,
         loses_work=one.lost,
-        script=one.script if one.verdict == "broken" else "",
-        reproduced=one.reproduced if one.verdict == "broken" and one.script else None,
+        script=one.script if one.verdict in _JUDGED else "",
+        reproduced=one.reproduced if one.verdict in _JUDGED and one.script else None,
     )
 
 
@@ -156,5 +160,6 @@ def combined(code: str, cells: Sequence[CellOutcome], as_git: frozenset[str]) ->
             return ClauseFinding(code, verdict, first.what, cases, first.script, first.reproduced, lost)  # type: ignore[arg-type]
     if open_cells := [cell for cell in cells if cell.verdict == "no verdict"]:
         some = tuple(cell.case or "''" for cell in open_cells) if len(open_cells) < len(cells) else ()
-        return ClauseFinding(code, "no verdict", open_cells[0].what, some)
+        unshown = next((cell.script for cell in open_cells if cell.script), "")
+        return ClauseFinding(code, "no verdict", open_cells[0].what, some, unshown)
     return ClauseFinding(code, "kept", "; ".join(f"{cell.case}: {cell.what}".removeprefix(": ") for cell in cells if cell.what))

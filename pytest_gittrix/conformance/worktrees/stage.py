@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.conformance.base.script_end import FOUND
 from pytest_gittrix.conformance.worktrees.base.clause import Judge, WorktreeClause
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, PromiseBroken, ToolWorld, make_template, opened_world
@@ -17,8 +17,6 @@ from pytest_gittrix.conformance.worktrees.findings import CellOutcome
 from pytest_gittrix.os_level.remove_tree import scratch_directory
 from pytest_gittrix.safe_text import printable
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
-
-_LOST: Final = re.compile(r"^LOST: ", re.MULTILINE)
 
 
 def _runs(command: str) -> Judge:
@@ -73,16 +71,15 @@ class CellStage:
     def cell(self, tool: WorktreeTool, one: WorktreeClause, case: str = "") -> CellOutcome:
         """Put a tool to one case of a clause; what is broken is shown once more by its script.
 
-        A loss that its script does not show again is no verdict: one of the two is wrong about the tool.
+        What its script does not show again is no verdict: one of the two is wrong about the tool.
         """
         cell = self._judged(tool, one, case)
         if not (self.replays and cell.script):
             return cell
         if self.reproduces(cell.script, tool):
             return replace(cell, reproduced=True)
-        if cell.lost:
-            return CellOutcome(cell.code, cell.case, "no verdict", f"{cell.what}; but the script, run once more, did not show it")
-        return cell
+        what = f"{cell.what}; but the script, run once more, did not show it"
+        return CellOutcome(cell.code, cell.case, "no verdict", what, cell.script)
 
     def _judged(self, tool: WorktreeTool, one: WorktreeClause, case: str) -> CellOutcome:
         try:
@@ -117,6 +114,6 @@ class CellStage:
         return ""
 
     def reproduces(self, script: str, tool: WorktreeTool) -> bool:
-        """Whether a script ends with what is lost when it is run once, in a directory of its own."""
+        """Whether a script comes to its end when it is run once, in a directory of its own, and that says what is lost or wrong."""
         with scratch_directory("w", self.scratch) as place:
-            return bool(_LOST.search(ToolWorld(tool, Path(place)).replay(script)))
+            return bool(FOUND.search(ToolWorld(tool, Path(place)).replay(script)))

@@ -46,7 +46,7 @@ def test_variables_of_the_description_are_the_same_in_the_world_and_in_a_script(
         check=False,
     )
     assert len(script.splitlines()) <= MOST_LINES
-    assert done.stdout.splitlines() == ['a "quoted" $word', "exit status 0", "LOST: there is $(echo no) file"]
+    assert done.stdout.splitlines() == ['a "quoted" $word', "exit status 0", "WRONG: there is $(echo no) file"]
     assert script.splitlines()[1] == r"# a title of two lines \x1b[31m"
 
 
@@ -60,7 +60,7 @@ def test_a_script_finds_a_path_that_a_tool_made_of_the_name_of_the_world(templat
         script = world.script("a title")
         assert world.root.name not in script
     with opened_world(tool, template, tmp_path) as other:
-        assert "LOST: there is a file" in other.replay(script)
+        assert "WRONG: there is a file" in other.replay(script)
 
 
 def test_nothing_of_a_world_is_left(template: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_answers_stand_on_the_standard_input_in_the_world_and_in_a_script(templa
             world.check('test ! -e "$R/app-demo/file.txt"', "there is a file")
         script = world.script("a title")
     with opened_world(asking, template, tmp_path) as other:
-        assert "LOST: there is a file" in other.replay(script)
+        assert "WRONG: there is a file" in other.replay(script)
 
 
 def test_a_script_leaves_the_terminal_that_it_is_pasted_into_alone(template: Path, tmp_path: Path) -> None:

@@ -32,8 +32,13 @@ HOME_LINE: Final = (
     f"""printf '{_SETTINGS}' > "$HOME/.gitconfig\""""
 )
 """What a script runs in place of the private home of a world."""
-OUR_FILES: Final = ("before", "said", "pid")
-"""What the scripts keep next to the repository: the state before, what a command said, and the number of a process."""
+OUR_FILES: Final = ("before", "said", "pid", "was")
+"""What the scripts keep next to the repository: the state before, what a command said, the number of a process, and the worktrees."""
+_LISTED: Final = r'BEGIN { RS = ""; FS = "\n" } NR > 1 { print substr($1, 10) "\t" $2 $3 }'
+TREES_LINE: Final = f"trees() {{ git worktree list --porcelain | awk '{_LISTED}' | sort; }}"
+"""A function of the scripts that lists the linked worktrees as git does, one a line."""
+ASKED: Final = '$(trees | comm -13 "$R/was" - | head -n 1 | cut -f 1)'
+"""The directory of the worktree that was created since the worktrees were listed, as a script asks git for it."""
 MOST_LINES: Final = 10
 """The length of a script."""
 BASE_LINE: Final = (
@@ -49,6 +54,7 @@ PRECIOUS: Final = "precious"
 """The prefix of the texts that mark work; see ``token``."""
 
 _LOST: Final = "lost: "
+_JUDGED: Final = re.compile(r"\|\| echo '(?:LOST|WRONG): ")
 _PASSED: Final = ("PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _NAMED: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
 _MOST_OUTPUT: Final = 1 << 20
@@ -119,7 +125,7 @@ class ToolWorld:
     def sh(self, line: str, at: Path | None = None) -> str:
         """Run a line of shell out of band, as a person or an agent would type it. Raises NoVerdict if it fails."""
         where = at or self.repo
-        self.lines.append(f'cd "{self._place(where)}"; {self.portable(line)}')
+        self.lines.append(f'{{ cd "{self._place(where)}" && {{ {self._written(line)}; }}; }} || exit 3')
         ran = self._run(line, where)
         if not ran.done:
             raise NoVerdict(f"the scenario could not be set up: `{line}` ended with {ran.status}: {ran.last_line}")
@@ -131,13 +137,15 @@ class ToolWorld:
 
     def command(self, command: str, name: str = "demo", *, said: bool = False) -> RanLine:
         """Run a command of the tool; with ``said`` a script has its output in ``$R/said`` and its exit status in ``$S``."""
+        if command == "create":
+            self.lines.append(f'cd "{self._place(self.repo)}" && trees > "$R/was" || exit 3')
         return self.typed(*self.prepared(command, name), said=said)
 
     def typed(self, line: str, where: Path, *, said: bool = False) -> RanLine:
         """Run a line of the tool's; ``said`` as in ``command``."""
         place, answers = self._place(where), self.tool.answers
         typed = f"script -qec {shlex.quote(line)} /dev/null" if self.tool.pty else line
-        shown = f"({self.portable(typed)})"
+        shown = f"({self._written(typed)})"
         # A script has the same standard input, wherever it is pasted.
         shown = f"printf '%s\\n' {shlex.join(answers)} | {shown}" if answers else f"{shown} </dev/null"
         if said:
@@ -172,7 +180,14 @@ class ToolWorld:
         return run_line(line, where if where.is_dir() else self.root, self.environment(), stdin=stdin, limit=limit, most=most)
 
     def _place(self, where: Path) -> str:
-        return "$W" if str(where) == self._last else self.portable(str(where))
+        return "$W" if str(where) == self._last else self._written(str(where))
+
+    def _written(self, text: str) -> str:
+        """A text as scripts have it: with the variables that hold the directories of worktrees, which no script knows by itself."""
+        numbers = {str(path): number for number, path in enumerate(self._paths.values(), 1)}
+        for path in sorted(numbers, key=len, reverse=True):
+            text = text.replace(path, f"${{W{numbers[path]}}}")
+        return self.portable(text)
 
     def portable(self, text: str) -> str:
         """A text with the world's directory as ``$R``; its name alone, of which a tool may make another path, as ``${R##*/}``."""
@@ -188,11 +203,18 @@ class ToolWorld:
         self.enter(name, path)
         return path
 
-    def enter(self, name: str, path: Path) -> None:
-        """Take a directory as the worktree of a name: it is ``{path}`` in commands, and ``$W`` in lines from now on."""
+    def enter(self, name: str, path: Path, asked: str = ASKED) -> None:
+        """Take a directory as the worktree of a name: it is ``{path}`` in commands, and ``$W`` in lines from now on.
+
+        Args:
+            name: the name.
+            path: the directory.
+            asked: how a script gets to know it, as text in double quotes; from git by default.
+        """
         self._paths[name] = path
         self._last = str(path)
-        self.lines[-1] += f'; W="{self.portable(str(path))}"'
+        number = [*self._paths].index(name) + 1
+        self.lines[-1] += f'; cd "{self.portable(str(self.repo))}"; W="{asked}"; [ -n "$W" ] || exit 3; W{number}=$W'
 
     def path_of(self, name: str = "demo") -> Path:
         """The directory of a worktree that was created."""
@@ -243,8 +265,8 @@ class ToolWorld:
     def require(self, kept: bool, what: str, show: str, *, lost: bool = False) -> None:
         """Judge by what Python saw; ``show`` is the line of shell that fails in a script where the promise is broken."""
         if not kept:
-            said = shlex.quote(f"LOST: {what.removeprefix(_LOST)}")
-            self.lines.append(f'cd "{self.portable(str(self.repo))}"; ( {self.portable(show)} ) || echo {said}')
+            said = shlex.quote(f"{'LOST' if lost else 'WRONG'}: {what.removeprefix(_LOST)}")
+            self.lines.append(f'cd "{self.portable(str(self.repo))}"; ( {self._written(show)} ) || echo {said}')
             raise PromiseBroken(what, lost=lost)
 
     def snapshot(self, where: Path) -> str:
@@ -315,25 +337,33 @@ class ToolWorld:
 
         Empty if the record does not end with a judgement: no script kills a program at a certain call.
         """
-        if not self.lines or "LOST: " not in self.lines[-1]:
+        if not self.lines or not _JUDGED.search(self.lines[-1]):
             return ""
         exported = "".join(f'export {name}="{_escaped(value)}"; ' for name, value in self.tool.env.items())
+        lines = [line for line in self.lines if line]
+        for number in range(1, len(self._paths) + 1):
+            if not any(f"${{W{number}}}" in line for line in lines):
+                lines = [line.replace(f"; W{number}=$W", "") for line in lines]
+        functions = f"{TREES_LINE}; " if any("trees" in line for line in lines) else ""
         head = [
             "#!/bin/sh",
             f"# {' '.join(printable(title).split())}",
-            f'R=$(mktemp -d) || exit; export R W; cd "$R"; {exported}{HOME_LINE}',
-            BASE_LINE,
+            f'R=$(mktemp -d) || exit 3; export R W; cd "$R"; {exported}{HOME_LINE}',
+            f"{functions}{BASE_LINE} || exit 3",
         ]
-        lines = [line for line in self.lines if line]
         while len(head) + len(lines) > MOST_LINES:
             first = min(range(len(lines) - 2), key=lambda at: len(lines[at]) + len(lines[at + 1]))
             lines[first : first + 2] = [f"{lines[first]}; {lines[first + 1]}"]
         return "\n".join([*head, *lines, ""])
 
     def replay(self, script: str) -> str:
-        """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed."""
+        """Run a script in this directory, and give what it printed; its processes are ended, and the directory is removed.
+
+        It is empty if the script stopped before its end.
+        """
         try:
-            return run_script(script, self.root, self.environment()).output
+            ran = run_script(script, self.root, self.environment())
+            return ran.output if ran.done else ""
         finally:
             self.close()
 

@@ -102,13 +102,18 @@ def others_are_left_alone(world: ToolWorld, _case: str) -> None:
     world.create("demo")
     finish_by_hand(world)
     other = world.create("other")
-    world.sh(_MIXED.replace("@", token("other")), other)
-    world.sh(f'{_MIXED.replace("@", token("main"))}; cd "{other}"; {{ {_STATE_OF_BOTH}; }} > "$R/before" 2>&1')
+    world.sh(f"{_MIXED.replace('@', token('other'))}; echo other > .env", other)
+    mine = f"{_MIXED.replace('@', token('main'))}; echo main > .env; mkdir build; echo built > build/out.txt"
+    world.sh(f'{mine}; {{ {_STATE_OF_MAIN}; cd "{other}"; {_STATE_OF_OTHER}; }} > "$R/before" 2>&1')
     world.command("delete")
-    world.check(f'cd "{other}" && {{ {_STATE_OF_BOTH}; }} 2>&1 | diff "$R/before" -', "the main checkout or another worktree was changed")
+    now = f'{{ cd "$R/app"; {_STATE_OF_MAIN}; cd "{other}"; {_STATE_OF_OTHER}; }} 2>&1'
+    world.check(f'{now} | diff "$R/before" -', "the main checkout or another worktree was changed")
 
 
-_STATE_OF_BOTH: Final = 'git status -uall; git diff HEAD; cd "$R/app"; git status -uall; git diff HEAD'
+# Files are named, so that what a tool keeps in the main checkout, such as the worktrees, is no file of the person's.
+_PLANTED: Final = "file.txt other.txt .gitignore staged.txt notes.txt .env"
+_STATE_OF_OTHER: Final = f"git symbolic-ref HEAD; git rev-parse HEAD; git status --porcelain -- {_PLANTED}; cksum {_PLANTED}"
+_STATE_OF_MAIN: Final = f"{_STATE_OF_OTHER} build/out.txt"
 
 
 def merged_is_removed(world: ToolWorld, _case: str) -> None:
@@ -145,7 +150,7 @@ def a_moved_checkout(world: ToolWorld, _case: str) -> None:
     world.sh('mv "$R/app" "$R/moved"', world.root)
     moved = world.seen_from("moved")
     if world.repo in path.parents:
-        moved.enter("demo", moved.repo / path.relative_to(world.repo))
+        moved.enter("demo", moved.repo / path.relative_to(world.repo), '$R/moved/${W#"$R/app/"}')
     moved.command("delete")
     moved.findable(token("mixed"), "lost: unsaved work, since the main checkout was moved")
 

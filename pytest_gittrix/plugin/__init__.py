@@ -77,7 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers; check the options, if any was given, before a test runs."""
-    from pytest_gittrix.plugin.config import EVAL_MARKER, MARKER, put_in_force
+    from pytest_gittrix.plugin.config import put_in_force
+    from pytest_gittrix.plugin.options import EVAL_MARKER, MARKER
 
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", EVAL_MARKER)

@@ -16,123 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Typ
 
 import pytest
 
+from pytest_gittrix.plugin.options import OPTIONS, REPORTS, Option
+
 if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.shards import Shard
     from pytest_gittrix.testing.systems.protocol import SessionSystem
 
 T = TypeVar("T")
-
-FREEZES: Final = ("wall", "all", "none")
-WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
-KEEPS: Final = ("failed", "all", "none")
-MODELS: Final = ("auto", "replay", "once", "new", "rewrite", "live")
-PROFILES: Final = ("quick", "default", "soak")
-REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
-
-MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
-object_format, model): what the gittrix fixtures of this test are made from"
-EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
-the test is run once for each sample of a suite of evals"
-
-
-class Option(NamedTuple):
-    """One option: ``--gittrix-NAME``, ``PYTEST_GITTRIX_NAME``, ``gittrix_NAME``.
-
-    Attributes:
-        name: the last part of all three.
-        default: the default value as text.
-        help: the help text, one line.
-        choices: the values it takes, where they can be listed.
-        repeatable: whether it takes several values: as several flags, in one variable, or as lines of the configuration.
-        switch: whether the flag takes no value and means ``yes``.
-        separator: separates several values in a variable; as in PATH by default.
-    """
-
-    name: str
-    default: str
-    help: str
-    choices: tuple[str, ...] = ()
-    repeatable: bool = False
-    switch: bool = False
-    separator: str = os.pathsep
-
-    @property
-    def flag(self) -> str:
-        """The flag of the command line."""
-        return f"--gittrix-{self.name}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return f"PYTEST_GITTRIX_{self.attribute.upper()}"
-
-    @property
-    def ini(self) -> str:
-        """The key in the pytest configuration; also the attribute of ``config.option``."""
-        return f"gittrix_{self.attribute}"
-
-    @property
-    def attribute(self) -> str:
-        """The name in Python."""
-        return self.name.replace("-", "_")
-
-
-OPTIONS: Final = (
-    Option("clock-start", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone"),
-    Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
-    Option(
-        "autojump", "no", "whether sleeps of a test whose process is frozen move its clock instead of waiting", ("no", "yes"), switch=True
-    ),
-    Option("freeze-children", "yes", "whether Python programs of a test see the clock that its process sees", ("yes", "no")),
-    Option(
-        "model",
-        "auto",
-        "what tests with a tape of a model do with it: auto replays under CI, and records what was never recorded elsewhere",
-        MODELS,
-    ),
-    Option(
-        "model-lenient",
-        "no",
-        "whether tapes compare roles, tools, calls and results only, and not what is said",
-        ("no", "yes"),
-        switch=True,
-    ),
-    Option("unconfined", "fail", "what becomes of tests whose programs nothing on this machine confines", ("fail", "skip")),
-    Option("workspace", "clone", "what agents work in", WORKSPACES),
-    Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
-    Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
-    Option("git", "git", "the git program"),
-    Option(
-        "git-variables",
-        "drop",
-        "whether tests with gittrix fixtures have git's local variables, such as the GIT_DIR of a git hook",
-        ("drop", "keep"),
-    ),
-    Option("profile", "default", "how much the package's own state machines try", PROFILES),
-    Option("system", "", "the session system under test, as package.module:attribute"),
-    Option(
-        "conformance-report",
-        "",
-        "file for the report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge)",
-        repeatable=True,
-    ),
-    Option(
-        "waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True, separator="\n"
-    ),
-    Option("crash", "", "seconds in which clauses kill processes at as many of their calls as they can"),
-    Option("race", "", "seconds in which clauses let two processes take turns in as many orders as they can"),
-    Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
-    Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
-    Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
-    Option("eval-trust-agent", "no", "whether results are taken over of an agent that cannot be known", ("no", "yes"), switch=True),
-    Option(
-        "eval-count-infra-errors", "no", "whether samples of an eval that could not be run count as not passed", ("no", "yes"), switch=True
-    ),
-    Option("eval-seed", "", "seed of the eval run, instead of the markers'"),
-    Option("eval-epochs", "", "how often each case of an eval is run, instead of the markers'"),
-    Option("eval-shard", "", "the part of the samples that is run, such as 3/8"),
-    Option("eval-fail-under", "", "percentage of the samples that must pass; failing ones are let through then"),
-)
 
 
 class Setting(NamedTuple):
@@ -175,6 +65,8 @@ class GittrixConfig(NamedTuple):
         eval_from: the absolute path of the run that samples are taken over from.
         eval_trust_agent: ``yes`` or ``no``.
         eval_count_infra_errors: ``yes`` or ``no``.
+        eval_tape: a mode of tapes, with a run for ``replay``.
+        eval_prices: the absolute path of the table of prices.
         eval_seed: the seed that replaces those of the markers.
         eval_epochs: the number of epochs that replaces those of the markers.
         eval_shard: the part of the samples that is run.
@@ -204,6 +96,8 @@ class GittrixConfig(NamedTuple):
     eval_from: Path | None
     eval_trust_agent: Literal["no", "yes"]
     eval_count_infra_errors: Literal["no", "yes"]
+    eval_tape: str | None
+    eval_prices: Path | None
     eval_seed: int | None
     eval_epochs: int | None
     eval_shard: Shard | None
@@ -394,6 +288,14 @@ def _directory(setting: Setting, config: pytest.Config) -> Path | None:
     return _path(setting, setting.text, config) if setting.text else None
 
 
+def _tape(setting: Setting, config: pytest.Config) -> str | None:
+    """The mode of tapes, with the absolute path of the run that is replayed."""
+    mode, _, run = setting.text.partition(" ")
+    if mode not in ("", "record", "live", "replay") or bool(run.strip()) != (mode == "replay"):
+        _refuse(setting, "Valid values: record, live, and 'replay RUN'.")
+    return f"{mode} {_path(setting, run.strip(), config)}" if run else mode or None
+
+
 def _seed(setting: Setting, _config: pytest.Config) -> int | None:
     if setting.text and not re.fullmatch("[0-9]{1,18}", setting.text):
         _refuse(setting, "Valid values: whole numbers from 0.")
@@ -437,6 +339,8 @@ _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
     "race": _seconds,
     "eval-run": _directory,
     "eval-from": _directory,
+    "eval-tape": _tape,
+    "eval-prices": _directory,
     "eval-seed": _seed,
     "eval-epochs": _epochs,
     "eval-shard": _shard,

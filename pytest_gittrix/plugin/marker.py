@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
 
 import pytest
 
-from pytest_gittrix.plugin.config import FREEZES, MODELS, WORKSPACES
+from pytest_gittrix.plugin.options import FREEZES, MODELS, WORKSPACES
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral

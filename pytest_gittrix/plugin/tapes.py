@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.plugin.config import MODELS, GittrixConfig
+from pytest_gittrix.plugin.config import GittrixConfig
+from pytest_gittrix.plugin.options import MODELS
 from pytest_gittrix.plugin.sections import slug
 
 if TYPE_CHECKING:

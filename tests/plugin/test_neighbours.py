@@ -18,6 +18,7 @@ ALLOWED = {
     "pytest_gittrix.plugin",
     "pytest_gittrix.plugin.config",
     "pytest_gittrix.plugin.core_fixtures",
+    "pytest_gittrix.plugin.options",
     "pytest_gittrix.plugin.run_state",
     "pytest_gittrix.hookspecs",
     "pytest_gittrix.lazy_exports",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
@@ -12,6 +13,25 @@ from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.tapes import tapes_digest
 from pytest_gittrix.evals.spending.model_limits import ModelLimits
+from pytest_gittrix.evals.spending.prices import Prices
+
+
+def as_recorded(plan: ModelPlan, limits: ModelLimits) -> tuple[ModelPlan, ModelLimits]:
+    """A replay with the prices and limits of the run that it replays, where it has none of its own.
+
+    Raises:
+        InvalidInput: the run does not exist, or has no tapes.
+    """
+    assert plan.run is not None
+    recorded = RunStore.open(plan.run).manifest()
+    model = recorded.core["setting"].get("model")
+    if model is None:
+        raise InvalidInput(
+            f"{plan.run} has no tapes.", why="A replay answers what was recorded.", fix="Record it: gittrix eval run SUITE --tape record."
+        )
+    prices = recorded.host.get("prices")
+    known = replace(plan, prices=plan.prices or (Prices.from_json(prices) if prices else None))
+    return known, limits.over(ModelLimits.from_json(model.get("limits", {})))
 
 
 def model_setting(plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[Case]) -> dict[str, Any] | None:

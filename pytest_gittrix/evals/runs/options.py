@@ -8,11 +8,11 @@ from pathlib import Path
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.models.setting import as_recorded
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.spending.model_limits import NO_LIMITS, ModelLimits
-from pytest_gittrix.evals.spending.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,5 @@ def with_defaults(options: Options) -> Options:
 
 def _as_recorded(options: Options, plan: ModelPlan, recorded: Manifest) -> Options:
     """A replay of tapes with what it does not say itself as it was recorded: the agent, the prices, the limits."""
-    model = recorded.core["setting"].get("model")
-    if model is None:
-        raise InvalidInput(
-            f"{plan.run} has no tapes.", why="A replay answers what was recorded.", fix="Record it: gittrix eval run SUITE --tape record."
-        )
-    prices = recorded.host.get("prices")
-    return replace(
-        options,
-        agent=options.agent or str(recorded.host.get("agent", "")),
-        model=replace(plan, prices=plan.prices or (Prices.from_json(prices) if prices else None)),
-        model_limits=options.model_limits.over(ModelLimits.from_json(model.get("limits", {}))),
-    )
+    model, limits = as_recorded(plan, options.model_limits)
+    return replace(options, agent=options.agent or str(recorded.host.get("agent", "")), model=model, model_limits=limits)

@@ -17,10 +17,14 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.agent_code import code_of_function
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.suite import Case, Suite
+from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.models.setting import model_setting
 from pytest_gittrix.evals.results.manifest import core_of
 from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.toolbox import Toolbox
+from pytest_gittrix.evals.spending.model_limits import ModelLimits
+from pytest_gittrix.plugin.evals.model_plan import MODEL_ARGUMENTS, ModelOptions, model_of
 
 ARGUMENTS: Final[Mapping[str, str]] = {
     "suite": "the path of a suite's directory, from the test's file",
@@ -29,13 +33,14 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "seed": "a whole number from 0",
     "confine": "auto, off, guard or jail",
     "only": "a shell pattern of ids, or a list of them",
+    **MODEL_ARGUMENTS,
 }
 """The marker's arguments, and what each takes."""
 
 _LEVELS: Final = ("auto", "off", "guard", "jail")
 
 
-class EvalOptions(Protocol):
+class EvalOptions(ModelOptions, Protocol):
     """The options of a test run that its evals read, from the command line and the configuration."""
 
     @property
@@ -110,6 +115,8 @@ class Plan:
         seed: the seed of everything random.
         epochs: how often each case is run.
         confine: the level of confinement, by default the suite's.
+        model: how agents reach their model; None if the run has no part in that.
+        model_limits: what an agent may use of it in a sample, in place of what cases say.
         samples: the id and epoch of each chosen sample.
     """
 
@@ -118,6 +125,8 @@ class Plan:
     seed: int
     epochs: int
     confine: str
+    model: ModelPlan | None
+    model_limits: ModelLimits
     samples: tuple[tuple[str, int], ...]
 
     def core(self, level: str) -> dict[str, Json]:
@@ -134,6 +143,7 @@ class Plan:
             confine=level,
             passed={},
             timeout_ms=None,
+            model=model_setting(self.model, self.model_limits, self.suite.cases),
         )
 
     @property
@@ -183,7 +193,8 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
     if confine not in _LEVELS:
         raise _wrong("confine", confine)
     samples = tuple(_samples(suite, epochs, _patterns(arguments.get("only")), options))
-    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, samples)
+    model, limits = model_of(arguments, options, base)
+    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples)
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:

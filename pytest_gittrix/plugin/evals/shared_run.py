@@ -21,9 +21,11 @@ from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.models.setting import model_host, with_replayed
 from pytest_gittrix.evals.results.manifest import Manifest, host, taken_from
 from pytest_gittrix.evals.results.reuse import reuse
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
 from pytest_gittrix.evals.runs.agents import check_known
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
@@ -112,10 +114,13 @@ class SharedRun:
         self._ran = False
         if test_run.reuse is not None and not test_run.trust_agent:
             check_known(plan.agent.identity, TRUST)
-        manifest = Manifest(plan.core(level.level), _host(plan, test_run, level.why))
+        if plan.model is not None:
+            plan.model.check_keys()
+        manifest = with_replayed(Manifest(plan.core(level.level), _host(plan, test_run, level.why)), plan.model)
         self.store, self._lock = _join(plan, manifest, test_run, self._scratch)
         self.keys = manifest.keys
-        options = Options(agent="", out=self.store.path, seed=plan.seed, confine=level.level)
+        model = None if plan.model is None else plan.model.absolute()
+        options = Options(agent="", out=self.store.path, seed=plan.seed, confine=level.level, model=model, model_limits=plan.model_limits)
         self._setting = RunSetting(options, self._scratch, plan.suite.clock_start)
 
     def find(self, chosen: ChosenSample) -> SampleResult:
@@ -142,6 +147,8 @@ class SharedRun:
         """Remove the work directories of this process, and release the run's lock; write down whether the agent has changed."""
         remove_work_dirs()
         with suppress(GittrixError, OSError):
+            if self._plan.model is not None and self._plan.model.mode == "record":
+                note_tapes(self.store)
             if self._ran and self._plan.agent.identity != self.store.manifest().core["setting"]["agent"]:
                 self.store.mark_mixed()
         self._lock.close()
@@ -170,6 +177,7 @@ def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
         suite=str(plan.suite.directory),
         why_not_stronger=why,
         workers=test_run.workers,
+        **model_host(plan.model, ""),
     )
 
 
@@ -198,18 +206,24 @@ def _candidates(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[R
         if not store.path.exists():
             break
         known.append(store)
-    fitting = [one for one in known if one.exists and not one.manifest().differences(manifest)]
+    fitting = [one for one in known if one.exists and not _differences(one, manifest)]
     yield from (one for one in fitting if _test_run_of(one) == test_run.name)
     if test_run.resume:
         yield from reversed(fitting)
     yield store
 
 
+def _differences(store: RunStore, manifest: Manifest) -> list[str]:
+    """What differs between a run and the inputs of this one. While tapes are recorded, their digest is none of the inputs."""
+    there = store.manifest()
+    return (there if "tape" in manifest.core else without_tapes(there)).differences(manifest)
+
+
 def _requested(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
     """The requested directory, if this run may have it."""
     if not store.exists:
         return store
-    differing = store.manifest().differences(manifest)
+    differing = _differences(store, manifest)
     if differing and _test_run_of(store) == test_run.name:
         raise InvalidInput(
             f"The tests of this run need more than one eval run, and {store.path} is one: {', '.join(differing)} differ.",

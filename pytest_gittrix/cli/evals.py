@@ -223,6 +223,38 @@ def replay(options: argparse.Namespace) -> CommandResult:
     return CommandResult(data, pair_text(pair), status=0 if pair.difference == "same" else 1)
 
 
+@verb(
+    _RUN,
+    arg("--suite", type=Path, required=True, metavar="SUITE", help="the suite with the checks as they are now"),
+    arg("--out", type=Path, metavar="DIR", help="where to keep the new verdicts; the run's name and -rescored by default"),
+    arg("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable"),
+    arg("-n", "--workers", type=count, default=1, metavar="N", help="how many samples at a time (%(default)s)"),
+    arg("--resume", action="store_true", help="continue judging where it was stopped"),
+    evals_report.AT_LEAST,
+    arg("--no-report", action="store_true", help="write no report.html at the end"),
+    _SCRATCH,
+    examples=("gittrix eval rescore runs/a --suite evals/", "gittrix eval rescore runs/a --suite evals/ --out runs/a-strict -n 4"),
+)
+def rescore(options: argparse.Namespace) -> CommandResult:
+    """Judge the kept results of a run by changed checks, and list the verdicts that changed; no agent runs."""
+    from pytest_gittrix.cli.evals_output import rescoring_text, short_notes, watching
+    from pytest_gittrix.evals.inputs.suite import Suite
+    from pytest_gittrix.evals.runs.options import Options
+    from pytest_gittrix.evals.verification.rescore import default_out, rescore_run
+
+    suite, out = Suite.load(options.suite), options.out or default_out(options.run_directory)
+    wanted = Options(agent="", out=out, workers=options.workers, only=tuple(options.filter), resume=options.resume, scratch=options.scratch)
+    with watching(f"{suite.name}, judged again", quiet=options.json) as watch:
+        found = rescore_run(options.run_directory, suite, wanted, watch=watch)
+    found = replace(found, summary=replace(found.summary, at_least=options.judge_at_least))
+    page, notes = evals_report.page_of_run(found.summary.store, options)
+    left_out, short = found.summary.counts["infra_error"], found.summary.short
+    notes += (f"{left_out} samples are in infra_error: judge again with --resume.",) if left_out else ()
+    text = rescoring_text(found) + (f"report {page}\n" if page else "")
+    status = _INCOMPLETE if left_out or short else 0
+    return CommandResult({**found.to_json(), "report": page}, text, (*notes, *short_notes(short, options.judge_at_least)), status)
+
+
 @verb(*_SUITE, examples=('gittrix eval check-determinism evals/ --agent "./agent.sh"',))
 def check_determinism(options: argparse.Namespace) -> CommandResult:
     """Run a suite twice, and name the first event that differs."""
@@ -329,7 +361,7 @@ EVAL = Group(
     "eval",
     "",
     {
-        "run": (run, replay, check_determinism),
+        "run": (run, replay, rescore, check_determinism),
         "look": (show, evals_report.report, compare),
         "keep": (merge, prune, du),
         "make suites": evals_suites.VERBS,

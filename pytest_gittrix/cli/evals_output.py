@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.results.summary import Rates
     from pytest_gittrix.evals.runs.run import Progress, Summary
+    from pytest_gittrix.evals.verification.rescore import Rescoring
 
 STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "limit": 35, "infra_error": 36}
 """ANSI style codes by outcome."""
@@ -128,6 +129,13 @@ def run_table(summary: Summary) -> str:
     return visible("\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""]))
 
 
+def rescoring_text(found: Rescoring) -> str:
+    """What judging again changed, and how the run ends now."""
+    changes = [f"  {change}" for change in found.changes]
+    head = f"{len(found.changes)} of {len(found.summary.records)} verdicts of {found.source.path} changed"
+    return visible("\n".join([head, *changes, ""])) + run_table(found.summary)
+
+
 def _sample_line(record: Record) -> str:
     """A sample that did not pass, with how many of its tests did."""
     score = f"{_tests(record)} tests, " if _tests(record) else ""
@@ -191,9 +199,20 @@ def notes_on(store: RunStore) -> tuple[str, ...]:
     return (
         *(f"model:{line.removeprefix('  model     ')}" for line in _model_lines(store.records())),
         *([] if there >= planned else [f"{there} of {planned} samples have a record."]),
+        *_rescored_notes(store),
         *([f"{taken} of {there} taken over from another run."] if taken else []),
         *(["The agent changed during the run: which samples are of which agent is unknown."] if store.is_mixed else []),
     )
+
+
+def _rescored_notes(store: RunStore) -> list[str]:
+    """That the results of a run were judged again, and how many verdicts that changed."""
+    if "rescored" not in store.manifest().core["setting"]:
+        return []
+    records = store.records()
+    pairs = [(before["outcome"], one) for one in records if (before := store.verdict_before(one.key)) is not None]
+    lines = [f"{_name(one)} was {before}, and is {one.outcome}" for before, one in pairs if before != one.outcome]
+    return [f"Judged again, from {store.manifest().host.get('rescore')}: {len(lines)} of {len(records)} verdicts changed.", *lines]
 
 
 def store_table(store: RunStore, at_least: str | None = None) -> Table:
@@ -260,6 +279,9 @@ def sample_text(store: RunStore, record: Record) -> str:
     output = failure_lines(store, record)
     if output:
         lines += ["", *output]
+    before = store.verdict_before(record.key)
+    if before is not None:
+        lines += ["", f"The result was judged again. Before: {before['outcome']}: {before['reason']}".removesuffix(": ")]
     if store.is_taken_over(record.key):
         lines += ["", "The sample was taken over from another run."]
     patch = store.part("patches", record.key).decode(errors="surrogateescape")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.options import Options as Options
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
     from pytest_gittrix.evals.runs.toolbox import Toolbox as Toolbox
+    from pytest_gittrix.evals.verification.rescore import Rescoring as Rescoring
+    from pytest_gittrix.evals.verification.rescore import rescore_run as rescore_run
     from pytest_gittrix.evals.verification.validate import Validation as Validation
     from pytest_gittrix.evals.verification.validate import validate_suite as validate_suite
 
@@ -24,6 +26,7 @@ __getattr__ = door(
         "pytest_gittrix.evals.runs.options": ("Options",),
         "pytest_gittrix.evals.runs.run": ("run_suite",),
         "pytest_gittrix.evals.results.store": ("RunStore",),
+        "pytest_gittrix.evals.verification.rescore": ("Rescoring", "rescore_run"),
         "pytest_gittrix.evals.verification.validate": ("Validation", "validate_suite"),
         "pytest_gittrix.evals.inputs.suite": ("Suite",),
         "pytest_gittrix.evals.inputs.releases": (

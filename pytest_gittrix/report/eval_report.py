@@ -126,6 +126,7 @@ class SampleView:
         earlier_tries: why each try before the one that counts ended in ``infra_error``.
         tests: the verdicts on its tests, those that failed first.
         grade: how many of them passed, by their judge.
+        before: the outcome and the reason before its result was judged again; None if it was not.
     """
 
     record: Record
@@ -140,6 +141,7 @@ class SampleView:
     earlier_tries: tuple[str, ...]
     tests: tuple[TestVerdict, ...]
     grade: Grade
+    before: Mapping[str, Any] | None
 
     @property
     def added(self) -> int:
@@ -236,6 +238,7 @@ def sample_of(store: RunStore, record: Record) -> SampleView:
         tuple(map(visible, store.earlier_tries(record.key))),
         tuple(verdicts_of(record)),
         grade_of([record]),
+        store.verdict_before(record.key),
     )
 
 
@@ -311,6 +314,7 @@ def _facts(core: Mapping[str, Any], host: Mapping[str, Any], taken_over: str | N
         "python": (setting.get("system") or {}).get("python"),
         "workers": host.get("workers"),
         "taken over": taken_over,
+        "judged again": host.get("rescore"),
         "model": spent,
         "tapes": core.get("tape", "").removeprefix("sha256:")[:12] or None,
     }

@@ -122,6 +122,7 @@ class Case:
         history: how much of the past the agent sees.
         on_overlap: what a promotion does if durable changed the same files.
         model_limits: what the agent may use of its model.
+        work: the digest of what the agent works on: everything of the case but its checks and solutions.
     """
 
     id: str
@@ -139,6 +140,7 @@ class Case:
     history: History = "none"
     on_overlap: OnOverlap = "refuse"
     model_limits: ModelLimits = NO_LIMITS
+    work: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,8 @@ def _read_case(directory: Path, defaults: Defaults) -> Case:
             ModelLimits(defaults.max_tokens, defaults.max_cost, defaults.max_exchanges)
         ),
     )
-    return replace(case, digest=_digest(case))
+    digest, work = _digests(case)
+    return replace(case, digest=digest, work=work)
 
 
 def _task(case: Path, given: str | None) -> str:
@@ -287,8 +290,8 @@ def _require_unlike(cases: list[Case]) -> None:
             )
 
 
-def _digest(case: Case) -> str:
-    """The digest of a case's content. It does not cover the path, so that a moved suite is the same one."""
+def _digests(case: Case) -> tuple[str, str]:
+    """The digests of a case's content, and of what the agent works on. They do not cover paths: a moved suite is the same one."""
     files = {path: [kind, hashlib.sha256(data).hexdigest()] for path, kind, data in _files(case.directory)}
     source = case.source
     settings = [
@@ -301,7 +304,10 @@ def _digest(case: Case) -> str:
         [case.workspace, case.history, case.on_overlap],
         *([case.model_limits.to_json()] if case.model_limits else []),
     ]
-    return digest_of([settings, files])
+    given = [None if source.kind == "path" else source.path, *([case.drift.files, case.drift.patch] if case.drift else [])]
+    places = [path.relative_to(case.directory).as_posix() for path in given if path is not None]
+    work = {path: found for path, found in files.items() if any(path == place or path.startswith(f"{place}/") for place in places)}
+    return digest_of([settings, files]), digest_of([settings, case.drift.at if case.drift else "", work])
 
 
 def _files(root: Path) -> Iterator[tuple[str, str, bytes]]:

@@ -97,6 +97,17 @@ class Manifest:
         return Manifest(core if tape is None else {**core, "tape": tape}, self.host)
 
     @property
+    def work(self) -> dict[str, str]:
+        """The digest of what the agent worked on in each case; not of runs of earlier versions."""
+        return {case["id"]: case["work"] for case in self.core["samples"] if case.get("work")}
+
+    def judging_again(self, run: Manifest) -> Manifest:
+        """The same for the results of another run: its samples, which these checks judge, with the setting in which its agent worked."""
+        judged = {"gittrix": __version__, "manifest": run.digest, "system": system()}
+        core = {**self.core, "epochs": run.core["epochs"], "setting": {**run.core["setting"], "rescored": judged}}
+        return Manifest(core, self.host)
+
+    @property
     def counts_infra_errors(self) -> bool:
         """Whether samples that ended in ``infra_error`` count in the rates of the run, as not passed."""
         return bool(self.host.get("count_infra_errors", False))
@@ -147,7 +158,7 @@ def core_of(
         setting["limits"] = str(limits).split()
     if model is not None:
         setting["model"] = dict(model)
-    samples = [{"digest": case.digest, "id": case.id} for case in suite.cases]
+    samples = [{"digest": case.digest, "id": case.id, "work": case.work} for case in suite.cases]
     return {"epochs": epochs, "samples": samples, "schema": SCHEMA, "setting": setting, "suite": suite.name}
 
 

@@ -76,15 +76,7 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, o
         AdapterUnavailable: the disk refused, or the source lacks objects.
         InvalidInput: an event log of the source does not fit its record.
     """
-    # By ids: the references of a run have the name that its directory had when it was made.
-    specs = [
-        f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
-        for record in records
-        for name, id_ in _kept_objects(source, record)
-    ]
-    if specs:
-        fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", f"--upload-pack={ANY_OBJECT}"]
-        run_git([*fetch, "--stdin", str(source.objects.path)], stdin="".join(specs).encode())
+    copy_objects(store, source, records)
     for record in records:
         if record.events and digest_bytes(source.part("events", record.key)) != record.events:
             raise damaged(source.path / "events" / f"{record.key}.jsonl")
@@ -94,6 +86,19 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, o
                 data += json.dumps({TAKEN_OVER: origin}).encode() + b"\n"
             store.put_part(part, record.key, data)
         store.save_record(record)
+
+
+def copy_objects(store: RunStore, source: RunStore, records: Sequence[Record]) -> None:
+    """Copy the objects of samples, with references to them. Raises AdapterUnavailable if the disk refused, or the source lacks objects."""
+    # By ids: the references of a run have the name that its directory had when it was made.
+    specs = [
+        f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
+        for record in records
+        for name, id_ in _kept_objects(source, record)
+    ]
+    if specs:
+        fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", f"--upload-pack={ANY_OBJECT}"]
+        run_git([*fetch, "--stdin", str(source.objects.path)], stdin="".join(specs).encode())
 
 
 def _kept_objects(source: RunStore, record: Record) -> list[tuple[str, str]]:

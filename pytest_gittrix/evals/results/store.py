@@ -34,6 +34,8 @@ PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "tra
 MANIFEST: Final = "manifest.json"
 TAKEN_OVER: Final = "taken_over_from"
 """The key of a line of a sample's timing that names the run which the sample was taken over from."""
+RESCORED: Final = "rescored_from"
+"""The key of a line of a sample's timing that names the run whose result was judged again; its ``before`` is the verdict there."""
 TRIED: Final = "tried"
 """The key of a line of a sample's timing that says why an earlier try of the sample did not count."""
 
@@ -200,6 +202,11 @@ class RunStore:
     def earlier_tries(self, key: str) -> list[str]:
         """Why each try of a sample before the one that counts ended in ``infra_error``. Raises InvalidInput if the file is damaged."""
         return [str(line[TRIED]) for line in self.lines("timing", key) if TRIED in line]
+
+    def verdict_before(self, key: str) -> dict[str, Any] | None:
+        """The outcome, the reason and the checks of a sample before it was judged again; None if it was not."""
+        found: list[dict[str, Any]] = [line["before"] for line in self.lines("timing", key) if RESCORED in line]
+        return found[-1] if found else None
 
     @property
     def taken_over(self) -> int:

@@ -41,6 +41,7 @@ class Options:
         count_infra_errors: whether samples that end in ``infra_error`` count in the rates, as not passed.
         model: how agents reach their model; None if the run has no part in that.
         model_limits: what an agent may use of its model in a sample, in place of what cases say.
+        rescore: the directory of a run whose kept results are judged again; no agent runs.
         vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
@@ -68,6 +69,7 @@ class Options:
     count_infra_errors: bool = False
     model: ModelPlan | None = None
     model_limits: ModelLimits = NO_LIMITS
+    rescore: Path | None = None
 
 
 def with_defaults(options: Options) -> Options:
@@ -78,7 +80,7 @@ def with_defaults(options: Options) -> Options:
             one worker or no retries.
     """
     found = replace(options, seed=options.seed or 0, epochs=1 if options.epochs is None else options.epochs)
-    source = options.replay if options.model is None or options.model.run is None else options.model.run
+    source = (options.replay or options.rescore) if options.model is None or options.model.run is None else options.model.run
     if source is not None:
         manifest = RunStore.open(source).manifest()
         core = manifest.core

@@ -165,10 +165,12 @@ def run_suite(
     root = scratch_root(options.scratch)
     swept = sweep(root)
     manifest = _manifest(suite, options, level.level, agent)
+    if options.rescore is not None:
+        manifest = manifest.judging_again(RunStore.open(options.rescore).manifest())
     with RunStore(Path(options.out).absolute()).locked():
         store = _store(options, manifest)
         keys = manifest.keys
-        chosen = _chosen(keys, options)
+        chosen = _kept(_chosen(keys, options), options)
         already = _already(store, [keys[sample] for sample in chosen])
         identity = manifest.core["setting"]["agent"]
         if (already or options.reuse is not None) and not options.trust_agent and (agent is not None or options.agent):
@@ -177,7 +179,9 @@ def run_suite(
         reused = reuse(store, options.reuse, {sample: keys[sample] for sample in missing}) if options.reuse is not None else {}
         replay = options.replay.absolute() if options.replay is not None else None
         model = options.model.absolute() if options.model is not None else None
-        setting = RunSetting(replace(options, out=store.path, confine=level.level, replay=replay, model=model), root, suite.clock_start)
+        rescore = options.rescore.absolute() if options.rescore is not None else None
+        wanted = replace(options, out=store.path, confine=level.level, replay=replay, rescore=rescore, model=model)
+        setting = RunSetting(wanted, root, suite.clock_start)
         left = [sample for sample in missing if not (sample in reused and reused[sample].reused)]
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
         if options.vary:
@@ -232,6 +236,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "confined_by": confinement(options.confine or suite.confine).by,
         "only": list(options.only),
         "replay": str(options.replay) if options.replay is not None else None,
+        "rescore": str(options.rescore) if options.rescore is not None else None,
         "shard": str(options.shard) if options.shard is not None else None,
         "suite": str(suite.directory),
         "why_not_stronger": confinement(options.confine or suite.confine).why,
@@ -246,16 +251,18 @@ def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
         return agent.identity
     if options.agent:
         return agent_of(options.agent).identity
-    if options.replay is None:
+    recorded = options.replay or options.rescore
+    if recorded is None:
         raise InvalidInput("There is no agent.", why="A run needs an agent, or a run to replay.", fix="Give --agent, or --replay RUN.")
-    found: Mapping[str, Json] = RunStore.open(options.replay).manifest().core["setting"]["agent"]
+    found: Mapping[str, Json] = RunStore.open(recorded).manifest().core["setting"]["agent"]
     return found
 
 
 def _passed(options: Options, agent: Agent | None) -> Mapping[str, str | None]:
     """The digests of the variables that are passed on. A replay runs no agent, so that they are those of the replayed run."""
-    if agent is None and not options.agent and options.replay is not None:
-        setting = RunStore.open(options.replay).manifest().core["setting"]
+    recorded = options.replay or options.rescore
+    if agent is None and not options.agent and recorded is not None:
+        setting = RunStore.open(recorded).manifest().core["setting"]
         return {name: setting.get("passed_values", {}).get(name) for name in options.passed}
     return digest_of_values(options.passed, os.environ)
 
@@ -292,6 +299,15 @@ def _chosen(samples: Iterable[tuple[str, int]], options: Options) -> list[tuple[
             fix="Give ids, or patterns such as 'fix-*'.",
         )
     return sorted(chosen, key=lambda sample: (sample[1], sample[0]))
+
+
+def _kept(samples: list[tuple[str, int]], options: Options) -> list[tuple[str, int]]:
+    """Those of some samples that the run whose results are judged again has; all where there is none."""
+    if options.rescore is None:
+        return samples
+    run = RunStore.open(options.rescore)
+    keys = run.manifest().keys
+    return [sample for sample in samples if sample in keys and run.has(keys[sample])]
 
 
 def _already(store: RunStore, keys: Sequence[str]) -> set[str]:

@@ -28,9 +28,10 @@ from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.models.sample_model import ModelOfSample
 from pytest_gittrix.evals.results.store import TRIED, Artifacts, RunStore
 from pytest_gittrix.evals.results.tapes import tape_file
-from pytest_gittrix.evals.runs.agents import Agent, agent_of
+from pytest_gittrix.evals.runs.agents import Agent, NopAgent, agent_of
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
+from pytest_gittrix.evals.runs.rescored import RescoredSample
 from pytest_gittrix.evals.runs.sample import SampleRun, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds
@@ -136,9 +137,7 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
         state = _worker_state(job.setting.scratch, job.setting.options.out)
         with _pinned_umask():
             directory = state.work_dir.make_sample_dir()
-            sample = SampleRun(
-                _spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases"
-            )
+            sample = _sample_of(job, directory, state)
             record, artifacts = sample.do()
             if record.outcome not in ("pass", RETRIED) and not sample.made_room():
                 require_room(directory)
@@ -146,6 +145,14 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
         timing = {"traceback": "".join(traceback.format_exception(problem))}
         return _infra_error(job, _reason_of(problem)), Artifacts(timing=[timing]), _do_nothing
     return record, artifacts, state.work_dir.clear
+
+
+def _sample_of(job: Job, directory: Path, state: _WorkerState) -> SampleRun | RescoredSample:
+    """The sample of a job: run now, or judged again."""
+    spec, rescore = _spec_of(job), job.setting.options.rescore
+    if rescore is not None:
+        return RescoredSample(spec, RunStore.open(rescore), directory, state.work_dir.mark, into=RunStore(job.setting.options.out))
+    return SampleRun(spec, directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
 
 
 def _reason_of(problem: Exception) -> str:
@@ -193,8 +200,7 @@ def _spec_of(job: Job) -> SampleSpec:
     recorded = RecordedSample.of(options.replay, case.id, job.epoch) if options.replay is not None else None
     agent = job.agent or (agent_of(options.agent) if options.agent else None)
     if agent is None:
-        assert recorded is not None
-        agent = ReplayAgent(recorded)
+        agent = NopAgent() if recorded is None else ReplayAgent(recorded)
     return SampleSpec(
         case=case,
         epoch=job.epoch,

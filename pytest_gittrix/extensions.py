@@ -66,12 +66,21 @@ class Hooks:
     def gittrix_views(self) -> Registered:  # type: ignore[empty-body]
         """Return views by name: modules with ``record(events)``, and ``state_of(state)`` or ``state_in(events)``."""
 
+    def gittrix_workspaces(self) -> Registered:  # type: ignore[empty-body]
+        """Return kinds of workspace by name: functions from the name to the ``Ephemeral`` that makes and opens them."""
+
+    def gittrix_forges(self) -> Registered:  # type: ignore[empty-body]
+        """Return forges by name: functions from ``owner/name``, with ``token=`` and perhaps ``base_url=``, to a ``Forge``."""
+
     def gittrix_commands(self) -> Registered:  # type: ignore[empty-body]
-        """Return commands of ``gittrix`` by name: modules with a function of the name, declared by ``@verb``.
+        """Return commands of ``gittrix`` by name: modules with a function of the name, declared by ``@verb``, or ``Group`` of verbs.
 
         The function is called with the parsed options and returns a ``CommandResult``. A dash in the name is an underscore in the
         function's.
         """
+
+    def gittrix_clauses(self) -> Registered:  # type: ignore[empty-body]
+        """Return families of clauses by three letters: modules with a subclass of ``Clauses``. The registration has the family's title."""
 
     def gittrix_executors(self) -> Registered:  # type: ignore[empty-body]
         """Return executors of eval runs by name: functions from the text after ``NAME:``, or None, to a factory of executors."""
@@ -80,7 +89,31 @@ class Hooks:
         """Return agents of eval runs by name: functions from the text after ``NAME:`` to an ``Agent``."""
 
 
+_LOCAL: Final = Extension("pytest_gittrix.backends.local:LocalEphemeral")
+
+_CLAUSES: Final = {
+    "ISO": ("isolation", "isolation"),
+    "OVL": ("overlay", "overlay reads"),
+    "PRM": ("promotion", "promotion"),
+    "CNF": ("conflict", "conflict"),
+    "LCK": ("concurrency", "concurrency"),
+    "EVC": ("eviction", "eviction"),
+    "DUR": ("durability", "durability"),
+    "LOG": ("log", "the log"),
+    "TRN": ("turns", "turns"),
+    "LIN": ("lineage", "lineages and forks"),
+    "LIF": ("lifecycle", "lifecycle of members' sessions"),
+    "FIN": ("finalization", "finalization"),
+    "RET": ("retention", "retention"),
+    "STA": ("status", "status"),
+    "IDS": ("identity", "identity"),
+    "NAM": ("names", "names and paths"),
+    "ERR": ("bad_input", "bad input"),
+    "CAP": ("capabilities", "capabilities"),
+}
+
 OURS: Final[Mapping[str, Registered]] = {
+    "workspaces": dict.fromkeys(("clone", "lazy", "copy", "worktree", "overlay"), _LOCAL),
     "views": {
         "gittrix": Extension("pytest_gittrix.views.gittrix"),
         "gastown": Extension("pytest_gittrix.views.gastown"),
@@ -88,7 +121,10 @@ OURS: Final[Mapping[str, Registered]] = {
         "orchestrator": Extension("pytest_gittrix.views.orchestrator"),
         "botminter": Extension("pytest_gittrix.views.botminter"),
     },
+    "forges": {"github": Extension("pytest_gittrix.backends.forge.github:GitHubForge")},
     "commands": {
+        "agent": Extension("pytest_gittrix.cli.acp:agent", "run Claude Code in a session, or watch a scripted agent at work"),
+        "eval": Extension("pytest_gittrix.cli.evals:EVAL", "run agents on suites of cases, and compare how they did"),
         "serve": Extension("pytest_gittrix.cli.serve", "run the daemon: sessions over HTTP, until a signal ends it"),
         "conform": Extension("pytest_gittrix.cli.conform", "see which promises a session system keeps"),
         "unfinished": Extension("pytest_gittrix.cli.unfinished", "see what would be lost if a worktree were removed now"),
@@ -96,6 +132,7 @@ OURS: Final[Mapping[str, Registered]] = {
         "acp": Extension("pytest_gittrix.cli.acp", "serve sessions to an editor, by the Agent Client Protocol"),
         "torture": Extension("pytest_gittrix.cli.torture", "strike any program at each call that changes a file; see what is left"),
     },
+    "clauses": {name: Extension(f"pytest_gittrix.conformance.families.{module}", title) for name, (module, title) in _CLAUSES.items()},
     "executors": {
         "local": Extension("pytest_gittrix.evals.runs.executors:on_this_machine"),
         "dask": Extension("pytest_gittrix.evals.runs.executors:dask"),

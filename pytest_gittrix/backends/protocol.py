@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.extensions import find
 from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import PackedReferences
 from pytest_gittrix.git.tree import Changes, Entry, Item
@@ -269,3 +270,17 @@ def check_ephemeral(adapter: Ephemeral) -> Ephemeral:
             fix="Subclass pytest_gittrix.backends.Ephemeral, which implements everything except kind, create and open.",
         )
     return adapter
+
+
+def registered_ephemeral(kind: str, history: History | None = None) -> Ephemeral:
+    """The adapter that is registered for a kind of workspace: one of ours, or of another package by ``gittrix_workspaces``.
+
+    Args:
+        kind: the kind.
+        history: how much history a workspace contains; by default as the adapter says.
+
+    Raises:
+        InvalidInput: no such kind is registered, or what is registered is no adapter.
+        CapabilityMissing: the adapter cannot be loaded, or makes no workspaces with this history.
+    """
+    return check_ephemeral(find("workspaces", kind)(kind)).with_kind(kind, history)

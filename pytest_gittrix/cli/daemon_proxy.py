@@ -114,7 +114,7 @@ def _is_personal(options: Namespace) -> bool:
     from pytest_gittrix.commands.engine_context import has_person
 
     given = vars(options).get
-    if options.verb.is_of_own_session(options) or given("team") is not None or given("forge_repo") or given("forge_url"):
+    if options.verb.is_of_own_session(options) or given("team") is not None or given("forge_repo") or given("forge_url") or given("forge"):
         return True
     if not options.verb.only_looks and any(name.startswith(_FORGE) for name in os.environ):
         return True

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.declaration import OPTIONAL_SESSION, WORKSPACES, arg, verb
+from pytest_gittrix.commands.declaration import OPTIONAL_SESSION, WORKSPACE, arg, verb
 from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.values import history
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     arg("-t", "--task", metavar="TEXT", help="start a session for this, instead of naming one"),
     arg("-d", "--durable", metavar="PATH", help="its durable repository; by default the one around the current directory"),
     arg("-b", "--branch", metavar="NAME", help="its durable branch; by default the one the repository is on"),
-    arg("--workspace", choices=WORKSPACES, default="clone", help="what it works in (%(default)s)"),
+    WORKSPACE,
     arg("--history", type=history, default="none", metavar="none|N|full", help="how much of the past it may see (%(default)s)"),
     arg(
         "--confine",
@@ -69,11 +69,10 @@ def mcp(options: argparse.Namespace) -> CommandResult:
 def _engine(options: argparse.Namespace) -> Any:
     if options.task is None:
         return context.engine(options)
-    from pytest_gittrix.backends.local import LocalEphemeral
+    from pytest_gittrix.backends.protocol import registered_ephemeral
 
-    return context.engine(
-        options, context.durable_named(options.durable, options.branch), LocalEphemeral(options.workspace, options.history)
-    )
+    ephemeral = registered_ephemeral(options.workspace, options.history)
+    return context.engine(options, context.durable_named(options.durable, options.branch), ephemeral)
 
 
 def _session(gittrix: GitTrix, options: argparse.Namespace) -> UserSession:

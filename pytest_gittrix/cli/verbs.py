@@ -10,10 +10,6 @@ from pytest_gittrix.commands.parser import Parser, parser
 from pytest_gittrix.commands.verbs.catalogue import COMMANDS, SESSIONS
 from pytest_gittrix.extensions import OURS, Registered, registered
 
-_CLI: Final = "pytest_gittrix.cli"
-_AGENT: Final = Later("agent", "run Claude Code in a session, or watch a scripted agent at work", f"{_CLI}.acp:agent")
-_EVAL: Final = Later("eval", "run agents on suites of cases, and compare how they did", f"{_CLI}.evals:EVAL")
-
 
 def _later(commands: Registered, *names: str) -> list[Later]:
     return [Later(name, commands[name].what, commands[name].address) for name in names]
@@ -21,8 +17,8 @@ def _later(commands: Registered, *names: str) -> list[Later]:
 
 ALL: Final[Sections] = {
     "sessions": SESSIONS,
-    "agents": (_AGENT, *_later(OURS["commands"], "acp", "mcp", "serve")),
-    "tests": (_EVAL, *_later(OURS["commands"], "conform", "torture")),
+    "agents": _later(OURS["commands"], "agent", "acp", "mcp", "serve"),
+    "tests": _later(OURS["commands"], "eval", "conform", "torture"),
     "worktrees": _later(OURS["commands"], "unfinished"),
     **{title: commands for title, commands in COMMANDS.items() if commands is not SESSIONS},
 }

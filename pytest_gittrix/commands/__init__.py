@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
+    from pytest_gittrix.commands.declaration import Group as Group
     from pytest_gittrix.commands.declaration import arg as arg
     from pytest_gittrix.commands.declaration import verb as verb
     from pytest_gittrix.commands.output import CommandResult as CommandResult
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.commands.declaration": ("arg", "verb"),
+        "pytest_gittrix.commands.declaration": ("Group", "arg", "verb"),
         "pytest_gittrix.commands.output": ("CommandResult",),
     },
 )

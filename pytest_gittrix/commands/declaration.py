@@ -11,10 +11,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
 
 from pytest_gittrix.commands.output import FAILED, CommandResult
-from pytest_gittrix.extensions import Extension
+from pytest_gittrix.extensions import OURS, Extension, Names
 from pytest_gittrix.os_level.command import LEVELS
-
-WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
 
 
 class Argument(NamedTuple):
@@ -142,6 +140,14 @@ _ID: Final = "the session's id, or enough of its beginning"
 SESSION: Final = arg("id", metavar="ID", help=_ID)
 OPTIONAL_SESSION: Final = arg("id", nargs="?", metavar="ID", help=_ID)
 OWN_SESSION: Final = arg("id", nargs="?", metavar="ID", help=f"{_ID}; by default the one that this process belongs to")
+WORKSPACE: Final = arg(
+    "--workspace",
+    choices=Names("workspaces"),
+    metavar=f"{{{','.join(OURS['workspaces'])}}}",
+    default="clone",
+    # argparse of Python 3.14 reads all choices for a help with a percent sign.
+    help="what the agent works in; in a worktree HEAD is on no branch (clone)",
+)
 TEAM: Final = arg("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
 DRY_RUN: Final = arg("--dry-run", action="store_true", help="only say what would be removed")
 

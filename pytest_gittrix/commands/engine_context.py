@@ -19,7 +19,8 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.backends.local import LocalDurable
+    from pytest_gittrix.backends.protocol import Ephemeral
     from pytest_gittrix.commands.team_file import Team
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.promotion.strategy import Question
@@ -57,7 +58,7 @@ remote_caller: ContextVar[RemoteCaller | None] = ContextVar("remote_caller", def
 
 @contextmanager
 def engine(
-    options: Namespace, durable: LocalDurable | str | None = None, ephemeral: LocalEphemeral | None = None, *, tidy: bool = True
+    options: Namespace, durable: LocalDurable | str | None = None, ephemeral: Ephemeral | None = None, *, tidy: bool = True
 ) -> Iterator[GitTrix]:
     """The engine over the store that was named, or the default one.
 

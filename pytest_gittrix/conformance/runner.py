@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses
-from pytest_gittrix.conformance.base.clause import FAMILIES, Clause
+from pytest_gittrix.conformance.base.clause import Clause, families_by_letters
 from pytest_gittrix.conformance.under_test import COMMAND_VARIABLE
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import required
@@ -60,8 +60,8 @@ def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
     """
     known = all_clauses()
     for name in families:
-        if name.upper() not in FAMILIES:
-            raise InvalidInput(f"{name!r} is no family of clauses.", fix=f"There are: {', '.join(FAMILIES)}.")
+        if name.upper() not in families_by_letters():
+            raise InvalidInput(f"{name!r} is no family of clauses.", fix=f"There are: {', '.join(families_by_letters())}.")
     for code in codes:
         if code.upper() not in {clause.code for clause in known}:
             raise InvalidInput(f"{code!r} is no clause.", fix="`gittrix conform --list` lists all clauses.")

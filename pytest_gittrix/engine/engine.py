@@ -207,7 +207,7 @@ class GitTrix:
         durable_path: str | os.PathLike[str] | None = None,
         durable_ref: str | None = None,
         eviction: Eviction | None = None,
-        workspace: WorkspaceKind | None = None,
+        workspace: WorkspaceKind | str | None = None,
         strategy: str | None = None,
         parent: str | None = None,
         id: str | None = None,
@@ -224,7 +224,7 @@ class GitTrix:
             durable_path: another repository on this machine than the engine's.
             durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``, such as ``github://owner/repo#main``.
             eviction: this session's policy: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
-            workspace: this session's kind of workspace.
+            workspace: this session's kind of workspace: one of ``LocalEphemeral``, or one that a package registered.
             strategy: what ``auto`` means for this session.
             parent: a session that crashed, which this one continues (Gas Town).
             id: its id, if another program chose it, such as the agent's runtime; made here by default.
@@ -251,7 +251,7 @@ class GitTrix:
             )
         resources = self.services.resources
         durable, branch = resources.resolve(durable_path, durable_ref, branch if durable_branch is None else durable_branch)
-        ephemeral = self.ephemeral if workspace is None else self.ephemeral.with_kind(workspace)
+        ephemeral = resources.ephemeral_for(workspace)
         start = SessionStart(
             check_text(task, "task"),
             durable,

@@ -313,7 +313,7 @@ def give(way: str, given: Mapping[str, str], project: Path) -> tuple[list[str], 
     return [], {}
 
 
-def test_a_package_of_somebody_elses_adds_a_view_and_a_command(installed: Installed, project: Path, tmp_path: Path) -> None:
+def test_a_package_of_somebody_elses_adds_one_of_each_kind(installed: Installed, project: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "extend-it.md").read_text(encoding="utf-8")
     for name, body in re.findall(r"^```\w+\n# file: (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         assert body == (USER_PROJECT / "acme" / name).read_text(encoding="utf-8")
@@ -330,7 +330,13 @@ def test_a_package_of_somebody_elses_adds_a_view_and_a_command(installed: Instal
 
     id_ = said("session", "start", "-t", "count").splitlines()[0]
     assert json.loads(said("session", "show", id_, "--as", "acme", "--json"))["data"] == {"ticket": id_, "state": "open"}
-    assert (said("count"), said("count", "--state", "promoted")) == ("1\n", "0\n")
+    assert (said("count"), said("acme", "count", "--state", "promoted")) == ("1\n", "0\n")
+    jailed = said("session", "start", "-t", "count", "--workspace", "jailed").splitlines()[0]
+    assert json.loads(said("session", "info", jailed, "--json"))["data"]["workspaceKind"] == "jailed"
+    unknown = installed.run(*gittrix, "promote", id_, "--forge", "gitlab", where=project, PYTHONPATH=str(target))
+    assert "Choose from: github, acme." in unknown.stderr
+    (report,) = json.loads(said("conform", "house_system:system", "--family", "ACM", "--json"))["data"]["systems"]
+    assert [one["status"] for one in report["clauses"] if one["code"] == "ACM-01"] == ["kept"]
     assert "count the sessions of a store" in said("--help")
     unknown = installed.run(*gittrix, "cuont", where=project, PYTHONPATH=str(target))
     assert "Did you mean count?" in unknown.stderr

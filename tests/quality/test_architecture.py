@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.extensions import OURS
 from tests.quality.house import (
     MORE_LINES,
     MOST_FILES,
@@ -32,6 +33,9 @@ from tests.quality.house import (
     page,
     storey_of,
 )
+
+CORE = 3
+"""The highest storey of the core, from 1: that of the engine."""
 
 PAGE = SOURCE.parent / "docs/explanation/architecture.md"
 
@@ -114,6 +118,15 @@ def test_imports_point_downwards_and_no_room_knows_what_it_must_not(ours: House)
     breaches = import_breaches(ours)
 
     assert not breaches, "\n".join(breaches)
+
+
+def test_the_engine_and_what_it_rests_on_import_nothing_that_is_registered_by_name(ours: House) -> None:
+    registered = {found.address.partition(":")[0] for kind in OURS.values() for found in kind.values()} - {f"{PACKAGE}.backends.local"}
+    core = [module for module in ours.modules.values() if (storey_of(module.room) or 0) <= CORE and not module.is_door]
+    core = [module for module in core if module.room != "gastown"]  # which is of one system itself
+
+    assert [f"{one.place}: {it.target}" for one in core for it in ours.imports[one.name] if it.target in registered] == []
+    assert len(core) > 100
 
 
 def test_every_module_and_public_name_is_documented(ours: House) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.declaration import OWN_SESSION, SESSION, WORKSPACES, Argument, arg, verb
+from pytest_gittrix.commands.declaration import OWN_SESSION, SESSION, WORKSPACE, Argument, arg, verb
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import facts_text, info_data, info_facts, text_of
 from pytest_gittrix.commands.values import fact, history, limit, number
@@ -63,9 +63,7 @@ _TASK = arg("--task", metavar="TEXT", help="what the new one is for; the same by
         by_place=True,
     ),
     arg("-b", "--branch", metavar="NAME", help="the durable branch; by default the one the repository is on", by_place=True),
-    arg(
-        "--workspace", choices=WORKSPACES, default="clone", help="what the agent works in; in a worktree HEAD is on no branch (%(default)s)"
-    ),
+    WORKSPACE,
     arg("--history", type=history, default="none", metavar="none|N|full", help="how much of the past the agent may see (%(default)s)"),
     arg(
         "--ttl",
@@ -111,12 +109,12 @@ _TASK = arg("--task", metavar="TEXT", help="what the new one is for; the same by
 )
 def start(options: Namespace) -> CommandResult:
     """Start a session; prints its id, then its workspace."""
-    from pytest_gittrix.backends.local import LocalEphemeral
+    from pytest_gittrix.backends.protocol import registered_ephemeral
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
     policy = _policy(limits) if limits else None
     durable = context.durable_named(options.durable, options.branch)
-    ephemeral = LocalEphemeral(options.workspace, options.history)
+    ephemeral = registered_ephemeral(options.workspace, options.history)
     with working("Starting a session"), context.engine(options, durable, ephemeral) as gittrix:
         parent = context.full_id(gittrix, options.parent) if options.parent is not None else None
         session = gittrix.start_session(

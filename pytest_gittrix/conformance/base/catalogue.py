@@ -12,7 +12,8 @@ from itertools import groupby
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import FAMILIES, Clause, clause_of
+from pytest_gittrix.conformance.base.clause import Clause, clause_of, families_by_letters
+from pytest_gittrix.extensions import registered
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 _FAMILIES: Final = "pytest_gittrix.conformance.families"
@@ -67,12 +68,9 @@ A clause that needs an undeclared capability is skipped, and reported as not cla
 
 @cache
 def families() -> tuple[type[Any], ...]:
-    """The classes that hold the clauses, in the order of ``families.FAMILY_MODULES``.
-
-    They are loaded by the name of their package, as plugins are, since the families import this package.
-    """
-    package = import_module(_FAMILIES)
-    return tuple(family for name in package.FAMILY_MODULES for family in _families_of(import_module(f"{_FAMILIES}.{name}")))
+    """The classes that hold the clauses, in the order in which the families are registered."""
+    import_module(_FAMILIES)  # which lets pytest explain the assertions of all of them
+    return tuple(found for family in registered("clauses").values() for found in _families_of(family.load()))
 
 
 @cache
@@ -88,9 +86,9 @@ def clauses_by_code() -> dict[str, Clause]:
 
 
 def in_order(clause: Clause) -> tuple[int, str]:
-    """The key that sorts clauses as reports show them: by family in the order of ``FAMILIES``, then by number."""
-    names = [*FAMILIES]
-    return (names.index(clause.family) if clause.family in FAMILIES else len(names), clause.code)
+    """The key that sorts clauses as reports show them: by family in the order of registration, then by number."""
+    names = [*registered("clauses")]
+    return (names.index(clause.family) if clause.family in names else len(names), clause.code)
 
 
 def page() -> str:
@@ -105,7 +103,7 @@ def _page() -> Iterator[str]:
         needing = ", ".join(clause.code for clause in clauses if one in clause.needs)
         yield f"| `{one}` | {_CAPABILITIES[one]} | {needing or 'none'} |\n"
     for family, members in groupby(clauses, key=lambda clause: clause.family):
-        yield f"\n## {family}: {FAMILIES[family]}\n\n| clause | promise | why | needs |\n|---|---|---|---|\n"
+        yield f"\n## {family}: {families_by_letters()[family]}\n\n| clause | promise | why | needs |\n|---|---|---|---|\n"
         for clause in members:
             needed = ", ".join(f"`{one}`" for one in sorted(clause.needs))
             yield f"| `{clause.code}` | {_cell(clause.promise)} | {_cell(clause.why)} | {needed} |\n"

@@ -16,29 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from pytest_gittrix.extensions import Names, registered
 from pytest_gittrix.testing.systems.protocol import Capability
 
-FAMILIES: Final[Mapping[str, str]] = {
-    "ISO": "isolation",
-    "OVL": "overlay reads",
-    "PRM": "promotion",
-    "CNF": "conflict",
-    "LCK": "concurrency",
-    "EVC": "eviction",
-    "DUR": "durability",
-    "LOG": "the log",
-    "TRN": "turns",
-    "LIN": "lineages and forks",
-    "LIF": "lifecycle of members' sessions",
-    "FIN": "finalization",
-    "RET": "retention",
-    "STA": "status",
-    "IDS": "identity",
-    "NAM": "names and paths",
-    "ERR": "bad input",
-    "CAP": "capabilities",
-}
-"""The titles of the families of clauses, by the three letters that their codes begin with."""
+
+def families_by_letters() -> Mapping[str, str]:
+    """The titles of the families of clauses, by the three letters that their codes begin with: ours, then those of other packages."""
+    return {name: family.what for name, family in registered("clauses").items()}
+
 
 PROPERTY: Final = "gittrix_clause"
 """Name of the property of a test report that holds the clause's code."""
@@ -113,7 +98,7 @@ def without_search(test: Test) -> Test:
 def clause_of(test: Callable[..., object] | None) -> Clause | None:
     """The clause of a test function, by its name and docstring; None if there is no function, or its name is not that of a clause."""
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
-    if name is None or name[1].upper() not in FAMILIES:
+    if name is None or name[1].upper() not in Names("clauses"):
         return None
     text = " ".join((inspect.getdoc(test) or "").split())
     title, otherwise, rest = text.partition("Otherwise ")
@@ -125,6 +110,6 @@ def clause_of(test: Callable[..., object] | None) -> Clause | None:
     return Clause(code, promise, why, needed, getattr(test, _PROTECTS_WORK, False), searches)
 
 
-def is_ours(module: str) -> bool:
-    """Whether a module belongs to this suite, so that its tests with the name of a clause are that clause."""
-    return module.startswith("pytest_gittrix.conformance.")
+def is_of_suite(module: str) -> bool:
+    """Whether a module belongs to the suite, so that its tests with the name of a clause are that clause."""
+    return module.startswith("pytest_gittrix.conformance.") or module in {family.address for family in registered("clauses").values()}

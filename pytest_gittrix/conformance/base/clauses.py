@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, is_ours
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, is_of_suite
 from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.search import asked_for, share_of
 from pytest_gittrix.conformance.base.shell_lines import shows_again
@@ -42,7 +42,7 @@ class Clauses:
             InvalidInput: as for ``waivers.check_class``.
         """
         super().__init_subclass__(**arguments)
-        if not is_ours(cls.__module__):
+        if not is_of_suite(cls.__module__):
             check_class(cls)
             return
         for name, test in vars(cls).copy().items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.conformance.base.catalogue import clauses_by_code
-from pytest_gittrix.conformance.base.clause import clause_of, is_ours
+from pytest_gittrix.conformance.base.clause import clause_of, is_of_suite
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.testing.waivers import INVARIANTS
 from pytest_gittrix.testing.waivers import check_waivers as check_names
@@ -78,7 +78,7 @@ def check_class(cls: type[Any]) -> None:
 
 def _originals(cls: type[Any]) -> Iterator[tuple[str, Callable[..., object]]]:
     for base in cls.__mro__:
-        if is_ours(base.__module__):
+        if is_of_suite(base.__module__):
             yield from ((name, test) for name, test in vars(base).items() if callable(test) and clause_of(test))
 
 

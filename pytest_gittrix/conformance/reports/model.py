@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
-from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, families_by_letters
 from pytest_gittrix.conformance.base.outcome import (
     CAUSE,
     COVERED,
@@ -28,6 +28,7 @@ from pytest_gittrix.conformance.base.outcome import (
     STATUS,
     Status,
 )
+from pytest_gittrix.extensions import OURS, registered
 from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -137,7 +138,7 @@ class SystemReport:
 
     name: str
     outcomes: tuple[ClauseOutcome, ...]
-    titles: Mapping[str, str] = field(default_factory=lambda: FAMILIES)
+    titles: Mapping[str, str] = field(default_factory=families_by_letters)
     has_levels: bool = True
     file: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -215,21 +216,27 @@ class SystemReport:
         """``EXTENDED`` if every clause is kept, ``BASE`` if every clause that needs no capability is kept, otherwise None."""
         if not self.has_levels:
             return None
-        if all(one.status is Status.KEPT for one in self.outcomes):
+        if all(one.status is Status.KEPT for one in self._leveled):
             return "EXTENDED"
-        if all(one.status is Status.KEPT for one in self.outcomes if not one.clause.needs):
+        if all(one.status is Status.KEPT for one in self._leveled if not one.clause.needs):
             return "BASE"
         return None
 
     @property
+    def _leveled(self) -> Sequence[ClauseOutcome]:
+        """The outcomes that the levels are about: families of other packages are no part of them."""
+        others = registered("clauses").keys() - OURS["clauses"].keys()
+        return [one for one in self.outcomes if one.clause.family not in others]
+
+    @property
     def verdict(self) -> str:
         """The level that is reached, and the clauses that the next level lacks, as one sentence."""
-        if left_out := self.of(Status.NOT_RUN):
-            return f"unknown, as {len(left_out)} of {len(self.outcomes)} clauses were not run"
+        if left_out := sum(one.status is Status.NOT_RUN for one in self._leveled):
+            return f"unknown, as {left_out} of {len(self._leveled)} clauses were not run"
         if self.level == "EXTENDED":
             return "EXTENDED"
-        base = [one for one in self.outcomes if not one.clause.needs and one.status is not Status.KEPT]
-        lacking = base or [one for one in self.outcomes if one.status is not Status.KEPT]
+        base = [one for one in self._leveled if not one.clause.needs and one.status is not Status.KEPT]
+        lacking = base or [one for one in self._leveled if one.status is not Status.KEPT]
         return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {_some(one.clause.code for one in lacking)})"
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral, check_durable
+from pytest_gittrix.backends.protocol import MIRROR, Durable, Ephemeral, check_durable, registered_ephemeral
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import Emitter, Recorder
 from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
+from pytest_gittrix.extensions import Names
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.files import private_directory
@@ -264,20 +265,33 @@ class Resources:
         return adopted
 
     def ephemeral_of(self, state: SessionState) -> Ephemeral:
-        """The adapter that opens a session's workspace: the engine's own, or a local one for a kind that every engine knows.
+        """The adapter that opens a session's workspace: the engine's own, or the one that is registered for its kind.
 
         Raises:
-            CapabilityMissing: another adapter made it.
+            CapabilityMissing: another adapter made it, or the registered one cannot be loaded.
         """
         if state.workspace_kind == self.ephemeral.kind or (state.workspace_kind in KINDS and isinstance(self.ephemeral, LocalEphemeral)):
             return self.ephemeral
-        if state.workspace_kind in KINDS:
-            return LocalEphemeral()
+        if state.workspace_kind is not None and state.workspace_kind in Names("workspaces"):
+            return registered_ephemeral(state.workspace_kind)
         raise CapabilityMissing(
             f"The workspace of session {state.id} is {state.workspace_kind!r}, and this engine makes {self.ephemeral.kind!r}.",
             why="Only the adapter that made it knows where its files are.",
-            fix="Open the session with an engine that has this adapter: GitTrix(durable, ephemeral=...).",
+            fix="Install the package that registers this kind, or open the session with GitTrix(durable, ephemeral=...).",
         )
+
+    def ephemeral_for(self, kind: str | None) -> Ephemeral:
+        """The adapter that makes a kind of workspace: the engine's own, or one that another package registered. None is the engine's.
+
+        Raises:
+            InvalidInput: there is no such kind.
+            CapabilityMissing: the engine's own adapter makes no such workspaces, or the registered one cannot be loaded.
+        """
+        if kind is None:
+            return self.ephemeral
+        if kind in (*KINDS, self.ephemeral.kind) or not isinstance(kind, str) or kind not in Names("workspaces"):
+            return self.ephemeral.with_kind(kind)
+        return registered_ephemeral(kind)
 
     def create_workspace(self, ephemeral: Ephemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str) -> Workspace:
         """Make a session's workspace at the seed's baseline: a spare if there is one.

@@ -10,14 +10,25 @@ import json
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictInt,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
 
 from pytest_gittrix.durations import duration_of, format_instant, instant_at, parse_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
+from pytest_gittrix.extensions import Names
 from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, metadata_of
 
-WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories", "overlay"]
+_ELSEWHERE: Final = ("remote", "repositories")
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
 LONGEST = timedelta(days=36_525)
@@ -126,6 +137,12 @@ class PromoteRecord(_Record):
     result: ResultRecord | None = None
 
 
+def _kind(value: str) -> str:
+    if value in _ELSEWHERE or value in Names("workspaces"):
+        return value
+    raise ValueError("no kind of workspace that is registered here")
+
+
 def _instant(value: object) -> object:
     if isinstance(value, datetime):
         return value
@@ -150,7 +167,7 @@ class SessionMetadata(_Record):
     ephemeral_ref: str
     ephemeral_path: str | None = None
     baseline_sha: str
-    workspace_kind: WorkspaceKind | None = None
+    workspace_kind: Annotated[str, AfterValidator(_kind)] | None = None
     is_git_backed: bool | None = None
     state: StateName
     created_at: Instant

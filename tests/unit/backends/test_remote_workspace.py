@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from support.engine import Site, at_point, kill_at, open_site
+from support.extending import install_package
 from support.workspace_server import WorkspaceServer, workspace_server
 
+from pytest_gittrix import extensions
 from pytest_gittrix.backends import Ephemeral, LocalEphemeral, RemoteEphemeral, Workspace
 from pytest_gittrix.engine.eviction.archive import WHOLE
 from pytest_gittrix.engine.operations.ids import random_id
@@ -233,6 +235,46 @@ def test_an_adapter_of_somebody_else_s_works(tmp_path: Path) -> None:
         assert adapter.made == [session.id]
         with pytest.raises(CapabilityMissing, match="Elsewhere makes workspaces of the kind 'copy' only"):
             site.start(workspace="worktree")
+
+
+@pytest.fixture
+def registered_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of workspace that a package registers."""
+
+    class Acme(Elsewhere):
+        def __init__(self, kind: str) -> None:
+            super().__init__()
+            self.kind = kind
+
+    install_package(monkeypatch, Acme=Acme, gittrix_workspaces=lambda: {"acme": ("acme_extends:Acme",), "lost": ("acme_lost",)})
+
+
+@pytest.mark.usefixtures("registered_kind")
+def test_a_kind_that_a_package_registers_is_made_and_opened_by_its_name(tmp_path: Path) -> None:
+    with open_site(tmp_path) as site:
+        session = site.start(workspace="acme")
+        session.write("app.py", "v2\n")
+        assert session.info().workspace_kind == "acme"
+        with site.another() as other:
+            again = other.get_session(session.id)
+            assert again.read("app.py") == b"v2\n"
+            assert again.metadata()["workspaceKind"] == "acme"
+            other.fork(session.id).discard(force=True)
+        assert session.promote().sha == site.durable.head()
+        with pytest.raises(CapabilityMissing, match="acme_lost cannot be loaded"):
+            site.start(workspace="lost")
+        with pytest.raises(InvalidInput, match="workspace='nothing' is not a kind of workspace"):
+            site.start(workspace="nothing")
+
+
+@pytest.mark.usefixtures("registered_kind")
+def test_a_session_whose_kind_is_not_registered_any_more_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_site(tmp_path) as site:
+        session = site.start(workspace="acme")
+        monkeypatch.setattr(extensions, "registered", lambda kind: extensions.OURS[kind])
+        with site.another() as other, pytest.raises(CapabilityMissing, match="'acme', and this engine makes 'clone'") as refusal:
+            other.get_session(session.id).read("app.py")
+        assert "Install the package that registers this kind" in refusal.value.fix
 
 
 def test_what_is_no_adapter_is_refused_by_what_it_lacks(tmp_path: Path) -> None:

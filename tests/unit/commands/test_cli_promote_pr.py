@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.cli import Cli
 from support.engine import Site, kill_at, open_site
+from support.extending import install_package
 from support.remote import TOKEN
 
+from pytest_gittrix.backends import GitHubForge
 from pytest_gittrix.commands.forge_options import ForgeSettings
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
@@ -132,6 +137,35 @@ def test_after_a_kill_the_next_command_opens_what_was_not_opened(cli: Cli, site:
 
     (record,) = json.loads(cli.ok("session", "list", "--json").out)["data"]
     assert record["promote"]["result"]["prUrl"] == f"{server.web}/acme/app/pull/1"
+
+
+# Forges of other packages ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("named_forge")
+def test_a_forge_that_a_package_registers_is_used_by_its_name(cli: Cli, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def acme(repo: str, **options: Any) -> GitHubForge:
+        made.append({"repo": repo, **options})
+        return GitHubForge(repo, **options)
+
+    install_package(monkeypatch, acme=acme, gittrix_forges=lambda: {"acme": ("acme_extends:acme",)})
+    url = os.environ["GITTRIX_FORGE_URL"]
+    id_ = begun(cli, site)
+
+    cli.ok("promote", id_, "--strategy", "pr", "--forge", "acme")
+    assert {"repo": "acme/app", "base_url": url, "token": TOKEN} in made
+    assert "invalid choice: 'gitlab'" in cli("promote", id_, "--forge", "gitlab").err
+
+
+def test_a_forge_without_an_address_has_its_own_and_git_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_package(monkeypatch, acme=lambda repo, token: (repo, token), gittrix_forges=lambda: {"acme": ("acme_extends:acme",)})
+    one = ForgeSettings.of(Namespace(), {"GITTRIX_FORGE": "acme", "GITTRIX_FORGE_REPO": "acme/app", "GITTRIX_FORGE_TOKEN": TOKEN})
+
+    opened: object = one.open(SimpleNamespace())  # type: ignore[arg-type]
+    assert opened == ("acme/app", TOKEN)
+    assert (one.credentials("https://acme.example/acme/app"), one.credentials("acme/app")) == (None, None)
 
 
 # Where the token goes ------------------------------------------------------------------------------------------------------------------

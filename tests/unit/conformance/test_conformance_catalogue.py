@@ -17,8 +17,8 @@ import pytest
 
 from pytest_gittrix.conformance import test_conformance
 from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, families, page
-from pytest_gittrix.conformance.base.clause import FAMILIES, clause_of, needs
-from pytest_gittrix.conformance.families import FAMILY_MODULES
+from pytest_gittrix.conformance.base.clause import clause_of, needs
+from pytest_gittrix.extensions import OURS
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "conformance.md"
@@ -88,9 +88,9 @@ def test_the_numbers_of_a_family_have_no_gap() -> None:
 def test_a_family_is_one_class_in_one_module() -> None:
     letters = [{clause.family for test in vars(family).values() if callable(test) and (clause := clause_of(test))} for family in families()]
 
-    assert sorted(one for found in letters for one in found) == sorted(FAMILIES)
+    assert sorted(one for found in letters for one in found) == sorted(OURS["clauses"])
     assert [family.__name__ for family, found in zip(families(), letters, strict=True) if len(found) != 1] == []
-    assert [family.__module__.rpartition(".")[2] for family in families()] == [*FAMILY_MODULES]
+    assert [family.__module__ for family in families()] == [family.address for family in OURS["clauses"].values()]
 
 
 def test_every_family_is_collected() -> None:
@@ -134,7 +134,7 @@ def test_every_capability_is_needed_by_a_clause(capability: Capability) -> None:
 
 
 def test_clauses_come_by_family_and_number() -> None:
-    assert [family for family, _ in groupby(all_clauses(), lambda one: one.family)] == [*FAMILIES]
+    assert [family for family, _ in groupby(all_clauses(), lambda one: one.family)] == [*OURS["clauses"]]
 
 
 def test_the_page_of_the_reference_is_up_to_date() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from pytest_gittrix.commands import CommandResult, arg, verb
+from pytest_gittrix.commands import CommandResult, Group, arg, verb
 from pytest_gittrix.engine import GitTrix
 
 
@@ -17,3 +17,6 @@ def count(options: Namespace) -> CommandResult:
     with GitTrix(None, store=options.store, sweep_interval=None) as engine:
         found = len(engine.list_sessions(state=options.state))
     return CommandResult({"sessions": found}, f"{found}\n")
+
+
+ACME = Group("acme", "the commands of Acme", {"sessions": (count,)})

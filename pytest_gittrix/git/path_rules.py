@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ MAX_COMPONENT = 255
 MAX_PATH = 4096
 
 _SHOWN = 120
+_NO_NAME = "it has a character that no file name can hold"
 
 # Code points that HFS+ ignores when it compares names (git's utf8.c, next_hfs_char): ".g<U+200C>it" opens ".git" there.
 _HFS_IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
@@ -67,7 +69,7 @@ def check_path(path: str, *, what: str = "path") -> str:
         )
     reason = _whole_path_fault(path)
     if reason:
-        raise _rejected(what, path, reason)
+        raise _of_the_locale(what, path) if _is_utf8(path) and reason == _NO_NAME else _rejected(what, path, reason)
     components = [component for component in path.split("/") if component]
     while len(components) > 1 and components[0] == ".":
         del components[0]
@@ -135,7 +137,7 @@ def _whole_path_fault(path: str) -> str | None:
     try:
         size = len(os.fsencode(path))
     except UnicodeEncodeError:
-        return "it has a character that no file name can hold"
+        return _NO_NAME
     return f"it is {size} bytes long, over the {MAX_PATH} a path may have" if size > MAX_PATH else None
 
 
@@ -168,6 +170,24 @@ def _rejected(what: str, path: str, reason: str) -> WriteRejected:
         why="Such a name can leave the workspace, or become repository data, where the commit is checked out.",
         fix="Use a relative path of ordinary components separated by '/', for example 'src/app.py'.",
         opt_out="This rule cannot be switched off.",
+    )
+
+
+def _is_utf8(path: str) -> bool:
+    """Whether a file system can hold the characters of a path, which are UTF-8 there."""
+    try:
+        return bool(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return False
+
+
+def _of_the_locale(what: str, path: str) -> WriteRejected:
+    return WriteRejected(
+        f"{what} {_shown(path)} is refused: the locale of this process has the encoding {sys.getfilesystemencoding()}, "
+        "which cannot write it",
+        why="The file system could hold the name; Python hands it over in the encoding of the locale.",
+        fix="Set a UTF-8 locale, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1, before Python starts.",
+        opt_out="Use names of ASCII characters.",
     )
 
 

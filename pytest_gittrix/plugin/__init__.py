@@ -252,8 +252,9 @@ def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException]
     """Hide the frames of the package in a failure; returns whether it has no other, so that its message is all there is to show."""
     if failure is None or item.config.getoption("fulltrace", False):
         return False
-    from pytest_gittrix.plugin.tracebacks import hide_frames
+    from pytest_gittrix.plugin.tracebacks import hide_frames, hide_lines
 
+    hide_lines(failure.value)
     return hide_frames(failure.value, getattr(item, "module", None))
 
 

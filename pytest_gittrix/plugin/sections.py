@@ -143,7 +143,7 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
         "gittrix sessions": deadlines,
         "gittrix race": race_lines,
         "gittrix model": lambda scene: [*scene.said],
-        "gittrix clock": clock_lines,
+        "gittrix clock": lambda scene: clock_lines(scene) if scene.clock.elapsed_ns else [],
         "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(scene))),
     }
     found = {title: _attempt(read, scene) for title, read in readers.items()}
@@ -265,7 +265,7 @@ def session_events(scene: Scene) -> list[str]:
         lines += [f"session {id_}", *(_event_line(event) for event in scan.events)]
         lines += [f"  line {damage.line} cannot be believed: {damage.reason}" for damage in scan.damaged]
         lines += [f"  then {scan.torn} bytes of an unfinished line"] if scan.torn else []
-    return lines or ["no session was started"]
+    return lines
 
 
 def _event_line(event: Event) -> str:
@@ -350,7 +350,7 @@ def _attempt(read: Callable[[Scene], list[str]], scene: Scene) -> list[str]:
 
 
 def _lines(raw: bytes) -> list[str]:
-    return raw.decode("utf-8", "surrogateescape").splitlines() or ["nothing differs from a baseline"]
+    return raw.decode("utf-8", "surrogateescape").splitlines()
 
 
 def _printable(line: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, takewhile
 from types import FrameType, ModuleType
 from typing import Final
 
@@ -20,6 +21,10 @@ from pytest_gittrix.errors import GittrixError
 _PACKAGE: Final = __name__.partition(".")[0]
 _CLAUSES: Final = f"{_PACKAGE}.conformance"
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+_OWN_FILES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_EXPLANATION: Final = "Explanation:"
+"""The note of Hypothesis that begins an explanation; each of its lines is a note of its own."""
+_PLACE: Final = re.compile(r":\d+$")
 _HYPOTHESIS: Final = ("hypothesis", "_hypothesis_pytestplugin")
 
 
@@ -61,6 +66,29 @@ def hide_frames(failure: BaseException, test: ModuleType | None = None) -> bool:
             if not users and any(map(_is_ours, run)):
                 _hide(run)
     return False
+
+
+def hide_lines(failure: BaseException) -> None:
+    """Leave the lines of this package out of what Hypothesis notes about a failure: the lines that only failing examples ran.
+
+    Every example runs lines of the engine. Some of them are run by failing examples alone, and say nothing about the code under test.
+
+    Args:
+        failure: what a test raised; its notes are changed.
+    """
+    for error in _chain(failure):
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list) and _EXPLANATION in notes:
+            notes[:] = _without_own_lines(notes)
+
+
+def _without_own_lines(notes: list[str]) -> list[str]:
+    """The notes with an explanation that names no place in this package; without it if it names no other."""
+    start = notes.index(_EXPLANATION)
+    explanation = [*takewhile(lambda note: note.startswith(" "), notes[start + 1 :])]
+    places = [note for note in explanation if not note.lstrip().startswith(_OWN_FILES)]
+    kept = [_EXPLANATION, *places] if any(_PLACE.search(note) for note in places) else []
+    return [*notes[:start], *kept, *notes[start + 1 + len(explanation) :]]
 
 
 def _hide(frames: list[FrameType]) -> None:

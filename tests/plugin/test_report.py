@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis.vendor.pretty import RepresentationPrinter
 
 from pytest_gittrix.plugin.examples import example_lines
 
@@ -82,6 +83,13 @@ def test_a_failing_test_shows_its_world(run: Run) -> None:
             "+v2",
         ]
     )
+
+
+def test_a_section_with_nothing_in_it_is_left_out(run: Run) -> None:
+    result = run("def test_it(gittrix_durable): assert False")
+
+    result.assert_outcomes(failed=1)
+    assert sections(result) == ["gittrix durable log", "gittrix world"]
 
 
 def test_the_deadlines_of_sessions_and_lost_commits_are_shown(run: Run) -> None:
@@ -255,7 +263,9 @@ def test_keep_decides_which_worlds_stay(keep: str, left: list[str], run: Run, py
     result.stdout.fnmatch_lines(["kept in *" if left else "not kept; --gittrix-keep=failed *"])
 
 
-def test_of_a_failing_property_the_smallest_world_stays(run: Run, pytester: pytest.Pytester) -> None:
+def test_of_a_failing_property_the_smallest_world_stays(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Schemathesis gives Hypothesis a printer without values for the whole process, once any test has imported it.
+    monkeypatch.setattr("hypothesis.core.RepresentationPrinter", RepresentationPrinter)
     source = """
         from hypothesis import assume, given, settings, strategies as st
 

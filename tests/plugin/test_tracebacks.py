@@ -10,7 +10,8 @@ import pytest
 
 from pytest_gittrix import World
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.plugin.tracebacks import hide_frames
+from pytest_gittrix.plugin import tracebacks
+from pytest_gittrix.plugin.tracebacks import hide_frames, hide_lines
 
 Run = Callable[..., pytest.RunResult]
 
@@ -144,6 +145,50 @@ def test_no_variable_is_left_in_a_module() -> None:
     assert trace.tb_next is not None
     assert trace.tb_next.tb_frame.f_code.co_name == "<module>"
     assert "__tracebackhide__" not in trace.tb_next.tb_frame.f_globals
+
+
+OURS = os.path.join(os.path.dirname(os.path.dirname(tracebacks.__file__)), "git", "tree.py")
+HEADING = "    These lines were always and only run by failing test cases:"
+
+
+@pytest.mark.parametrize(
+    ("notes", "shown"),
+    [
+        (["case", "Explanation:", HEADING, f"        {OURS}:7", "        /project/app.py:5", "mine"], ["        /project/app.py:5"]),
+        (["case", "Explanation:", HEADING, f"        {OURS}:7", "        (and 3 more with settings.verbosity >= verbose)", "mine"], []),
+    ],
+    ids=["also of the user", "only of the package"],
+)
+def test_an_explanation_of_hypothesis_names_no_line_of_the_package(notes: list[str], shown: list[str]) -> None:
+    failure = ValueError()
+    failure.__notes__ = [*notes]
+
+    hide_lines(failure)
+
+    assert failure.__notes__ == ["case", *(["Explanation:", HEADING, *shown] if shown else []), "mine"]
+
+
+def test_the_explanation_of_a_failing_property_is_about_the_users_code(run: Run) -> None:
+    result = run(
+        """
+        from hypothesis import given, settings, strategies as st
+
+        @settings(max_examples=30, database=None, deadline=None, derandomize=True)
+        @given(value=st.integers(0, 20))
+        def test_property(gittrix_worlds, value):
+            with gittrix_worlds.open() as world:
+                session = world.start("it")
+                session.write("app.py", str(value))  # so that few lines of the engine are new to the next write
+                if value > 5:
+                    session.write("b.py", "x")
+                    raise ValueError(value)
+        """
+    )
+
+    result.assert_outcomes(failed=1)
+    places = re.findall(r"^E +(/\S+):\d+$", result.stdout.str(), re.MULTILINE)
+    assert places
+    assert all("pytest_gittrix/" not in place for place in places)
 
 
 def _raised_by(source: str, *, name: str, call: str = "", **names: object) -> BaseException:

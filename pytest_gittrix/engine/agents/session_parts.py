@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gittrix.engine.operations.in_use import SESSION_VARIABLE
 from pytest_gittrix.engine.operations.recorder import Recorder
@@ -18,6 +18,22 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 VARIABLES: Final = (SESSION_VARIABLE, "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
+
+
+# fmt: off
+DECISIONS: Final = frozenset({
+    "archive", "archives", "begin_turn", "discard", "end_turn", "extend", "for_agent", "fork", "handoff", "identify", "interrupt",
+    "metadata", "moved_refs", "promote", "register_pressure_warning", "relocate", "review",
+    "start_turn", "subscribe", "turn", "turn_running", "view",
+})
+# fmt: on
+"""What the person's object of a session has, ``UserSession``, and the agent's has not."""
+
+_NOT_FOR_AGENTS: Final = (
+    "only a person decides about a session.\n"
+    "What an agent can call, its programs can call too.\n"
+    "Call gittrix_session.{0}() in a test; elsewhere, {0}() of the session that the engine gave you."
+)
 
 
 class SessionParts(NamedTuple):
@@ -45,6 +61,14 @@ class SessionObject:
         self._recorder = recorder
         self._workspace = workspace
         self._limits = limits
+
+    if not TYPE_CHECKING:  # a checker of types goes on to refuse any other name
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name; say who has it where only a person's object has."""
+            fact = f"{type(self).__name__!r} object has no attribute {name!r}"
+            fact += f": {_NOT_FOR_AGENTS.format(name)}" if name in DECISIONS else ""
+            raise AttributeError(fact, name=name, obj=self)
 
     @property
     def id(self) -> str:

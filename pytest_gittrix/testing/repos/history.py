@@ -231,9 +231,15 @@ def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry 
     """Translate contents into tree entries by canonical path, and the bytes of their blobs by id.
 
     Raises:
-        InvalidInput: a content is of an unknown type or not allowed, or two paths are one.
+        InvalidInput: ``contents`` is no mapping, a content is of an unknown type or not allowed, or two paths are one.
         WriteRejected: a path may not be written (``git.path_rules``).
     """
+    if not isinstance(contents, Mapping):
+        raise InvalidInput(
+            f"The files are given as {contents!r}, which maps no path to a content.",
+            why="A commit may change several files, so it takes a mapping.",
+            fix='Give a mapping, such as {"app.py": "v2\\n"}; None deletes a file.',
+        )
     changes: dict[str, Entry | None] = {}
     blobs: dict[str, bytes] = {}
     for given, content in contents.items():

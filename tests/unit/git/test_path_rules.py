@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -251,3 +252,15 @@ def _verdict(name: str) -> str | None:
         return check_path(name)
     except WriteRejected:
         return None
+
+
+def test_a_name_that_only_the_locale_cannot_write_is_refused_with_the_locales_encoding() -> None:
+    script = "from pytest_gittrix.git.path_rules import check_path; check_path(chr(228) + '.txt')"
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+    refused = subprocess.run([sys.executable, "-c", script], env=ascii_only, capture_output=True, text=True, check=False)
+
+    assert "the locale of this process has the encoding ascii, which cannot write it" in refused.stderr
+    assert "LC_ALL=C.UTF-8" in refused.stderr
+    with pytest.raises(WriteRejected, match="no file name can hold"):
+        check_path("half a pair \ud800")

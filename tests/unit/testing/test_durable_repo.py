@@ -172,9 +172,10 @@ def test_a_commit_writes_the_reflog(durable: DurableRepo) -> None:
         ({"app.py/x": "1"}, "'app.py' would be both"),
         ({"docs": "1"}, "'docs' would be both"),
         ({"app.py": 1}, "'app.py' is int"),
+        ("app.py", "'app.py', which maps no path to a content"),
     ],
 )
-def test_a_commit_that_does_not_fit_is_refused_and_changes_nothing(changes: dict[str, object], words: str, durable: DurableRepo) -> None:
+def test_a_commit_that_does_not_fit_is_refused_and_changes_nothing(changes: object, words: str, durable: DurableRepo) -> None:
     with durable.unchanged(objects=True), pytest.raises(InvalidInput, match=words):
         durable.commit(changes)  # type: ignore[arg-type]
 

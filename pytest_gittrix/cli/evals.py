@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     passed = summary.rates.passed
     short = options.fail_under is not None and (passed is None or passed.value * 100 < options.fail_under)
     page, why_not = evals_report.page_of_run(summary.store, options)
-    notes = [*why_not]
+    notes = [*why_not, *evals_report.notes_on_models(suite, wanted, summary)]
     if left_out:
         counted = "; they count as not passed" if options.count_infra_errors else ""
         notes.append(f"{left_out} samples ended in infra_error, which says nothing about the agent{counted}; run again with --resume.")

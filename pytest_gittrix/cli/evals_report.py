@@ -11,8 +11,11 @@ from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult
 
 if TYPE_CHECKING:
+    from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.results.compare import Comparison
     from pytest_gittrix.evals.results.store import RunStore
+    from pytest_gittrix.evals.runs.options import Options
+    from pytest_gittrix.evals.runs.run import Summary
 
 
 AT_LEAST = arg(
@@ -76,3 +79,13 @@ def page_of_run(store: RunStore, options: argparse.Namespace) -> tuple[str | Non
         return None, (f"no report: {problem.fact} {problem.fix}".rstrip(),)
     except OSError as problem:
         return None, (f"no report: {problem}",)
+
+
+def notes_on_models(suite: Suite, wanted: Options, summary: Summary) -> list[str]:
+    """What a person is to know of the models of a run: limits that are not kept, and inputs that are not those of the tapes."""
+    from pytest_gittrix.evals.models.setting import changed_since, unkept
+    from pytest_gittrix.evals.results.store import RunStore
+
+    replayed = None if wanted.model is None else wanted.model.run
+    changed = "" if replayed is None else changed_since(RunStore.open(replayed).manifest(), summary.manifest)
+    return [note for note in (unkept(wanted.model, suite.cases), changed) if note]

@@ -122,6 +122,9 @@ def _rates(found: Comparison) -> list[tuple[str, str, str]]:
         rows.append(("judged", ours.grade.mix or "none", theirs.grade.mix or "none"))
     for name, first, second in (("pass@", ours.at, theirs.at), ("pass^", ours.all, theirs.all)):
         rows += [(f"{name}{k}", str(first[k]), str(second[k])) for k in first if k > 1 and k in second]
+    if any(found.spent):
+        first_spent, second_spent = (str(spent or "not known") for spent in found.spent)
+        rows.append(("model", first_spent, second_spent))
     return rows
 
 

@@ -87,7 +87,7 @@ class SampleModel:
         self._programs: list[Running] = []
         self._held = ExitStack()
         self._count = threading.Lock()
-        self._asked = 0
+        self._waiting: list[Request] = []
         self.spent = Spent(
             cost=None if self._prices is None else Decimal(0), currency="" if self._prices is None else self._prices.currency
         )
@@ -139,6 +139,12 @@ class SampleModel:
         many = len(left) > 1
         return f"{len(left)} exchange{'s' * many} of the tape {'were' if many else 'was'} not asked for" if left else ""
 
+    @property
+    def used(self) -> Spent:
+        """What was used, with what the server was still busy with when the agent ended: its tokens are estimated."""
+        with self._count:
+            return sum((self._one(one.model, estimated(one, Answer()), True) for one in self._waiting), self.spent)
+
     # Answering. A real server is asked by several conversations at once.
 
     concurrent = True
@@ -151,10 +157,10 @@ class SampleModel:
             InvalidInput: no server may be asked for it, or what it costs is unknown and limited.
         """
         with self._count:
-            over = self.over or self._limits.before_another(replace(self.spent, exchanges=self.spent.exchanges + self._asked))
+            over = self.over or self._limits.before_another(replace(self.spent, exchanges=self.spent.exchanges + len(self._waiting)))
             if not over:
                 self._require_price(request.model)
-                self._asked += 1
+                self._waiting.append(request)
         if over:
             return self._end(over)
         began = time.perf_counter()
@@ -162,7 +168,7 @@ class SampleModel:
             content = self._ask(request)
         finally:
             with self._count:
-                self._asked -= 1
+                self._waiting = [one for one in self._waiting if one is not request]
                 self.seconds += time.perf_counter() - began
                 over = self._limits.passed(self.spent)
         return self._end(over) if over else ModelReply(content)

@@ -82,3 +82,25 @@ def with_replayed(manifest: Manifest, plan: ModelPlan | None) -> Manifest:
     if plan is None or plan.run is None:
         return manifest
     return manifest.with_tape(tapes_digest(RunStore.open(plan.run)))
+
+
+def as_done(manifest: Manifest, done: Manifest) -> Manifest:
+    """The manifest of a run that repeats what agents did in another, with the models of that one: no agent asks any here."""
+    model = {name: value for name, value in done.core["setting"].items() if name == "model"}
+    setting = {**manifest.core["setting"], **model}
+    return Manifest({**manifest.core, "setting": setting}, manifest.host).with_tape(done.core.get("tape"))
+
+
+def unkept(plan: ModelPlan | None, cases: Sequence[Case]) -> str:
+    """A note that limits of cases are not kept; empty if they are, or there are none."""
+    if plan is not None or not any(case.model_limits for case in cases):
+        return ""
+    return "Cases limit what agents use of their models, and this run does not know that: give --tape to have them kept."
+
+
+def changed_since(recorded: Manifest, now: Manifest) -> str:
+    """A note on what is not as it was when the tapes were recorded; empty if all is."""
+    differing = recorded.with_tape(None).differences(now.with_tape(None))
+    if not differing:
+        return ""
+    return f"The tapes were recorded with other inputs, so that digests differ: {', '.join(differing)}."

@@ -16,6 +16,7 @@ from pytest_gittrix.evals.results.grades import score, verdicts_of
 from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, passes_by_case, rates
+from pytest_gittrix.evals.spending.spent import Spent
 
 Difference = Literal["same", "outcome", "tree", "log", "missing"]
 SAME, OUTCOMES_CHANGED, TREES_DIFFER, INPUTS_DIFFER = 0, 1, 2, 3
@@ -196,6 +197,12 @@ class Comparison:
         ours, theirs = (rates(records, count_infra_errors=self.counts_infra_errors) for records in self._records)
         return ours, theirs
 
+    @cached_property
+    def spent(self) -> tuple[Spent | None, Spent | None]:
+        """What the agents of the first and of the second run used of their models; None where the run does not know."""
+        ours, theirs = self._records
+        return spent_of(ours), spent_of(theirs)
+
     @property
     def _records(self) -> tuple[list[Record], list[Record]]:
         return [pair.a for pair in self.pairs if pair.a], [pair.b for pair in self.pairs if pair.b]
@@ -216,9 +223,7 @@ class Comparison:
             "better": len(self.better),
             "worse": len(self.worse),
             "rates": {"a": self.rates[0].to_json(), "b": self.rates[1].to_json()},
-            "model": {
-                side: None if spent is None else spent.to_json() for side, spent in zip("ab", map(spent_of, self._records), strict=True)
-            },
+            "model": {side: None if spent is None else spent.to_json() for side, spent in zip("ab", self.spent, strict=True)},
             "statistics": self.difference.to_json(),
             "cases": [
                 {"id": case.id, "a": _number(case.a), "b": _number(case.b), "change": _number(case.change), "samples": len(case.pairs)}

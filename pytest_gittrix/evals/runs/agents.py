@@ -21,6 +21,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
+from pytest_gittrix.evals.inputs.sample_record import Outcome
 from pytest_gittrix.evals.runs.launch import succeeded
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import Mismatch
@@ -33,11 +34,12 @@ GOLD, NOP = "gold", "nop"
 
 
 class AgentFailed(Exception):
-    """The agent failed; the message says how, on one line."""
+    """The agent failed; the message says how, on one line. The outcome is that of the sample."""
 
-    def __init__(self, reason: str, exit: int | None = None) -> None:
+    def __init__(self, reason: str, exit: int | None = None, outcome: Outcome = "agent_error") -> None:
         super().__init__(reason)
         self.exit = exit
+        self.outcome: Outcome = outcome
 
 
 class Agent(Protocol):
@@ -141,6 +143,7 @@ class AcpProgramAgent(ProgramAgent):
         except TimeoutError:
             raise OutOfTime from None
         except AdapterUnavailable as problem:
+            toolbox.require_sandboxes()
             raise AgentFailed(problem.fact) from problem
         done = Finished(0 if answer.stop_reason == "end_turn" else 1, None, answer.text.encode(), answer.stop_reason.encode())
         return done, finished_fields(done)

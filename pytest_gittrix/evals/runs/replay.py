@@ -102,8 +102,8 @@ class ReplayAgent:
                 case "agent":
                     code = self._replay_program(toolbox, step)
         # A function that failed left only the steps before the failure.
-        if self.recorded.record.outcome == "agent_error":
-            raise AgentFailed(self.recorded.record.reason, self.recorded.record.exit)
+        if self.recorded.record.outcome in ("agent_error", "limit"):
+            raise AgentFailed(self.recorded.record.reason, self.recorded.record.exit, self.recorded.record.outcome)
         if self.recorded.record.outcome == "timeout":
             raise OutOfTime
         return code

@@ -22,7 +22,7 @@ from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, spent_of, tally
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.models.setting import model_host, model_setting, with_replayed
+from pytest_gittrix.evals.models.setting import as_done, model_host, model_setting, with_replayed
 from pytest_gittrix.evals.results.grades import held_to, short_of
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
 from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
@@ -243,7 +243,8 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "workers": options.workers,
     }
     noted = model_host(options.model, options.agent)
-    return with_replayed(Manifest(core, host(**details, **noted, **taken_from(options.reuse))), options.model)
+    made = with_replayed(Manifest(core, host(**details, **noted, **taken_from(options.reuse))), options.model)
+    return made if options.replay is None or options.agent or agent is not None else as_done(made, RunStore.open(options.replay).manifest())
 
 
 def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:

@@ -196,7 +196,7 @@ class SampleRun:
                 ending.exit = spec.agent.work(toolbox)
             toolbox.finish()
         except AgentFailed as failed:
-            ending.outcome, ending.reason, ending.exit = "agent_error", self._line(str(failed)), failed.exit
+            ending.outcome, ending.reason, ending.exit = failed.outcome, self._line(str(failed)), failed.exit
             if failed.__cause__ is not None:
                 self._recorder.timing.append({"agent": "function", "traceback": traceback_of(failed.__cause__)})
         except Mismatch as mismatch:
@@ -218,7 +218,7 @@ class SampleRun:
     def _end_by_model(self, model: SampleModel) -> None:
         """Keep what the agent used of its model, and what was said; and how the model has the sample end, if it does."""
         ending, spec = self._ending, self._spec
-        ending.model, ending.tape = model.spent.to_json(), kept_tape(spec.model, model)
+        ending.model, ending.tape = model.used.to_json(), kept_tape(spec.model, model)
         self._recorder.timing.append({"phase": "model", "ms": round(model.seconds * 1000, 3)})
         found = ending_of(model, failed=ending.outcome in ("agent_error", "timeout"), decided=ending.outcome != "fail")
         if found is not None:

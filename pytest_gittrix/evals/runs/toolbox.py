@@ -15,10 +15,12 @@ from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.evals.failures.machine import require_sandbox
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.runs.launch import ProgramLauncher
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
 from pytest_gittrix.os_level.monotonic import OutOfTime, real_seconds
+from pytest_gittrix.os_level.proc import oom_kills
 
 Launch = Callable[..., Finished]
 """Runs a program, given ``argv`` and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""
@@ -67,6 +69,8 @@ class Toolbox:
     ) -> None:
         self.session = session
         self.model_url = model_url
+        self._stayed: list[Running] = []
+        self._kills = oom_kills()
         self.task = task
         self.seed = seed
         self.case = case
@@ -154,7 +158,16 @@ class Toolbox:
         if not self.time_left:
             raise OutOfTime
         given = {**self.environment, **(environment or {})}
-        return self._started().start(argv, environment=given, timeout=self.time_left, **options)
+        running = self._started().start(argv, environment=given, timeout=self.time_left, **options)
+        self._stayed.append(running)
+        return running
+
+    def require_sandboxes(self) -> None:
+        """See that no sandbox of a program that stayed has died. Raises AdapterUnavailable if one has."""
+        for running in self._stayed:
+            done = running.poll()
+            if done is not None:
+                require_sandbox(done, self._started().confinement.level, self._kills)
 
     @property
     def workspace(self) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.acp_program import agent_that
 from support.cli import Cli
 from support.confined import available
-from support.evals import agent_file, case, command_file, options, ran, suite
+from support.evals import SOLVES, agent_file, case, command_file, options, ran, suite
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import Record
@@ -354,3 +357,88 @@ def test_the_nearest_price_counts(tmp_path: Path) -> None:
 
     assert {name: price and int(price.input) for name, price in found.items()} == {"a-x": 1, "a-b-x": 2, "a-b-c": 3, "b": None}
     assert Prices.from_json(table.to_json()) == table
+
+
+ACP = f"""
+{AGENT.partition("task = ")[0]}
+for _ in range(2):
+    said = ask(task)
+ask_editor("fs/write_text_file", path=cwd + "/app.py", content=said)
+"""
+
+
+@pytest.mark.parametrize("confine", ["off", "jail"])
+def test_an_agent_that_speaks_acp_reaches_the_model_and_ends_at_a_limit(tmp_path: Path, upstream: ModelServer, confine: str) -> None:
+    if confine == "jail":
+        available("jail by namespaces")
+    (tmp_path / "agent.py").write_text(agent_that(ACP).replace("def ask(method", "def ask_editor(method"))
+    command, place = f"acp:{sys.executable} {tmp_path / 'agent.py'}", suite(tmp_path)
+
+    fits = ran(place, tmp_path, command, model=RECORD, confine=confine)
+    ended = ran(place, tmp_path, command, model=LIVE, confine=confine, out=tmp_path / "b", model_limits=ModelLimits(max_exchanges=1))
+    again = ran(place, tmp_path, "", model=ModelPlan("replay", tmp_path / "run"), confine=None, out=tmp_path / "c")
+
+    assert only(fits).outcome == "pass", only(fits).reason
+    assert only(ended).outcome == "limit", only(ended).reason
+    assert again.digest == fits.digest
+
+
+def test_what_an_agent_did_is_repeated_without_it_and_without_its_model(tmp_path: Path, upstream: ModelServer) -> None:
+    place, command = suite(tmp_path), agent(tmp_path, times=1)
+    passed = ran(place, tmp_path, command, model=RECORD)
+    limited = ran(place, tmp_path, command, model=LIVE, out=tmp_path / "limited", model_limits=ModelLimits(max_exchanges=1))
+    upstream.close()
+
+    for number, done in enumerate((passed, limited)):
+        again = ran(place, tmp_path, "", replay=done.store.path, out=tmp_path / str(number), confine=None)
+        found = compare(done.store, again.store)
+        assert (found.inputs, [pair.flip for pair in found.pairs]) == ((), [f"{only(done).outcome} -> {only(done).outcome}"])
+        assert only(again).reason == only(done).reason
+
+
+def test_what_a_server_was_still_busy_with_at_the_end_is_counted_by_an_estimate(tmp_path: Path, upstream: ModelServer) -> None:
+    came, over = threading.Event(), threading.Event()
+
+    def slow(_: Request) -> str:
+        came.set()
+        over.wait(60)
+        return "late"
+
+    upstream.answer_with(slow)
+    leaves = f"""
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", ASK])
+while not os.path.exists({str(tmp_path / "it came")!r}):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+    program = f"ASK = {AGENT.partition('task = ')[0] + 'ask(chr(120) * 400)'!r}\n{leaves}"
+    found: list[Summary] = []
+    wanted = options(tmp_path, command_file(tmp_path, program), model=LIVE)
+    running = threading.Thread(target=lambda: found.append(run_suite(Suite.load(suite(tmp_path)), wanted)))
+    running.start()
+    assert came.wait(60)
+    (tmp_path / "it came").touch()
+    running.join(60)
+    over.set()
+
+    spent = only(found[0]).spent
+    assert spent is not None
+    assert (only(found[0]).outcome, spent.exchanges, spent.estimated, spent.output) == ("agent_error", 1, 1, 0)
+    assert spent.input >= 100
+
+
+def test_a_run_says_that_limits_of_cases_are_not_kept_and_that_inputs_are_not_those_of_the_tapes(
+    tmp_path: Path, upstream: ModelServer, cli: Cli
+) -> None:
+    place, command = suite(tmp_path, more="[limits]\nmax_exchanges = 5\n"), agent(tmp_path)
+    run = ["eval", "run", str(place), "--agent", command, "--confine", "off"]
+
+    recorded = cli.ok(*run, "--tape", "record", "--out", "a")
+    without = cli("eval", "run", str(place), "--agent", SOLVES, "--confine", "off", "--out", "b")
+    other = cli(*run, "--tape", "replay", "a", "--out", "c", "--seed", "4")
+    same = cli.ok(*run, "--tape", "replay", "a", "--out", "d")
+
+    assert "Cases limit what agents use of their models" in without.err
+    assert "The tapes were recorded with other inputs, so that digests differ: setting.seed." in other.err
+    assert [("Cases limit" in one.err, "with other inputs" in one.err) for one in (recorded, same)] == [(False, False)] * 2

@@ -27,7 +27,7 @@ AGENT = """\
 import os, signal, words
 
 def work(toolbox):
-    if os.environ.get("STRIKE") and toolbox.case == "world":
+    if toolbox.case == "world" and os.environ.get("STRIKE"):
         os.kill(os.getpid(), signal.SIGKILL)
     toolbox.write("greeting.txt", words.hello(toolbox.task.split()[-1].strip(".")))
 """

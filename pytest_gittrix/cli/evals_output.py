@@ -312,9 +312,9 @@ def comparison_text(found: Comparison) -> str:
     from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, tally
 
     digest = _short(found.a.manifest().digest)
-    lines = [
-        f"inputs: {'same (' + digest + ')' if not found.inputs else 'differ: ' + ', '.join(found.inputs)}      {len(found.pairs)} samples"
-    ]
+    known = f"not known to be the same ({digest})" if found.unsure else f"same ({digest})"
+    lines = [f"inputs: {'differ: ' + ', '.join(found.inputs) if found.inputs else known}      {len(found.pairs)} samples"]
+    lines += [f"  {sentence}" for sentence in found.unsure]
     ours, theirs = [pair.a for pair in found.pairs if pair.a], [pair.b for pair in found.pairs if pair.b]
     first, second = tally(ours), tally(theirs)
     lines.append(f"{'':<14}{'a':>6}{'b':>6}")

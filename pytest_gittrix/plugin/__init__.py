@@ -111,6 +111,17 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if collection_path.name == "cases" and collection_path.with_name("suite.toml").is_file() else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, object]:
+    """Watch what a module with evals reads while it is loaded: its functions may be agents, and agents are inputs of their results."""
+    if not isinstance(collector, pytest.Module) or b"gittrix_eval" not in _bytes_of(collector.path):
+        return (yield)
+    from pytest_gittrix.plugin.evals.nodes import watched_import
+
+    with watched_import(collector.path):
+        return (yield)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test with the eval marker one test for each sample."""
     if metafunc.definition.get_closest_marker("gittrix_eval") is not None:
@@ -256,6 +267,13 @@ def _hide_frames(item: pytest.Item, failure: pytest.ExceptionInfo[BaseException]
 
     hide_lines(failure.value)
     return hide_frames(failure.value, getattr(item, "module", None))
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 def _surroundings(config: pytest.Config) -> Surroundings:

@@ -92,6 +92,7 @@ def comparison_page(found: Comparison) -> str:
         a=found.a.path.name,
         b=found.b.path.name,
         inputs=found.inputs,
+        unsure=found.unsure,
         verdict=found.verdict,
         sentences=[sentence for sentence in found.sentences if sentence != found.verdict],
         counts={group: counts[group] for group in GROUPS if counts[group]},

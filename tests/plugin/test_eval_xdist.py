@@ -102,7 +102,7 @@ def test_a_worker_that_dies_loses_one_sample_and_the_run_can_be_gone_on_with(eva
 
     first = evals.run_apart("-n", "2")
     left = evals.left()
-    second = evals.run_apart("-n", "2", "--gittrix-eval-resume")
+    second = evals.run_apart("-n", "2", "--gittrix-eval-resume", "--gittrix-eval-trust-agent")
 
     first.assert_outcomes(passed=3, failed=1)
     first.stdout.fnmatch_lines(["*worker 'gw*' crashed while running 'test_it.py::test_case?three?'*"])
@@ -119,7 +119,7 @@ def test_a_run_that_was_killed_is_gone_on_with_by_the_command_line(evals: EvalTe
 
     killed = evals.run_apart()
     done = len(evals.outcomes())
-    data = by_command(evals, agent, "runs/suite", "--resume")
+    data = by_command(evals, agent, "runs/suite", "--resume", "--trust-agent")
 
     assert killed.ret == -signal.SIGKILL
     assert 0 < done < len(IDS)

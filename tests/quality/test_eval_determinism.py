@@ -98,7 +98,7 @@ def test_what_was_done_before_and_what_is_done_now_make_the_same_run(tmp_path: P
     for record in halves.records[::2]:
         (halves.store.path / "samples" / f"{record.key}.json").unlink()
 
-    same_bytes(whole, ran(place, tmp_path, agent, out=tmp_path / "halves" / "run", resume=True, workers=2))
+    same_bytes(whole, ran(place, tmp_path, agent, out=tmp_path / "halves" / "run", resume=True, trust_agent=True, workers=2))
 
 
 def test_where_the_suite_and_the_run_are_does_not_matter(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_killed_run_loses_what_was_in_flight_and_comes_to_the_same_digest(tmp_
     assert "case-4" not in done
 
     killed.stall()
-    with killed.running("-n", str(workers), "--resume", "--json") as again:
+    with killed.running("-n", str(workers), "--resume", "--trust-agent", "--json") as again:
         out, err = again.communicate(timeout=300)
     assert again.returncode == 0, err.decode()
     data = json.loads(out)["data"]

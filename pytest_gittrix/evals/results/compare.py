@@ -11,6 +11,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from pytest_gittrix.evals.agents.reads import NETWORK, Reads, differing, together, unsure
+from pytest_gittrix.evals.inputs.agent_code import UNKNOWN
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, spent_of
 from pytest_gittrix.evals.results.grades import score, verdicts_of
 from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
@@ -138,9 +140,10 @@ class Comparison:
     Attributes:
         a: the first run.
         b: the second run.
-        inputs: the keys of the manifests' cores that differ.
+        inputs: what differs: keys of the manifests' cores, and behind ``read.`` what the agents have read.
         pairs: the samples of both runs, by id and epoch.
         counts_infra_errors: whether ``infra_error`` counts as not passed; ``compare`` has it so if it does in both runs.
+        unsure: why it cannot be known whether all other inputs are the same, one sentence each.
     """
 
     a: RunStore
@@ -148,6 +151,7 @@ class Comparison:
     inputs: tuple[str, ...]
     pairs: tuple[SamplePair, ...]
     counts_infra_errors: bool = False
+    unsure: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -219,6 +223,7 @@ class Comparison:
             "b": str(self.b.path),
             "code": self.code,
             "inputs": list(self.inputs),
+            "inputs_unknown": list(self.unsure),
             "samples": len(self.pairs),
             "better": len(self.better),
             "worse": len(self.worse),
@@ -255,7 +260,21 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
     ours, theirs = ({(record.id, record.epoch): record for record in store.records()} for store in (a, b))
     pairs = tuple(_pair(a, b, sample, ours.get(sample), theirs.get(sample)) for sample in sorted({*ours, *theirs}))
     made = a.manifest(), b.manifest()
-    return Comparison(a, b, tuple(made[0].differences(made[1])), pairs, all(one.counts_infra_errors for one in made))
+    first, second = (_read(store, records) for store, records in ((a, ours), (b, theirs)))
+    inputs = [*made[0].differences(made[1]), *(f"read.{key}" for key in differing(first, second))]
+    unknown = dict.fromkeys([*_unknown_parts(a), *_unknown_parts(b), *unsure(first, second)])
+    return Comparison(a, b, tuple(inputs), pairs, all(one.counts_infra_errors for one in made), tuple(unknown))
+
+
+def _read(store: RunStore, records: Mapping[tuple[str, int], Record]) -> Reads:
+    return together(Reads.among(store.lines("timing", record.key)) for record in records.values())
+
+
+def _unknown_parts(store: RunStore) -> list[str]:
+    """What the manifest of a run says that cannot be known."""
+    setting = store.manifest().core["setting"]
+    network = [NETWORK] if setting.get("network") else []
+    return [*setting["agent"].get(UNKNOWN, []), *network]
 
 
 def first_divergence(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Divergence | None:

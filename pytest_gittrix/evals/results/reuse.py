@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.agents.reads import Reads
 from pytest_gittrix.evals.inputs.case_repo import ANY_OBJECT
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, damaged
@@ -29,13 +30,17 @@ class ReuseDecision:
     why: str
 
 
-def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], ReuseDecision]:
+def reuse(
+    store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str], *, root: str = "", trust: bool = False
+) -> dict[tuple[str, int], ReuseDecision]:
     """Take over the samples whose inputs are the same.
 
     Args:
         store: the store of the new run.
         other: the directory of the run to take from.
         wanted: the keys of the wanted samples, by id and epoch.
+        root: the directory that what an agent reads is named from.
+        trust: whether what cannot be known of a sample's inputs counts as the same.
 
     Returns:
         The decision about each sample.
@@ -53,6 +58,9 @@ def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -
     for (id_, epoch), key in wanted.items():
         record = source.record(key) if source.has(key) else None
         if record is not None and record.outcome != RETRIED:
+            if why := why_not(source, key, root, trust=trust):
+                decisions[id_, epoch] = ReuseDecision(False, why)
+                continue
             taken.append(record)
             decisions[id_, epoch] = ReuseDecision(True, "its inputs are the same")
         elif record is not None:
@@ -61,6 +69,45 @@ def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -
             decisions[id_, epoch] = ReuseDecision(False, _why(theirs, ours, id_, epoch))
     take_over(store, source, taken, origin=str(source.path))
     return decisions
+
+
+def why_not(store: RunStore, key: str, root: str, *, trust: bool) -> str:
+    """Why a sample does not count for the agent as it is now, judged by what its agent read; empty if it does.
+
+    Args:
+        store: the run that has the sample.
+        key: the key of the sample.
+        root, trust: as for ``reuse``.
+    """
+    read = Reads.among(store.lines("timing", key))
+    return "" if read is None else read.why_not(root, trust=trust)
+
+
+def check_unchanged(store: RunStore, key: str, root: str, *, trust: bool, option: str = "--trust-agent") -> None:
+    """See that a sample of a run that is continued counts for the agent as it is now.
+
+    Args:
+        store, key, root, trust: as for ``why_not``.
+        option: the option of the user's command that trusts what cannot be known, for the message.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    why = why_not(store, key, root, trust=trust)
+    if why:
+        record = store.record(key)
+        raise InvalidInput(
+            f"{record.id} #{record.epoch} of {store.path} cannot be kept: {why}.",
+            why="Its results would be mixed with those of another agent.",
+            fix="Run the suite into another --out, with --from to take over what is the same.",
+            opt_out="" if trust else f"{option} keeps what cannot be known, and nothing that has changed",
+        )
+
+
+def unknown_of(store: RunStore, keys: Iterable[str]) -> set[str]:
+    """What cannot be known of the inputs of samples, one sentence each."""
+    read = (Reads.among(store.lines("timing", key)) for key in keys)
+    return {sentence for one in read if one is not None for sentence in one.unknown}
 
 
 def take_over(store: RunStore, source: RunStore, records: Sequence[Record], *, origin: str = "") -> None:

@@ -176,6 +176,12 @@ class RunStore:
         if begun.counts_infra_errors != counts:
             self.write_manifest(Manifest(begun.core, {**begun.host, "count_infra_errors": counts}))
 
+    def note_unknown(self, sentences: Sequence[str]) -> None:
+        """Write into the manifest what cannot be known of the inputs of samples. Raises AdapterUnavailable if the disk refused."""
+        manifest = self.manifest()
+        if [*sentences] != manifest.host.get("unknown", []):
+            self.write_manifest(Manifest(manifest.core, {**manifest.host, "unknown": [*sentences]}))
+
     @property
     def is_mixed(self) -> bool:
         """Whether the agent changed while the run went on, so that its samples are of unknown agents."""

@@ -5,21 +5,23 @@ An agent is given as text, so that a job can go to another process or machine. I
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
-from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, AgentCode, code_of_function, load, search_path
+from pytest_gittrix.evals.agents.programs import UNCONFINED, digest_of_file, is_file, programs_among, words_of
+from pytest_gittrix.evals.agents.reads import Reads, installed
+from pytest_gittrix.evals.agents.watching import loading, reads_so_far, recording
+from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import Outcome
 from pytest_gittrix.evals.runs.launch import succeeded
@@ -74,41 +76,38 @@ class ProgramAgent:
     """A program. It gets the task on standard input and in the file that ``GITTRIX_TASK_FILE`` names, and runs in the workspace.
 
     Attributes:
-        argv: the program and its arguments; an argument with a slash that names an existing file means that file.
+        argv: the program and its arguments, files by their whole paths; see ``words_of``.
     """
 
     argv: tuple[str, ...]
 
     @classmethod
     def of(cls, line: str) -> ProgramAgent:
-        """Split a command line as a shell does. Raises InvalidInput if it cannot be split, or is empty."""
-        try:
-            arguments = shlex.split(line)
-        except ValueError as problem:
-            raise InvalidInput(f"{line!r} is no command: {problem}.", fix="Quote it as for a shell.") from None
-        if not arguments or any("\0" in argument for argument in arguments):
-            raise InvalidInput(f"{line!r} is no command.", why="An agent is a program and its arguments.", fix="Give a program.")
-        return cls(tuple(os.path.abspath(argument) if "/" in argument and os.path.isfile(argument) else argument for argument in arguments))
+        """Split a command line, see ``words_of``. Raises InvalidInput if it cannot be split, or is empty."""
+        return cls(words_of(line))
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The arguments, with the names of files in place of their paths; the digests of those files, and what they use."""
-        files = {os.path.basename(argument): _digest(Path(argument)) for argument in self.argv if _is_file(argument)}
-        code = AgentCode(search_path())
-        code.add_command(self.argv)
-        code.unknown += [f"{argument} is a directory, whose content is not read." for argument in self.argv if _is_directory(argument)]
-        return {"kind": "command", "argv": self.shown, "files": files, **code.to_json()}
+        """The arguments, with names of files in place of their paths; the digests of files and programs; and what is installed."""
+        files = {os.path.basename(argument): digest_of_file(argument) for argument in self.argv if is_file(argument)}
+        return {
+            "kind": "command",
+            "argv": self.shown,
+            "files": files,
+            "programs": programs_among(self.argv),
+            "installed": installed(),
+        }
 
     @property
     def shown(self) -> list[str]:
         """The arguments with the names of files in place of their paths, so that they are the same on every machine."""
-        return [os.path.basename(argument) if _is_file(argument) else argument for argument in self.argv]
+        return [os.path.basename(argument) if is_file(argument) else argument for argument in self.argv]
 
     @property
     def readable(self) -> tuple[Path, ...]:
         """The files among the arguments, and nothing next to them: an agent is often next to suites and runs, which it must not see."""
         shown = toolchain()
-        files = {Path(argument) for argument in self.argv if _is_file(argument)}
+        files = {Path(argument) for argument in self.argv if is_file(argument)}
         return tuple(sorted(file for file in files if not any(file.is_relative_to(path) for path in shown)))
 
     def work(self, toolbox: Toolbox) -> int | None:
@@ -168,23 +167,45 @@ class CallableAgent:
         return agent
 
     def function(self) -> Callable[[Toolbox], object]:
-        """Load the function. Raises InvalidInput if there is none."""
+        """Load the function; what its module reads then is recorded. Raises InvalidInput if there is none."""
         module, _, name = self.spec.rpartition(":")
-        found: Callable[[Toolbox], object] | None = getattr(load(module, adjacent=True), name, None) if module and name else None
+        with recording(self.spec):
+            found: Callable[[Toolbox], object] | None = getattr(self._module(), name, None) if module and name else None
         if found is None or not callable(found):
             raise InvalidInput(
                 f"{self.spec!r} is no function.", why="It is called with a Toolbox for each sample.", fix="Give python:module:name."
             )
         return found
 
+    def _module(self) -> ModuleType:
+        found: list[ModuleType] = []
+        with loading(lambda: [one.__name__ for one in found]):
+            found.append(load(self.spec.rpartition(":")[0], adjacent=True))
+        return found[0]
+
+    @property
+    def source(self) -> str:
+        """The path of the file that the function is in; empty if it has none."""
+        with recording(self.spec):
+            file = self._module().__file__
+        return os.path.abspath(file) if file else ""
+
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The name of the function, the digest of its source file, and what that file uses."""
+        """The name of the function, and the digest of its source file. What it reads is recorded while it works, see ``reads``."""
         module, _, name = self.spec.rpartition(":")
-        source = load(module, adjacent=True).__file__
         named = os.path.basename(module) if module.endswith(".py") else module
-        code = code_of_function(module, named)
-        return {"kind": "callable", "name": f"{named}:{name}", "source": _digest(Path(source)) if source else "", **code}
+        return {"kind": "callable", "name": f"{named}:{name}", "source": digest_of_file(self.source) if self.source else ""}
+
+    @property
+    def root(self) -> str:
+        """The directory that what the function reads is named from: that of its file."""
+        return os.path.dirname(self.source)
+
+    @property
+    def reads(self) -> Reads:
+        """What the function, and what it uses, has read in this process so far."""
+        return reads_so_far(self.spec, self.root)
 
     @property
     def readable(self) -> tuple[Path, ...]:
@@ -195,7 +216,8 @@ class CallableAgent:
         """Call the function."""
         function = self.function()
         try:
-            function(toolbox)
+            with recording(self.spec):
+                function(toolbox)
         except (AdapterUnavailable, AgentFailed, KeyboardInterrupt, Mismatch, OutOfTime):
             raise
         except BaseException as problem:  # also SystemExit, which would end the run with a status of the agent's choice
@@ -281,6 +303,19 @@ def require_program(agent: Agent) -> None:
     )
 
 
+def identity_at(agent: Agent, level: str) -> dict[str, Json]:
+    """The identity of an agent that works at a level of confinement, with what cannot be known of it there.
+
+    Args:
+        agent: the agent.
+        level: the level that is really used.
+    """
+    found = dict(agent.identity)
+    if level == "off" and isinstance(agent, ProgramAgent):
+        found[UNKNOWN] = [UNCONFINED]
+    return found
+
+
 def check_known(identity: Mapping[str, Json], option: str) -> None:
     """Refuse to take over results of an agent of which something cannot be known.
 
@@ -295,21 +330,9 @@ def check_known(identity: Mapping[str, Json], option: str) -> None:
         raise InvalidInput(
             f"It cannot be seen whether the agent is still the same: {' '.join(identity[UNKNOWN])}",
             why="Results of an agent that has changed since would count for this one.",
-            fix="Run all samples again, into a new directory.",
+            fix="Run all samples again, into a new directory; a program that is confined (guard or jail) can read only what it is given.",
             opt_out=f"{option} takes the agent to be the same",
         )
-
-
-def _is_directory(argument: str) -> bool:
-    return "/" in argument and os.path.isdir(argument)
-
-
-def _is_file(argument: str) -> bool:
-    return os.path.isabs(argument) and os.path.isfile(argument)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @contextmanager

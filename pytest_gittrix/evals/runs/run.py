@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.models.setting import as_done, model_host, model_setting, with_replayed
 from pytest_gittrix.evals.results.grades import held_to, short_of
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host, taken_from
-from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
+from pytest_gittrix.evals.results.reuse import ReuseDecision, check_unchanged, reuse, unknown_of, why_not
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
-from pytest_gittrix.evals.runs.agents import Agent, agent_of, check_known
+from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, check_known, identity_at
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.options import Options, with_defaults
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
@@ -173,10 +173,10 @@ def run_suite(
         chosen = _kept(_chosen(keys, options), options)
         already = _already(store, [keys[sample] for sample in chosen])
         identity = manifest.core["setting"]["agent"]
-        if (already or options.reuse is not None) and not options.trust_agent and (agent is not None or options.agent):
-            check_known(identity, "--trust-agent")
+        own = _check_kept(store, identity, already, options, agent)
         missing = [sample for sample in chosen if keys[sample] not in already]
-        reused = reuse(store, options.reuse, {sample: keys[sample] for sample in missing}) if options.reuse is not None else {}
+        lacking = {sample: keys[sample] for sample in missing}
+        reused = {} if options.reuse is None else reuse(store, options.reuse, lacking, root=own, trust=options.trust_agent)
         replay = options.replay.absolute() if options.replay is not None else None
         model = options.model.absolute() if options.model is not None else None
         rescore = options.rescore.absolute() if options.rescore is not None else None
@@ -188,10 +188,12 @@ def run_suite(
             jobs.reverse()
         here = local if agent is not None else factory
         _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).run()
-        if jobs and _identity(options, agent) != identity:
+        changed = any(why_not(store, job.key, own, trust=True) for job in jobs)
+        if jobs and (changed or _identity(options, agent, level.level) != identity):
             store.mark_mixed()
         if options.model is not None and options.model.mode == "record":
             note_tapes(store)
+        store.note_unknown(sorted(unknown_of(store, [keys[sample] for sample in chosen])))
         records = tuple(store.record(keys[sample]) for sample in chosen)
         return Summary(store, store.manifest(), records, reused, len(already), swept.removed)
 
@@ -221,7 +223,7 @@ def _check_model(options: Options) -> None:
 def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -> Manifest:
     core = core_of(
         suite,
-        agent=_identity(options, agent),
+        agent=_identity(options, agent, level),
         random_seed=options.seed or 0,
         epochs=options.epochs or 1,
         confine=level,
@@ -247,11 +249,9 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
     return made if options.replay is None or options.agent or agent is not None else as_done(made, RunStore.open(options.replay).manifest())
 
 
-def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
-    if agent is not None:
-        return agent.identity
-    if options.agent:
-        return agent_of(options.agent).identity
+def _identity(options: Options, agent: Agent | None, level: str) -> Mapping[str, Json]:
+    if agent is not None or options.agent:
+        return identity_at(agent or agent_of(options.agent), level)
     recorded = options.replay or options.rescore
     if recorded is None:
         raise InvalidInput("There is no agent.", why="A run needs an agent, or a run to replay.", fix="Give --agent, or --replay RUN.")
@@ -309,6 +309,21 @@ def _kept(samples: list[tuple[str, int]], options: Options) -> list[tuple[str, i
     run = RunStore.open(options.rescore)
     keys = run.manifest().keys
     return [sample for sample in samples if sample in keys and run.has(keys[sample])]
+
+
+def _check_kept(store: RunStore, identity: Mapping[str, Json], already: Collection[str], options: Options, agent: Agent | None) -> str:
+    """See that samples which are kept or taken over count for the agent as it is now; return the directory that its reads are named from.
+
+    Raises:
+        InvalidInput: they do not, or it cannot be known.
+    """
+    working = agent or (agent_of(options.agent) if options.agent else None)
+    if (already or options.reuse is not None) and not options.trust_agent and working is not None:
+        check_known(identity, "--trust-agent")
+    own = working.root if isinstance(working, CallableAgent) else ""
+    for key in already:
+        check_unchanged(store, key, own, trust=options.trust_agent)
+    return own
 
 
 def _already(store: RunStore, keys: Sequence[str]) -> set[str]:

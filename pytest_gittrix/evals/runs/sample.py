@@ -18,6 +18,7 @@ from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
+from pytest_gittrix.evals.agents.watching import leave_out
 from pytest_gittrix.evals.failures.own_harm import FILLED, DiskUse, locked_part
 from pytest_gittrix.evals.failures.reasons import one_line, traceback_of
 from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_arguments, patch_contents
@@ -29,7 +30,7 @@ from pytest_gittrix.evals.models.endings import confined_with, ending_of, kept_t
 from pytest_gittrix.evals.models.sample_model import ModelOfSample, SampleModel
 from pytest_gittrix.evals.results.run_repository import new_objects, packs_of
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
-from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent, turn_of
+from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, CallableAgent, GoldAgent, turn_of
 from pytest_gittrix.evals.runs.event_recorder import EventRecorder
 from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environment
 from pytest_gittrix.evals.runs.result_checks import ResultChecks, event_of
@@ -192,8 +193,13 @@ class SampleRun:
         try:
             toolbox = self._toolbox = self._make_toolbox(world, session, model)
             self._disk.begin(session.workspace_path, self._directory / "home")
-            with turn_of(spec.agent, session):
-                ending.exit = spec.agent.work(toolbox)
+            leave_out(self._directory)
+            try:
+                with turn_of(spec.agent, session):
+                    ending.exit = spec.agent.work(toolbox)
+            finally:
+                if isinstance(spec.agent, CallableAgent):
+                    self._recorder.timing.append(spec.agent.reads.to_json())
             toolbox.finish()
         except AgentFailed as failed:
             ending.outcome, ending.reason, ending.exit = failed.outcome, self._line(str(failed)), failed.exit

@@ -15,6 +15,7 @@ from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.evals.agents.watching import not_recording, runs_program
 from pytest_gittrix.evals.failures.machine import require_sandbox
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.runs.launch import ProgramLauncher
@@ -134,6 +135,7 @@ class Toolbox:
             CapabilityMissing: the workspace has no directory.
             transcript.Mismatch: a replay differs from the transcript.
         """
+        self._runs_program()
         data = stdin.encode() if isinstance(stdin, str) else stdin
         step: Step = {"do": "run", "argv": _arguments(argv), "stdin": digest_bytes(data)}
         if data:
@@ -157,6 +159,7 @@ class Toolbox:
         """Start a program that stays, without recording it, for at most the time that the agent has left; see ``Programs.start``."""
         if not self.time_left:
             raise OutOfTime
+        self._runs_program()
         given = {**self.environment, **(environment or {})}
         running = self._started().start(argv, environment=given, timeout=self.time_left, **options)
         self._stayed.append(running)
@@ -174,6 +177,10 @@ class Toolbox:
         """The directory of the workspace as programs see it."""
         return self._started().workspace
 
+    def _runs_program(self) -> None:
+        if isinstance(self._launch, ProgramLauncher):
+            runs_program(confined=self._launch.confinement.level != "off")
+
     def _started(self) -> ProgramLauncher:
         self._require_files()
         if not isinstance(self._launch, ProgramLauncher):
@@ -182,7 +189,8 @@ class Toolbox:
 
     def read(self, path: str) -> bytes:
         """Read the bytes of a file; see ``AgentSession.read``."""
-        return self.session.read(path)
+        with not_recording():
+            return self.session.read(path)
 
     def write(self, path: str, data: bytes | str) -> None:
         """Create or replace a file. Raises as ``AgentSession.write`` does."""
@@ -209,9 +217,10 @@ class Toolbox:
     def _record_step(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
         if self._expected is not None:
             self._expected.check_action(step)
-        value, found = act()
-        step |= found
-        step["tree"] = self._tree() if self._tree is not None else None
+        with not_recording():
+            value, found = act()
+            step |= found
+            step["tree"] = self._tree() if self._tree is not None else None
         step["step"] = sum(1 for one in self.steps if "step" in one) + 1
         self.steps.append(step)
         if self._expected is not None:

@@ -5,14 +5,17 @@ Node ids are made from the ids of cases, never from paths.
 
 from __future__ import annotations
 
+import sys
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import pytest
 
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.evals.agents.watching import loading, not_recording, recording
 from pytest_gittrix.evals.inputs.sample_record import RETRIED
 from pytest_gittrix.evals.results.grades import grade_of
 from pytest_gittrix.plugin.evals.outcome import EvalSample
@@ -31,6 +34,21 @@ BY_OUTCOME: Final = "by its outcome"
 
 _MOST_REASON: Final = 300
 _RUNS = pytest.StashKey["_Runs"]()
+
+
+@contextmanager
+def watched_import(file: Path) -> Iterator[None]:
+    """A block in which pytest loads a module of tests, whose functions may be agents.
+
+    Args:
+        file: the module's file.
+    """
+
+    def loaded() -> list[str]:
+        return [name for name, module in [*sys.modules.items()] if getattr(module, "__file__", None) == str(file)]
+
+    with recording(str(file)), loading(loaded):
+        yield
 
 
 def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
@@ -53,7 +71,8 @@ def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
             _refuse(metafunc, f"takes keyword arguments only, and was given {mark.args[0]!r}.")
         arguments = {**mark.kwargs, **arguments}
     try:
-        plan = plan_of(arguments, options, metafunc.definition.path.parent)
+        with not_recording():
+            plan = plan_of(arguments, options, metafunc.definition.path.parent)
     except GittrixError as problem:
         _refuse(metafunc, f"cannot be followed.\n{problem}")
     if FIXTURE not in metafunc.fixturenames:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +13,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.inputs.agent_code import code_of_function
+from pytest_gittrix.evals.agents.programs import digest_of_file
+from pytest_gittrix.evals.agents.watching import module_used, recording
+from pytest_gittrix.evals.inputs.agent_code import UNKNOWN
+from pytest_gittrix.evals.inputs.agent_values import bound_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.suite import Case, Suite
 from pytest_gittrix.evals.models.plan import ModelPlan
 from pytest_gittrix.evals.models.setting import model_setting
 from pytest_gittrix.evals.results.manifest import core_of
-from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of
+from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, identity_at
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.toolbox import Toolbox
 from pytest_gittrix.evals.spending.model_limits import ModelLimits
@@ -93,16 +95,29 @@ class FunctionAgent(CallableAgent):
         return cls(f"{inspect.getsourcefile(code) or ''}:{getattr(code, '__qualname__', '')}", given)
 
     def function(self) -> Callable[[Toolbox], object]:
-        """The function."""
+        """The function; its module was loaded by pytest."""
+        with recording(self.spec):
+            module_used(getattr(self.given, "__module__", None) or type(self.given).__module__)
         return self.given
 
     @property
+    def source(self) -> str:
+        """The path of its file; empty if it has none."""
+        return self.spec.rpartition(":")[0]
+
+    @property
     def identity(self) -> Mapping[str, Json]:
-        """The name of the function, the digest of its file, what that file uses, and the values that the function carries with it."""
+        """The name of the function, the digest of its file, and the values that the function carries with it."""
         file, _, name = self.spec.rpartition(":")
-        source = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-        code = code_of_function(file, name, self.given)
-        return {"kind": "callable", "name": f"{os.path.basename(file)}:{name}", "source": source, **code}
+        bound, unknown = bound_values(self.given)
+        unknown += [] if file else [f"{name} has no source."]
+        return {
+            "kind": "callable",
+            "name": f"{os.path.basename(file)}:{name}",
+            "source": digest_of_file(file) if file else "",
+            **({"values": bound} if bound else {}),
+            **({UNKNOWN: sorted(unknown)} if unknown else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,7 @@ class Plan:
         """
         return core_of(
             self.suite,
-            agent=self.agent.identity,
+            agent=identity_at(self.agent, level),
             random_seed=self.seed,
             epochs=self.epochs,
             confine=level,

@@ -23,10 +23,10 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
 from pytest_gittrix.evals.models.setting import model_host, with_replayed
 from pytest_gittrix.evals.results.manifest import Manifest, host, taken_from
-from pytest_gittrix.evals.results.reuse import reuse
+from pytest_gittrix.evals.results.reuse import check_unchanged, reuse, why_not
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
-from pytest_gittrix.evals.runs.agents import check_known
+from pytest_gittrix.evals.runs.agents import CallableAgent, check_known, identity_at
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, RunSetting, execute, remove_work_dirs
@@ -109,15 +109,16 @@ class SharedRun:
         level = confinement(plan.confine)
         self._plan = plan
         self._test_run = test_run
+        self._root = plan.agent.root if isinstance(plan.agent, CallableAgent) else ""
         self._scratch = scratch_root()
         sweep(self._scratch)
-        self._ran = False
+        self._done: set[str] = set()
         if test_run.reuse is not None and not test_run.trust_agent:
-            check_known(plan.agent.identity, TRUST)
+            check_known(identity_at(plan.agent, level.level), TRUST)
         if plan.model is not None:
             plan.model.check_keys()
         manifest = with_replayed(Manifest(plan.core(level.level), _host(plan, test_run, level.why)), plan.model)
-        self.store, self._lock = _join(plan, manifest, test_run, self._scratch)
+        self.store, self._lock = _join(plan, manifest, test_run, self._scratch, self._root)
         self.keys = manifest.keys
         model = None if plan.model is None else plan.model.absolute()
         options = Options(agent="", out=self.store.path, seed=plan.seed, confine=level.level, model=model, model_limits=plan.model_limits)
@@ -136,10 +137,10 @@ class SharedRun:
         if record is not None:
             return SampleResult(record, 0, "already there")
         if self._test_run.reuse is not None:
-            decision = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
+            decision = reuse(self.store, self._test_run.reuse, {sample: key}, root=self._root, trust=self._test_run.trust_agent)[sample]
             if decision.reused:
                 return SampleResult(self.store.record(key), 0, f"taken over: {decision.why}")
-        self._ran = True
+        self._done.add(key)
         done = execute(Job(self._setting, chosen.case, chosen.epoch, key, self._plan.agent))
         return SampleResult(self.store.record(key), done.ms, "run")
 
@@ -149,7 +150,9 @@ class SharedRun:
         with suppress(GittrixError, OSError):
             if self._plan.model is not None and self._plan.model.mode == "record":
                 note_tapes(self.store)
-            if self._ran and self._plan.agent.identity != self.store.manifest().core["setting"]["agent"]:
+            setting = self.store.manifest().core["setting"]
+            changed = any(why_not(self.store, key, self._root, trust=True) for key in self._done)
+            if changed or (self._done and identity_at(self._plan.agent, setting["confine"]) != setting["agent"]):
                 self.store.mark_mixed()
         self._lock.close()
 
@@ -181,7 +184,7 @@ def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
     )
 
 
-def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> tuple[RunStore, ExitStack]:
+def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path, root: str) -> tuple[RunStore, ExitStack]:
     base = test_run.directory or test_run.root / RUNS / plan.suite.name
     lock = hashlib.sha256(os.fsencode(base)).hexdigest()[:16]
     with exclusive(scratch / f"join-{lock}.lock"):
@@ -189,10 +192,18 @@ def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> t
             if not store.exists or _test_run_of(store) == test_run.name or test_run.resume:
                 if store.exists and _test_run_of(store) != test_run.name:
                     store.check_not_mixed()
-                    if store.keys() and not test_run.trust_agent:
-                        check_known(manifest.core["setting"]["agent"], TRUST)
+                    _check_kept(store, manifest, root, trust=test_run.trust_agent)
                 return _enter(store, manifest, test_run)
     raise AssertionError("there is always another candidate")
+
+
+def _check_kept(store: RunStore, manifest: Manifest, root: str, *, trust: bool) -> None:
+    """See that the samples of a run that is continued count for the agent as it is now. Raises InvalidInput if they do not."""
+    keys = [record.key for record in store.records() if record.outcome != RETRIED]
+    if keys and not trust:
+        check_known(manifest.core["setting"]["agent"], TRUST)
+    for key in keys:
+        check_unchanged(store, key, root, trust=trust, option=TRUST)
 
 
 def _candidates(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[RunStore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -93,11 +94,12 @@ def test_a_broken_agent_ends_the_run_with_one_and_is_shown_at_once(cli: Cli) -> 
 
 def test_a_run_says_how_many_samples_were_taken_over_and_compare_what_differs(cli: Cli) -> None:
     place = suite(cli.root, "one", "two")
-    write(cli.root, {"agent.py": "import helper\n", "helper.py": "open('app.py', 'w').write('VERSION = 2\\n')\n"})
-    agent = f"python {cli.root / 'agent.py'}"
+    agent = agent_file(cli.root, "import told_words\ntoolbox.write('app.py', told_words.TEXT)")
+    write(cli.root, {"told_words.py": "TEXT = 'VERSION = 2\\n'\n"})
     cli.ok(*run(cli, place, "a", "--filter", "one", agent=agent))
     taken = cli.ok(*run(cli, place, "b", "--from", str(cli.root / "a"), agent=agent)).text
-    write(cli.root, {"helper.py": "pass\n"})
+    write(cli.root, {"told_words.py": "TEXT = 'VERSION = 22\\n'\n"})
+    sys.modules.pop("told_words", None)  # the change is seen by a new process
     changed = cli.ok(*run(cli, place, "c", "--from", str(cli.root / "b"), agent=agent)).text
 
     assert "1 of 2 taken over\n" in taken
@@ -106,7 +108,7 @@ def test_a_run_says_how_many_samples_were_taken_over_and_compare_what_differs(cl
     assert "<dt>taken over</dt><dd>1 of 2</dd>" in (cli.root / "b" / "report.html").read_text()
     compared = cli("eval", "compare", str(cli.root / "b"), str(cli.root / "c"))
     assert compared.status == 3
-    assert "inputs: differ: setting.agent.modules.helper " in compared.text
+    assert "inputs: differ: read.file told_words.py " in compared.text
 
 
 def test_an_infra_error_ends_with_one_and_says_what_to_do(cli: Cli) -> None:
@@ -123,12 +125,12 @@ def test_a_filter_a_shard_and_a_resume_do_what_they_say(cli: Cli) -> None:
     place = suite(cli.root, "fix-a", "fix-b", "other")
 
     assert cli.data(*run(cli, place, "a", "--filter", "fix-*"))["samples"] == 2
-    assert cli.data(*run(cli, place, "a", "--resume"))["already"] == 2
+    assert cli.data(*run(cli, place, "a", "--resume", "--trust-agent"))["already"] == 2
     parts = [cli.data(*run(cli, place, f"part-{n}", "--shard", f"{n}/2"))["samples"] for n in (1, 2)]
     assert sum(parts) == 3
     merged = cli.data("eval", "merge", str(cli.root / "part-1"), str(cli.root / "part-2"), "--out", str(cli.root / "merged"))
-    assert merged["digest"] == cli.data(*run(cli, place, "a", "--resume"))["digest"]
-    assert cli.data(*run(cli, place, "again", "--from", str(cli.root / "a")))["reused"] == 3
+    assert merged["digest"] == cli.data(*run(cli, place, "a", "--resume", "--trust-agent"))["digest"]
+    assert cli.data(*run(cli, place, "again", "--from", str(cli.root / "a"), "--trust-agent"))["reused"] == 3
 
 
 def test_show_tells_a_run_and_a_sample(cli: Cli) -> None:
@@ -160,15 +162,16 @@ def test_show_tells_a_conflict(cli: Cli) -> None:
 def test_compare_ends_as_the_runs_compare(cli: Cli, other: str, status: int) -> None:
     place = suite(cli.root, "one", "two")
     body = f"""
-    from pathlib import Path
-    way = Path({str(cli.root / "way")!r}).read_text()
+    import os
+    way = ("same", "flips", "tree", "seed")[int(os.stat({str(cli.root / "way")!r}).st_mtime)]
     toolbox.write("app.py", "VERSION = 2\\n" if way != "flips" else "")
     toolbox.write("way", way if way == "tree" else "")
     """
     agent = agent_file(cli.root, body)
-    write(cli.root, {"way": "same"})
+    write(cli.root, {"way": ""})
+    os.utime(cli.root / "way", (0, 0))
     cli.ok(*run(cli, place, "a", agent=agent))
-    write(cli.root, {"way": other})
+    os.utime(cli.root / "way", (status, status))
     cli.ok(*run(cli, place, "b", *(["--seed", "9"] if other == "seed" else []), agent=agent))
 
     ran = cli("eval", "compare", str(cli.root / "a"), str(cli.root / "b"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from fractions import Fraction
@@ -21,11 +22,12 @@ from pytest_gittrix.evals.verification.determinism import check_determinism
 
 
 def twice(tmp_path: Path, body: str) -> tuple[Summary, Summary]:
-    """One agent, run twice; it finds the text ``first`` or ``second`` in a file that nobody told the run of."""
-    agent = agent_file(tmp_path, f"from pathlib import Path\nturn = Path({str(tmp_path / 'turn')!r}).read_text()\n{body}")
+    """One agent, run twice; it takes the text ``first`` or ``second`` from the date of a file, which is no input that is recorded."""
+    agent = agent_file(tmp_path, f"import os\nturn = ('first', 'second')[int(os.stat({str(tmp_path / 'turn')!r}).st_mtime)]\n{body}")
+    (tmp_path / "turn").touch()
     found = []
-    for turn in ("first", "second"):
-        (tmp_path / "turn").write_text(turn)
+    for number, turn in enumerate(("first", "second")):
+        os.utime(tmp_path / "turn", (number, number))
         found.append(ran(suite(tmp_path, "a", "b"), tmp_path, agent, out=tmp_path / turn))
     return found[0], found[1]
 

@@ -179,7 +179,7 @@ def test_samples_that_could_not_be_run_count_if_the_run_says_so_and_every_accoun
         rates: dict[str, Any] = done.envelope["data"]["rates"]
         return rates
 
-    found = [did("a"), did("b", "--count-infra-errors"), cli.data("eval", "show", "b")["rates"], did("b", "--resume")]
+    found = [did("a"), did("b", "--count-infra-errors"), cli.data("eval", "show", "b")["rates"], did("b", "--resume", "--trust-agent")]
     text = cli("eval", "run", str(place), "--agent", SOLVES, "--confine", "off", "--out", "c", "--count-infra-errors").text
 
     assert [(one["pass_rate"]["value"], one["samples"]) for one in found] == [(1.0, 1), (0.5, 2), (0.5, 2), (1.0, 1)]

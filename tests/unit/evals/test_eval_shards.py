@@ -60,7 +60,7 @@ def test_runs_that_were_moved_since_are_merged_and_taken_over_from(tmp_path: Pat
     moved = first.store.path.rename(tmp_path / "downloaded")
 
     merged = merge([moved], tmp_path / "merged")
-    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=moved)
+    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=moved, trust_agent=True)
 
     for store in (merged, again.store):
         assert compare(RunStore.open(moved), store).code == 0
@@ -128,7 +128,7 @@ def test_samples_are_taken_over_where_their_inputs_are_the_same_and_the_rest_say
     first = ran(place, tmp_path, SOLVES)
     write(place / "cases" / "b", {"repo/README.md": "# Changed\n"})
 
-    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path, epochs=2)
+    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path, trust_agent=True, epochs=2)
 
     assert {sample: (one.reused, one.why) for sample, one in again.reused.items()} == {
         ("a", 0): (True, "its inputs are the same"),
@@ -146,7 +146,7 @@ def test_an_infra_error_is_not_taken_over(tmp_path: Path) -> None:
     first = ran(place, tmp_path, SOLVES)
     first.store.save_record(replace(first.records[0], outcome="infra_error"))
 
-    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path)
+    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path, trust_agent=True)
 
     assert [(one.reused, one.why) for one in again.reused.values()] == [(False, "it ended in infra_error there")]
     assert again.counts["pass"] == 1
@@ -156,7 +156,7 @@ def test_another_setting_takes_over_nothing_and_names_the_setting(tmp_path: Path
     place = suite(tmp_path, "a")
     first = ran(place, tmp_path, SOLVES)
 
-    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path, seed=5)
+    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=first.store.path, trust_agent=True, seed=5)
 
     assert [one.why for one in again.reused.values()] == ["setting.seed differ"]
 
@@ -166,4 +166,4 @@ def test_a_run_does_not_take_over_from_itself(tmp_path: Path) -> None:
     first = ran(place, tmp_path, SOLVES)
 
     with pytest.raises(InvalidInput, match="is the run itself"):
-        ran(place, tmp_path, SOLVES, reuse=first.store.path, resume=True)
+        ran(place, tmp_path, SOLVES, reuse=first.store.path, trust_agent=True, resume=True)

@@ -36,8 +36,8 @@ def test_each_step_says_what_counts(tmp_path: Path) -> None:
     assert (first[0], "pass             2" in first[1]) == (0, True)
     assert "fail             2" in changed[1]
     assert "0 of 2 taken over" in changed[1]
-    assert "setting.agent.modules.words differ" in changed[1]
-    assert (compared[0], "inputs: differ: setting.agent.modules.words" in compared[1]) == (3, True)
+    assert "the agent read file words.py, changed since" in changed[1]
+    assert (compared[0], "inputs: differ: read.file words.py" in compared[1]) == (3, True)
     assert killed == (-9, "")
     assert (refused[0], "setting.passed_values.MODEL differ" in refused[1]) == (1, True)
     assert (resumed[0], "1 of 2 were there" in resumed[1]) == (0, True)

@@ -145,6 +145,9 @@ OURS: Final[Mapping[str, Registered]] = {
 """What this package registers, by the kind: the hook ``gittrix_KIND``."""
 
 
+_NOUNS: Final = {"workspaces": "kind of workspace", "clauses": "family of clauses"}
+
+
 class Names:
     """The names of a kind, as choices of a command line: one of ours is found without a look at other packages."""
 
@@ -173,7 +176,7 @@ def find(kind: str, name: str) -> Any:
     if found is None:
         names = tuple(registered(kind))
         fix = f"{did_you_mean(name, names)}Use one of: {', '.join(names)}."
-        raise InvalidInput(f"There is no {kind.removesuffix('s')} {name!r}.", fix=fix)
+        raise InvalidInput(f"There is no {_NOUNS.get(kind, kind.removesuffix('s'))} {name!r}.", fix=fix)
     return found.load()
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.acp.client import AcpAgent as AcpAgent
     from pytest_gittrix.acp.client import acp_agent as acp_agent
     from pytest_gittrix.acp.client import run_prompt as run_prompt
     from pytest_gittrix.acp.permissions import allow as allow
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.acp.client": ("AcpAgent", "acp_agent", "run_prompt"),
+        "pytest_gittrix.acp.client": ("acp_agent", "run_prompt"),
         "pytest_gittrix.acp.permissions": ("allow", "reject"),
         "pytest_gittrix.acp.turns": ("take_turn",),
     },

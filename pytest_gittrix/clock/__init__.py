@@ -8,7 +8,6 @@ from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.clock.clock import CLOCK_START as CLOCK_START
-    from pytest_gittrix.clock.clock import Clock as Clock
     from pytest_gittrix.clock.clock import FrozenClock as FrozenClock
     from pytest_gittrix.clock.clock import SystemClock as SystemClock
     from pytest_gittrix.clock.file_clock import FileClock as FileClock
@@ -20,7 +19,6 @@ __getattr__ = door(
     {
         "pytest_gittrix.clock.clock": (
             "CLOCK_START",
-            "Clock",
             "FrozenClock",
             "SystemClock",
         ),

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix as GitTrix
     from pytest_gittrix.engine.event_stream import follow as follow
     from pytest_gittrix.engine.operations.info import SessionInfo as SessionInfo
-    from pytest_gittrix.engine.promotion.promotion import PromoteResult as PromoteResult
-    from pytest_gittrix.engine.promotion.promotion import Review as Review
-    from pytest_gittrix.engine.user_session import UserSession as UserSession
 
 __getattr__ = door(
     __name__,
@@ -25,11 +22,6 @@ __getattr__ = door(
         "pytest_gittrix.engine.agents.programs": ("Programs",),
         "pytest_gittrix.engine.agents.start": ("start_agent",),
         "pytest_gittrix.engine.agents.agent_session": ("AgentSession",),
-        "pytest_gittrix.engine.user_session": ("UserSession",),
         "pytest_gittrix.engine.operations.info": ("SessionInfo",),
-        "pytest_gittrix.engine.promotion.promotion": (
-            "PromoteResult",
-            "Review",
-        ),
     },
 )

@@ -10,14 +10,12 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.oracle import Judge as Judge
     from pytest_gittrix.testing.profiles import profile as profile
     from pytest_gittrix.testing.session_model import Model as Model
-    from pytest_gittrix.testing.world import World as World
 
 __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.oracle": ("Judge",),
         "pytest_gittrix.testing.profiles": ("profile",),
-        "pytest_gittrix.testing.world": ("World",),
         "pytest_gittrix.testing.session_model": ("Model",),
     },
 )

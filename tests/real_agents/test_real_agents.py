@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from support.frameworks import available
 
+from pytest_gittrix import UserSession
 from pytest_gittrix.confine.started_program import Finished
-from pytest_gittrix.engine import UserSession
 from pytest_gittrix.model.tapes.matching import first_difference
 from pytest_gittrix.model.tapes.tape import Tape
 from pytest_gittrix.testing.world import World

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gittrix import UserSession
 from pytest_gittrix.confine.levels import confinement
-from pytest_gittrix.engine import UserSession
 from pytest_gittrix.engine.agents.session_parts import VARIABLES
 from pytest_gittrix.errors import CapabilityMissing
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support.git import git
 
+from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.extras import missing
 
 FRAMEWORKS = ("mcp", "inspect", "pydantic-ai", "deepagents", "openai-agents", "claude", "harbor")

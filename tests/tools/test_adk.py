@@ -19,7 +19,7 @@ from google.genai.types import Content, Part
 from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 
 from examples.integrations.adk_environment import GittrixEnvironment
-from pytest_gittrix.engine import UserSession
+from pytest_gittrix import UserSession
 from pytest_gittrix.errors import SessionExpired
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kit warns of each part that it calls experimental

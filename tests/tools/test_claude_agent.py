@@ -25,7 +25,7 @@ from claude_agent_sdk.testing import run_session_store_conformance
 from support.frameworks import available, programs_of
 from support.git import git
 
-from pytest_gittrix.engine import GitTrix, UserSession
+from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude_options
 from pytest_gittrix.model import ModelServer, call

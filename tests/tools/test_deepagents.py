@@ -17,8 +17,8 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 from support.frameworks import ADDED, LEVELS, available, cancel, discard_while
 from support.git import git
 
+from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.backends import LocalDurable
-from pytest_gittrix.engine import GitTrix, UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.integrations.deepagents import DIRECTORIES, GittrixBackend
 

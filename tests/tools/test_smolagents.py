@@ -13,7 +13,7 @@ from smolagents.utils import AgentExecutionError
 from support.frameworks import LEVELS, available, programs_of
 
 from examples.integrations.smolagents_executor import GittrixExecutor
-from pytest_gittrix.engine import UserSession
+from pytest_gittrix import UserSession
 from pytest_gittrix.errors import SessionExpired
 
 ANSWERS = "import sys, time; answers = sys._getframe(1).f_globals['answers']"

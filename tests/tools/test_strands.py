@@ -19,7 +19,7 @@ from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 from support.frameworks import ADDED, LEVELS, available, cancel
 
 from examples.integrations.strands_sandbox import GittrixSandbox
-from pytest_gittrix.engine import UserSession
+from pytest_gittrix import UserSession
 from pytest_gittrix.engine.agents.programs import MOST_OUTPUT
 from pytest_gittrix.errors import SessionExpired
 

@@ -29,8 +29,8 @@ from swerex.runtime.abstract import (
 )
 
 from examples.integrations.swe_rex_deployment import GittrixDeployment, GittrixRuntime
+from pytest_gittrix import UserSession
 from pytest_gittrix.confine.running_program import Running
-from pytest_gittrix.engine import UserSession
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired
 from pytest_gittrix.integrations.adapter import AnsweringPython
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from pytest_gittrix.conformance.base.clause import Clause, clause_of, families_by_letters
-from pytest_gittrix.extensions import registered
+from pytest_gittrix.extensions import find, registered
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 _FAMILIES: Final = "pytest_gittrix.conformance.families"
@@ -71,6 +71,20 @@ def families() -> tuple[type[Any], ...]:
     """The classes that hold the clauses, in the order in which the families are registered."""
     import_module(_FAMILIES)  # which lets pytest explain the assertions of all of them
     return tuple(found for family in registered("clauses").values() for found in _families_of(family.load()))
+
+
+def family(letters: str) -> type[Any]:
+    """The class that holds the clauses of one family, to be subclassed in a test module: ``class TestIsolation(family("ISO"))``.
+
+    Args:
+        letters: those that the codes of its clauses begin with.
+
+    Raises:
+        InvalidInput: there is no such family.
+        CapabilityMissing: the package that registers it cannot be loaded.
+    """
+    import_module(_FAMILIES)
+    return _families_of(find("clauses", letters.upper()))[0]
 
 
 @cache

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.crash import Crashed as Crashed
     from pytest_gittrix.testing.faults.crash import crash_at as crash_at
     from pytest_gittrix.testing.faults.fault_sweep import sweep as sweep
-    from pytest_gittrix.testing.faults.powercut import PowerCuts as PowerCuts
     from pytest_gittrix.testing.faults.powercut import power_cuts as power_cuts
-    from pytest_gittrix.testing.faults.small_disks import SmallDisks as SmallDisks
     from pytest_gittrix.testing.faults.small_disks import run_on_small_disk as run_on_small_disk
     from pytest_gittrix.testing.faults.small_disks import small_disk as small_disk
 
@@ -26,12 +24,8 @@ __getattr__ = door(
             "crash_at",
         ),
         "pytest_gittrix.testing.faults.fault_sweep": ("sweep",),
-        "pytest_gittrix.testing.faults.powercut": (
-            "PowerCuts",
-            "power_cuts",
-        ),
+        "pytest_gittrix.testing.faults.powercut": ("power_cuts",),
         "pytest_gittrix.testing.faults.small_disks": (
-            "SmallDisks",
             "run_on_small_disk",
             "small_disk",
         ),

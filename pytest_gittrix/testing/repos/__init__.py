@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.testing.repos.durable import DurableRepo as DurableRepo
-    from pytest_gittrix.testing.repos.durable import Rival as Rival
     from pytest_gittrix.testing.repos.forge_server import ForgeServer as ForgeServer
     from pytest_gittrix.testing.repos.history import Executable as Executable
     from pytest_gittrix.testing.repos.history import History as History
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
-        "pytest_gittrix.testing.repos.durable": (
-            "DurableRepo",
-            "Rival",
-        ),
         "pytest_gittrix.testing.repos.history": (
             "Executable",
             "History",

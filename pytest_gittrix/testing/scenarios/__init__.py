@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.scenarios.matrices import life_pairs as life_pairs
     from pytest_gittrix.testing.scenarios.matrices import status_axes as status_axes
     from pytest_gittrix.testing.scenarios.matrices import status_ends as status_ends
-    from pytest_gittrix.testing.scenarios.session_in import SessionsIn as SessionsIn
     from pytest_gittrix.testing.scenarios.timeline import Timeline as Timeline
     from pytest_gittrix.testing.scenarios.turn_kit import TurnKit as TurnKit
 
@@ -42,7 +41,6 @@ __getattr__ = door(
             "status_axes",
             "status_ends",
         ),
-        "pytest_gittrix.testing.scenarios.session_in": ("SessionsIn",),
         "pytest_gittrix.testing.scenarios.timeline": ("Timeline",),
         "pytest_gittrix.testing.scenarios.turn_kit": ("TurnKit",),
     },

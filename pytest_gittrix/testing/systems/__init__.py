@@ -9,7 +9,6 @@ from pytest_gittrix.lazy_exports import door
 if TYPE_CHECKING:
     from pytest_gittrix.testing.systems.driver import Stage as Stage
     from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem as GitTrixSystem
-    from pytest_gittrix.testing.systems.protocol import Capability as Capability
     from pytest_gittrix.testing.systems.protocol import Engine as Engine
     from pytest_gittrix.testing.systems.protocol import OptionalVerbs as OptionalVerbs
     from pytest_gittrix.testing.systems.protocol import SessionSystem as SessionSystem
@@ -19,7 +18,6 @@ __getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.systems.protocol": (
-            "Capability",
             "Engine",
             "OptionalVerbs",
             "SessionSystem",

@@ -16,15 +16,15 @@ from support.acp_program import AGENT, ARGV
 from support.confined import available
 from support.patience import long_enough
 
-from pytest_gittrix.acp import AcpAgent, acp_agent, client, client_side, reject, run_prompt, take_turn
-from pytest_gittrix.acp.client import Prompted
+from pytest_gittrix import World
+from pytest_gittrix.acp import acp_agent, client, client_side, reject, run_prompt, take_turn
+from pytest_gittrix.acp.client import AcpAgent, Prompted
 from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, TurnBusy
 from pytest_gittrix.os_level.proc import open_connections
-from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import pytest
 from support.confined import available
 
-from pytest_gittrix import AgentSession, GitTrix, UserSession
+from pytest_gittrix import AgentSession, GitTrix, UserSession, World
 from pytest_gittrix.aio import AsyncAgentSession, AsyncGitTrix, AsyncPrograms, AsyncUserSession, in_thread
 from pytest_gittrix.aio.threads import AsyncProxy, decided, mirrored
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import PathNotFound, SessionExpired
-from pytest_gittrix.testing import World
 
 LONG = 60
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.clock import FIVE_MINUTES, TIMEOUT
 
-from pytest_gittrix.clock import CLOCK_START, Clock, FrozenClock, SystemClock
+from pytest_gittrix.clock import CLOCK_START, FrozenClock, SystemClock
+from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.durations import distance_ns, ns_of
 from pytest_gittrix.errors import InvalidInput
 

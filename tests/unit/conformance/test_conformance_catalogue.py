@@ -16,8 +16,9 @@ from typing import Final
 import pytest
 
 from pytest_gittrix.conformance import test_conformance
-from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, families, page
+from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, families, family, page
 from pytest_gittrix.conformance.base.clause import clause_of, needs
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.extensions import OURS
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
@@ -173,3 +174,10 @@ def test_only_methods_that_are_named_like_clauses_are_clauses() -> None:
         ("CNF-07", "CNF", "a promise", "Otherwise why it matters.", {Capability.DELETE}),
         ("CNF-08", "CNF", "a promise that is clear", "Otherwise why it matters.", frozenset()),
     ]
+
+
+def test_the_class_of_a_family_is_found_by_its_letters() -> None:
+    assert [family(name) for name in OURS["clauses"]] == [*families()]
+    assert family("cnf") is families()[[*OURS["clauses"]].index("CNF")]
+    with pytest.raises(InvalidInput, match="There is no family of clauses 'NOT'"):
+        family("NOT")

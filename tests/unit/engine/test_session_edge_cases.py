@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gittrix import EvictionPolicy, GittrixError, World, points
-from pytest_gittrix.clock import Clock
+from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine import sweep
 from pytest_gittrix.engine.sweep import restart_idle_time
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_gittrix import World
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
-from pytest_gittrix.testing import World
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from support.agent_processes import on_linux
 from support.cli import Cli, ids
 from support.confined import available
 
-from pytest_gittrix import UserSession
+from pytest_gittrix import UserSession, World
 from pytest_gittrix.confine import Place
 from pytest_gittrix.errors import CapabilityMissing, WriteRejected
 from pytest_gittrix.integrations import claude_program
 from pytest_gittrix.integrations.claude_program import ConfinedClaude, ConfinedProgram, confined_claude, run_claude
 from pytest_gittrix.os_level.monotonic import pause
-from pytest_gittrix.testing import World
 
 pytestmark = on_linux
 

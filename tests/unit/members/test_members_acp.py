@@ -12,11 +12,11 @@ from support.acp_program import ARGV, MEMBER, SAVES
 from support.confined import available
 from support.members import Crew
 
+from pytest_gittrix import World
 from pytest_gittrix.acp.client import AcpAgent
 from pytest_gittrix.acp.driver import Drive, MemberLog, main, take_turn
 from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.errors import InvalidInput, TurnBusy
-from pytest_gittrix.testing import World
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes run on Linux")
 

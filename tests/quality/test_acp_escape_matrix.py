@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import escapes
-from support.acp_editor import Editor, editing
+from support.acp_editor import Editor
 from support.confined import available
 from support.escapes import EXPECTED, LEVELS, Target, open_host
 from support.git import GitRepo
@@ -44,17 +43,6 @@ runs = [cli, ["git", "push", "-q", durable, "HEAD:refs/heads/main"], ["git", "pu
 answers.append([subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True).returncode for argv in runs])
 update("agent_thought_chunk", content={"type": "text", "text": json.dumps(answers)})
 """
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    with editing(tmp_path_factory.mktemp("editor") / "store") as editor:
-        yield editor
-
-
-@pytest.fixture
-def editor(process: Editor) -> Editor:
-    return process.anew()
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from support.acp_editor import Editor
     from support.cli import Cli
     from support.engine import Site
     from support.members import Crew
     from support.orchestrator import Fleet
 
+    from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.engine.user_session import UserSession
 
 
@@ -56,3 +58,36 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
     with open_fleet(tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    """A clock that only the test moves."""
+    from pytest_gittrix.clock import FrozenClock
+
+    return FrozenClock(separate_files=False)
+
+
+@pytest.fixture(scope="module")
+def editor_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    """``gittrix acp``, for the editors of a module."""
+    from support.acp_editor import editing
+
+    with editing(tmp_path_factory.mktemp("editor") / "store") as editor:
+        yield editor
+
+
+@pytest.fixture
+def editor(editor_process: Editor) -> Editor:
+    """An editor that has just begun."""
+    return editor_process.anew()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the worlds of worktree tools are copied from."""
+    from pytest_gittrix.conformance.worktrees.base.world import make_template
+
+    place = tmp_path_factory.mktemp("template") / "world"
+    make_template(place)
+    return place

@@ -40,3 +40,15 @@ def git(disk: Path) -> dict[str, str]:
         "GIT_COMMITTER_NAME": "a",
         "GIT_COMMITTER_EMAIL": "a@example.org",
     }
+
+
+def processes_mentioning(word: str) -> list[str]:
+    """The numbers of the processes with a word in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+        except OSError:
+            continue
+    return found

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import acp
 import pytest
 from acp import schema
 from markdown_it import MarkdownIt
-from support.acp_editor import Editor, editing
+from support.acp_editor import Editor
 from support.acp_program import MCP_SERVER, USES_MCP
 from support.git import GitRepo
 
@@ -20,17 +19,6 @@ from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.engine.engine import GitTrix
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    with editing(tmp_path_factory.mktemp("editor") / "store") as editor:
-        yield editor
-
-
-@pytest.fixture
-def editor(process: Editor) -> Editor:
-    return process.anew()
 
 
 @pytest.fixture

@@ -6,12 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gittrix.clock import FrozenClock, SystemClock
-
-
-@pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
+from pytest_gittrix.clock import SystemClock
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
-from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES, NoVerdict, PromiseBroken, make_template, opened_world, token
+from pytest_gittrix.conformance.worktrees.base.world import MOST_LINES, NoVerdict, PromiseBroken, opened_world, token
 from pytest_gittrix.os_level.proc import running_in
 
 TOOL = WorktreeTool(
@@ -18,13 +18,6 @@ TOOL = WorktreeTool(
     env={"PLACE": "{world}/trees", "ODD": 'a "quoted" $word'},
     timeout=5,
 )
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("template") / "world"
-    make_template(place)
-    return place
 
 
 def test_variables_of_the_description_are_the_same_in_the_world_and_in_a_script(template: Path, tmp_path: Path) -> None:

@@ -44,11 +44,6 @@ def bare(tmp_path: Path, clock: FrozenClock) -> Iterator[DurableRepo]:
 
 
 @pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(separate_files=False)
-
-
-@pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A world with the ``FILES`` of the test's module."""
     with World.open(tmp_path / "world", files=request.module.FILES) as world:

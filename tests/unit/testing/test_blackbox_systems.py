@@ -16,6 +16,7 @@ from pathlib import Path
 
 from support.blackbox import making
 from support.patience import long_enough
+from support.supervisor import processes_mentioning
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing
@@ -177,25 +178,14 @@ def test_a_caller_that_is_killed_takes_its_trees_along(disk: Path) -> None:
     finally:
         caller.kill()
         caller.wait()
-    until(lambda: not mentioning(word))
-    assert mentioning(word) == []
+    until(lambda: not processes_mentioning(word))
+    assert processes_mentioning(word) == []
 
 
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def mentioning(word: str) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if word.encode() in (process / "environ").read_bytes():
-                found.append(process.name)
-        except OSError:
-            continue
-    return found
 
 
 def test_an_exploration_says_what_it_took() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import long_enough
-from support.supervisor import NEW, git, names, write_file
+from support.supervisor import NEW, git, names, processes_mentioning, write_file
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.testing.faults.fault_sweep import sweep
@@ -42,17 +42,6 @@ def tmpfs() -> Iterator[Path]:
         pytest.skip(reason)
     with small_disk(65536) as directory:
         yield directory
-
-
-def processes_mentioning(word: str) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if word.encode() in (process / "environ").read_bytes():
-                found.append(process.name)
-        except OSError:
-            continue
-    return found
 
 
 # --- sweeps

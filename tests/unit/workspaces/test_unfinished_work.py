@@ -18,7 +18,7 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.confine.levels import missing_layers
 from pytest_gittrix.conformance.worktrees.base.forms import FORMS, finish_by_hand, plant
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
-from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, make_template, opened_world
+from pytest_gittrix.conformance.worktrees.base.world import ToolWorld, opened_world
 from pytest_gittrix.errors import GitFailed, InvalidInput
 
 NAMED = {
@@ -43,13 +43,6 @@ NAMED = {
     "live": ("processes", ""),
 }
 ELSEWHERE = {"stash"}  # it stays with the repository
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("template") / "world"
-    make_template(place)
-    return place
 
 
 @pytest.fixture

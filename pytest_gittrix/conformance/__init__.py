@@ -1,4 +1,4 @@
-"""The conformance suite: almost three hundred promises of a session system, each a test with a stable code.
+"""The conformance suite: more than three hundred promises of a session system, each a test with a stable code.
 
 Run it on a system of your own without a line of code::
 

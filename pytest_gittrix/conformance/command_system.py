@@ -38,7 +38,15 @@ TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability
 _SCRIPT: Final = 4096
 _FACTS: Final = re.compile(r"\{(?:durable|branch|home)\}")
 UNSUPPORTED: Final = frozenset(
-    {Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES, Capability.MEMBERS, Capability.STATUS}
+    {
+        Capability.HISTORY,
+        Capability.TURNS,
+        Capability.FORKS,
+        Capability.LINES,
+        Capability.MEMBERS,
+        Capability.STATUS,
+        Capability.ARCHIVE,
+    }
 )
 """Capabilities that no command line has: they need a callback into the test, or verbs that are no documented commands."""
 

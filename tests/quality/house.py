@@ -44,7 +44,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
 
 MOST_FILES = 15
 """Files that one room may have, its ``__init__`` not counted."""
-MORE_FILES: Mapping[str, int] = {"conformance.families": 18}
+MORE_FILES: Mapping[str, int] = {"conformance.families": 20}
 """Rooms whose idea is a list: a family of clauses a file."""
 
 MOST_LINES = 450

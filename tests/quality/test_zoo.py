@@ -16,15 +16,20 @@ from fixtures.broken_systems.hunting import by_machine, by_schedule
 from fixtures.broken_systems.judging import clauses, complaint
 from fixtures.broken_systems.page import PAGE, remembered
 from fixtures.broken_systems.plain import PlainSystem
+from fixtures.broken_systems.planted import PLANTED
 from fixtures.broken_systems.races import RACES, explored
 from fixtures.broken_systems.zoo import ZOO
+from pytest_gittrix.conformance.base.outcome import LOST, STATUS, ClauseFailure, properties_of
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
+from pytest_gittrix.testing.systems.protocol import SessionSystem
 
 ROOT = Path(__file__).resolve().parents[2]
 soak = pytest.mark.skipif(os.environ.get("PYTEST_GITTRIX_SOAK") != "1", reason="takes half an hour: PYTEST_GITTRIX_SOAK=1")
 FOUND_AT_LEAST = 24
 
 
-def judged(system: PlainSystem, code: str) -> str | None:
+def judged(system: SessionSystem, code: str) -> str | None:
     """What a clause has against a system; skips where it cannot be judged."""
     try:
         return complaint(system, code)
@@ -54,6 +59,25 @@ def test_a_system_that_fails_only_where_the_checkout_was_left_behind_is_told_as_
     assert found is not None
     assert "takes back what a person committed without the checkout: README.md" in found
     assert judged(system, "CNF-21") is None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_planted_in_our_engine_is_told_with_what_it_costs(name: str) -> None:
+    system, code, loses = PLANTED[name]
+    clause, family, test = clauses()[code]
+    suite = family()
+    with Stage.open(system, files=suite.files()) as stage:
+        with pytest.raises((ClauseFailure, AssertionError)) as failure:
+            test(suite, stage)
+        said = dict(properties_of(failure.value, stage.journal, protects_work=clause.protects_work))
+
+    assert said[STATUS] == "broken"
+    assert (LOST in said) == loses
+
+
+@pytest.mark.parametrize("code", sorted({code for _, code, _ in PLANTED.values()}))
+def test_our_engine_keeps_each_of_these_clauses(code: str) -> None:
+    assert judged(GitTrixSystem(), code) is None
 
 
 def test_every_broken_system_says_what_is_wrong_with_it() -> None:

@@ -221,6 +221,71 @@ class ConflictClauses(Clauses):
 
         _the_desk_is_in_step(stage)
 
+    @protects_work
+    def test_cnf_23_hundreds_of_drifted_files_hide_no_conflict(self, stage: Stage) -> None:
+        """A conflict is found among hundreds of drifted files.
+
+        Otherwise an edit of a person's is lost whenever they have changed much, which is when nobody looks at each file.
+        """
+        many = {f"drifted/{number:03}.txt": "human\n" for number in range(300)}
+        _is_a_conflict(stage, self.files(), "zoo.txt", lambda person: person.commit({**many, "zoo.txt": "human\n"}))
+
+    @protects_work
+    def test_cnf_24_a_file_that_became_a_link_of_the_same_bytes_is_a_conflict(self, stage: Stage) -> None:
+        """Otherwise the link that a person made is replaced, because only bytes were compared."""
+
+        def play(played: PlayedWay) -> None:
+            played.stage.durable.commit({"current": "lib/util.py"})
+            session = at_work(played.stage, "current")
+            theirs = played.person.commit({"current": Symlink("lib/util.py")})
+
+            _refused_over(played, session, theirs, "current")
+
+        in_three_ways(stage, self.files(), play)
+
+    @protects_work
+    def test_cnf_25_an_edit_before_the_agents_first_write_is_a_conflict(self, stage: Stage) -> None:
+        """An edit after the start of a session and before the agent's first write is a conflict.
+
+        Otherwise what a person committed while the agent was still reading is overwritten by one that never saw it.
+        """
+
+        def play(played: PlayedWay) -> None:
+            session = played.stage.start()
+            theirs = played.person.commit({"app.py": "human\n"})
+            session.write("app.py", "agent\n")
+
+            _refused_over(played, session, theirs, "app.py")
+
+        in_three_ways(stage, self.files(), play)
+
+    @protects_work
+    def test_cnf_26_an_edit_between_two_writes_of_the_agents_is_a_conflict(self, stage: Stage) -> None:
+        """An edit between two writes of the agent's is a conflict.
+
+        Otherwise each write takes what durable holds by then for seen, and a person's edit is overwritten.
+        """
+
+        def play(played: PlayedWay) -> None:
+            session = at_work(played.stage, "README.md")
+            theirs = played.person.commit({"app.py": "human\n"})
+            session.write("app.py", "agent\n")
+
+            _refused_over(played, session, theirs, "app.py")
+
+        in_three_ways(stage, self.files(), play)
+
+    def test_cnf_27_an_edit_of_a_name_that_begins_alike_is_none(self, stage: Stage) -> None:
+        """An edit of a name that begins alike is no conflict. Otherwise work on `lib` is blocked by whoever works on `library`."""
+
+        def play(played: PlayedWay) -> None:
+            session = at_work(played.stage, "lib/util.py", "a")
+            played.person.commit({"library/util.py": "human\n", "lib/util.py.orig": "human\n", "ab": "human\n"})
+
+            lands(played.stage, session, {"lib/util.py": b"agent\n", "a": b"agent\n"})
+
+        in_three_ways(stage, self.files(), play)
+
 
 def _commits_at_the_desk(stage: Stage, path: str) -> None:
     """Commit a file as a person does in the checkout, by ``git add`` and ``git commit``."""

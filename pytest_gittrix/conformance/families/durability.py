@@ -110,6 +110,22 @@ class DurabilityClauses(Clauses):
         assert restarted.state == "expired"
         refused("SESSION_EXPIRED", restarted.write, "app.py", "late\n")
 
+    @needs(Capability.RESUME)
+    @protects_work
+    def test_dur_15_an_untouched_session_keeps_its_baseline_over_a_restart(self, stage: Stage) -> None:
+        """A session in which nothing was written keeps its baseline over a restart.
+
+        Otherwise an edit that a person made meanwhile counts as seen, and the agent's first write takes it back.
+        """
+        session = stage.start()
+        stage.durable.commit({"app.py": "human\n"})
+        stage.gittrix.close()
+
+        again = stage.reopen().get_session(session.id)
+
+        assert again.read("app.py") == b"one\ntwo\nthree\n"
+        assert again.touched_files() == []
+
     @needs(Capability.RESUME, Capability.CLOCK)
     def test_dur_05_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
         """Time passes while no engine runs. Otherwise every restart gives abandoned sessions their full time again, and none ever ends."""

@@ -64,6 +64,7 @@ class DrivenSession(Handle):
     hunks = forwarded(OptionalVerbs.hunks)
     discard = forwarded(OptionalVerbs.discard)
     extend = forwarded(OptionalVerbs.extend)
+    archived = forwarded_as(dict, OptionalVerbs.archived)
     events = forwarded_as(builtins.list, OptionalVerbs.events)
     record = forwarded_as(int, OptionalVerbs.record)
     emit = forwarded(OptionalVerbs.emit)

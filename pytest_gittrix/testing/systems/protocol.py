@@ -51,6 +51,7 @@ class Capability(StrEnum):
     LINES = "lines"
     MEMBERS = "members"
     STATUS = "status"
+    ARCHIVE = "archive"
 
 
 BASE: Final = frozenset(
@@ -75,7 +76,7 @@ the clock of the place. ``absolute``: sessions can have an absolute TTL. ``proce
 ``lines``, ``start`` takes the identity of a session as keywords: ``agent``, ``rig``, ``work_unit``. ``members``: the system also has
 sessions of the members of a team, in workspaces of several repositories, whose work is saved when they end
 (docs/explanation/you-know-botminter.md). ``status``: the status of a session follows from observations of it
-(docs/explanation/you-know-agent-orchestrator.md).
+(docs/explanation/you-know-agent-orchestrator.md). ``archive``: what an ended session did not promote can be had back.
 """
 
 VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
@@ -94,6 +95,7 @@ VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
         *("open_member", "life", "lives", "repositories", "stop", "conclude", "finalize", "keep_for", "scan", "cleanup", "acquire"),
     ),
     Capability.STATUS: ("status_of", "is_terminal", "is_restorable", "is_polled", "look_through"),
+    Capability.ARCHIVE: ("archived",),
 }
 """The methods that an engine has if, and only if, its system declares the capability."""
 
@@ -211,6 +213,10 @@ class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
 
     def extend(self, id: str, ttl: timedelta) -> None:
         """``extend``: give a session a new idle TTL, counted from now."""
+        ...
+
+    def archived(self, id: str) -> Mapping[str, bytes | None]:
+        """``archive``: the work of an ended session that was not promoted: the bytes of each path, None for one that was deleted."""
         ...
 
     def workspace(self, id: str) -> Path:

@@ -44,6 +44,7 @@ USES: Final = {
     Capability.LINES: {"handoff", "finish", "succeed", "lineage", "query", "chain"},
     Capability.MEMBERS: {"members"},
     Capability.STATUS: {"rules"},
+    Capability.ARCHIVE: {"archived"},
 }
 
 

@@ -31,6 +31,7 @@ OF_SESSIONS: dict[str, Callable[[DrivenSession], Any]] = {
     "finish": lambda session: session.finish("done"),
     "succeed": lambda session: session.succeed(),
     "lineage": lambda session: session.lineage(),
+    "archived": lambda session: session.archived(),
 }
 OF_ENGINES: dict[str, Callable[[DrivenEngine], Any]] = {
     "query": lambda engine: engine.query(),

@@ -302,7 +302,7 @@ def test_a_run_without_a_key_is_refused_before_its_samples(tmp_path: Path, monke
 def test_recorded_samples_are_resumed_and_other_tapes_are_other_inputs(tmp_path: Path, upstream: ModelServer) -> None:
     place, command = suite(tmp_path, "one", "two"), agent(tmp_path)
     part = ran(place, tmp_path, command, model=RECORD, only=("one",))
-    whole = ran(place, tmp_path, command, model=RECORD, resume=True)
+    whole = ran(place, tmp_path, command, model=RECORD, resume=True, trust_agent=True)
     other = ran(place, tmp_path, command, model=RECORD, out=tmp_path / "other")
 
     assert (whole.already, len(upstream.exchanges)) == (1, 4)

@@ -116,6 +116,8 @@ def _is_personal(options: Namespace) -> bool:
     given = vars(options).get
     if options.verb.is_of_own_session(options) or given("team") is not None or given("forge_repo") or given("forge_url") or given("forge"):
         return True
+    if options.verb.name == "fork" and given("model") is not None:  # it runs a program in this terminal
+        return True
     if not options.verb.only_looks and any(name.startswith(_FORGE) for name in os.environ):
         return True
     return given("strategy") == "auto" and has_person(options)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.model.answers.script import call as call
     from pytest_gittrix.model.answers.script import call_any as call_any
     from pytest_gittrix.model.answers.script import edit as edit
+    from pytest_gittrix.model.answers.script import placed as placed
     from pytest_gittrix.model.answers.script import say as say
     from pytest_gittrix.model.answers.script import stop as stop
     from pytest_gittrix.model.answers.script import together as together
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from pytest_gittrix.model.protocols.values import Answer as Answer
     from pytest_gittrix.model.protocols.values import Call as Call
     from pytest_gittrix.model.protocols.values import Failure as Failure
+    from pytest_gittrix.model.protocols.values import Other as Other
     from pytest_gittrix.model.protocols.values import Request as Request
     from pytest_gittrix.model.protocols.values import Text as Text
+    from pytest_gittrix.model.protocols.values import Thinking as Thinking
     from pytest_gittrix.model.server import ModelServer as ModelServer
 
 __getattr__ = door(
@@ -54,8 +57,8 @@ __getattr__ = door(
             "twice",
             "unknown_tool",
         ),
-        "pytest_gittrix.model.answers.script": ("call", "call_any", "edit", "say", "stop", "together", "when"),
+        "pytest_gittrix.model.answers.script": ("call", "call_any", "edit", "placed", "say", "stop", "together", "when"),
         "pytest_gittrix.model.server": ("ModelServer",),
-        "pytest_gittrix.model.protocols.values": ("Answer", "Call", "Failure", "Request", "Text"),
+        "pytest_gittrix.model.protocols.values": ("Answer", "Call", "Failure", "Other", "Request", "Text", "Thinking"),
     },
 )

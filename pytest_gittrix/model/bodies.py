@@ -14,6 +14,7 @@ from pytest_gittrix.errors import InvalidInput
 LONGEST: Final = 64 << 20
 """The most bytes of one request, as it comes and as it is unpacked."""
 
+_DEEPEST: Final = 100
 _SEE_CLIENT: Final = "See the client that sent it."
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
@@ -32,6 +33,23 @@ def json_body(stream: BufferedIOBase, headers: Message) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInput("The body of the request is not a JSON object.", fix=_SEE_CLIENT)
     return found
+
+
+def texts_in(value: object, depth: int = 0) -> Iterator[str]:
+    """All texts within a JSON value. Raises InvalidInput: nothing could work on it, it is nested so deeply."""
+    if depth > _DEEPEST:
+        raise InvalidInput(f"The body of the request is nested more than {_DEEPEST} times.", fix="See the client that sent it.")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield str(name)
+            yield from texts_in(one, depth + 1)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_in(one, depth + 1)
+    elif value is not None:
+        yield str(value)
 
 
 def _raw(stream: BufferedIOBase, headers: Message) -> bytes:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
@@ -19,16 +19,19 @@ from typing import Any, Final, Literal, Self, get_args
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.model.answerers import Answerers, AnswerRule, NextFault
-from pytest_gittrix.model.answers.delivery import Delivery, Planned, Script, ScriptFailed
+from pytest_gittrix.model.answers.delivery import Delivery, Planned, Script, ScriptFailed, Source
 from pytest_gittrix.model.answers.faults import AnswerFault
-from pytest_gittrix.model.answers.replies import Answerer, ModelReply
+from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.answers.script import Step
+from pytest_gittrix.model.bodies import texts_in
 from pytest_gittrix.model.conversations import readable, side_answer, side_request
 from pytest_gittrix.model.http import ModelHandler
 from pytest_gittrix.model.listener import LoopbackListener
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.responses import response_id
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Usage, estimated
+from pytest_gittrix.model.tapes.continuation import Continuation
+from pytest_gittrix.model.tapes.neutral import placed_here
 from pytest_gittrix.model.tapes.placeholders import Known, days, known_here
 from pytest_gittrix.model.tapes.player import Player, TapeMismatch
 from pytest_gittrix.model.tapes.tape import Tape
@@ -46,8 +49,6 @@ _VARIABLES: Final = (
     ("GOOGLE_GEMINI_BASE_URL", "{url}"),
     ("GEMINI_API_KEY", KEY),
 )
-
-_DEEPEST: Final = 100
 
 TapeMode = Literal["replay", "once", "new", "rewrite", "live"]
 TAPE_MODES: Final[tuple[TapeMode, ...]] = get_args(TapeMode)
@@ -68,6 +69,8 @@ class ModelServer:
     Args:
         now: gives the time of its answers, in seconds since 1970; this machine's if nothing is said.
         on_exchange: is called with each exchange when its answer is sent, on the server's thread.
+        on_request: is called with each request of the work, and the id of its session if there is one, before it is answered; gives the
+            tree of the session's files.
         places: gives the names under which a tape has texts of this run, such as ``{"workspace": "/tmp/x"}``.
         answer_side_requests: whether side requests, such as for titles, are answered by a rule; else they are answered as all others are.
     """
@@ -77,14 +80,17 @@ class ModelServer:
         *,
         now: Callable[[], float] = time.time,
         on_exchange: Callable[[Exchange], None] | None = None,
+        on_request: Callable[[Request, str | None], str | None] | None = None,
         places: Callable[[], Mapping[str, str]] = dict,
         answer_side_requests: bool = True,
     ) -> None:
         self._answers_sides = answer_side_requests
         self._places = places
         self._recording: Path | None = None
+        self._recorded_before = 0
         self._now = now
         self._on_exchange = on_exchange
+        self._on_request = on_request
         self._lock = threading.RLock()
         self._state = _State()
         self._before: Callable[[Request], None] | None = None
@@ -160,7 +166,7 @@ class ModelServer:
         """
         self._answerers.add(AnswerRule(about, lambda: Script(steps)))
 
-    def answer_with(self, answerer: Answerer, *, about: str | None = None) -> None:
+    def answer_with(self, answerer: Source, *, about: str | None = None) -> None:
         """Let a function answer.
 
         Args:
@@ -195,7 +201,38 @@ class ModelServer:
             self._answerers.tape = AnswerRule(None, player)
         if mode == "new" or not replays:
             self._answerers.server = AnswerRule(None, Upstream)
+        self._recorded_before = len(self.exchanges)
         self._recording = file if mode in ("new", "rewrite") or (mode == "once" and not replays) else None
+
+    def go_on(
+        self,
+        session: str,
+        tape: Tape,
+        known: Callable[[], Known],
+        *,
+        later: Source | None = None,
+        reached: Callable[[], object] = lambda: None,
+        lenient: bool = False,
+    ) -> None:
+        """Let programs of a session get the answers of a tape until it is used up, and others from there on.
+
+        Args:
+            session: its id.
+            tape: the exchanges before the one at which another way is taken.
+            known: gives the placeholders of the session.
+            later: answers what follows; whoever answers other sessions, if nothing is said.
+            reached: called once before the first answer that is not the tape's. A GittrixError that it raises is answered as an error.
+            lenient: as for ``tape``.
+        """
+        source = self._answer_of_others if later is None else later
+        make = partial(Continuation, tape, known, later=source, reached=reached, name=f"of {session}", lenient=lenient)
+        self._answerers.add(AnswerRule(None, make, session=session))
+
+    def _answer_of_others(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
+        rule = self._answerers.of_any_session(request)
+        if rule is None:
+            raise _unscripted(request)
+        return rule.answerer(request)
 
     def _answer_without_the_tape(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
         rule = self._answerers.without_the_tape(request)
@@ -204,7 +241,7 @@ class ModelServer:
 
     def _recorded(self) -> Tape:
         tape, known = Tape(), self._known()
-        for one in self.exchanges:
+        for one in self.exchanges[self._recorded_before :]:
             if one.side is None:
                 tape.add(one, known)
         return tape
@@ -327,14 +364,18 @@ class ModelServer:
         side = side_request(request) if self._answers_sides else None
         with self._lock:
             state = self._state
-            delivery = None if side else self._answerers.for_request(request)
+            delivery = None if side else self._answerers.for_request(request, session)
+        files = None if side or self._on_request is None else self._on_request(request, session)
         # Nothing is locked while somebody is asked: a real server takes its time, and other conversations go on.
         reply, fault = (ModelReply(side_answer(side, request)), None) if side else self._reply(state, delivery, request, listens)
+        if isinstance(reply.content, Answer) and reply.content.placed:
+            reply = replace(reply, content=placed_here(reply.content, self._known().show))
         content = reply.content
         usage = (content.usage or estimated(request, content)) if isinstance(content, Answer) else Usage()
         with self._lock:
             exchange = Exchange(len(state.exchanges) + 1, request, content, usage, side.name if side else None, session=session)
             exchange.fault = None if fault is None else str(fault)
+            exchange.origin, exchange.files = reply.origin, files
             state.exchanges.append(exchange)
             if delivery is not None:
                 state.deliveries[exchange.number] = delivery
@@ -345,11 +386,7 @@ class ModelServer:
     ) -> tuple[ModelReply, AnswerFault | None]:
         try:
             if delivery is None:
-                raise InvalidInput(
-                    "The model was asked, and has no script.",
-                    why=f"The request says: {request.text[-200:]!r}.",
-                    fix="Give it one before the agent starts: gittrix_model.script(say('Done.')).",
-                )
+                raise _unscripted(request)
             if self._before is not None:
                 self._before(request)
             return delivery.reply(request, listens)
@@ -363,7 +400,7 @@ class ModelServer:
         """Note the texts of a request that came, and the keys that came with it."""
         with self._lock:
             self._state.keys.update(keys)
-            self._state.sent += [path, *headers.values(), *_strings(body)]
+            self._state.sent += [path, *headers.values(), *texts_in(body)]
 
     def finished(self, exchange: Exchange, began: float, *, delivered: bool) -> None:
         """Note what becomes of an answer, and tell of the exchange."""
@@ -393,18 +430,9 @@ class ModelServer:
         return self._now()
 
 
-def _strings(value: object, depth: int = 0) -> Iterator[str]:
-    """All texts within a JSON value. Raises InvalidInput: nothing could work on it, it is nested so deeply."""
-    if depth > _DEEPEST:
-        raise InvalidInput(f"The body of the request is nested more than {_DEEPEST} times.", fix="See the client that sent it.")
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, one in value.items():
-            yield str(name)
-            yield from _strings(one, depth + 1)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _strings(one, depth + 1)
-    elif value is not None:
-        yield str(value)
+def _unscripted(request: Request) -> InvalidInput:
+    return InvalidInput(
+        "The model was asked, and has no script.",
+        why=f"The request says: {request.text[-200:]!r}.",
+        fix="Give it one before the agent starts: gittrix_model.script(say('Done.')).",
+    )

@@ -67,6 +67,16 @@ def render(template: str, rows: Sequence[PageRow], **names: Any) -> str:
     )
 
 
+def render_plain(template: str, **names: Any) -> str:
+    """A page without a table of rows as HTML.
+
+    Args:
+        template: the name of its template.
+        names: what the template prints.
+    """
+    return _templates().get_template(template).render(css=_file("report.css") + _colours(), **names)
+
+
 def part(name: str, *arguments: Any) -> str:
     """The HTML of a macro in ``parts.html``."""
     return str(getattr(_templates().get_template("parts.html").module, name)(*arguments))

@@ -12,7 +12,9 @@ from pytest_gittrix.record.eventlog.events import Event, path_of
 
 _SHORT: Final = 12
 _LONGEST: Final = 200
-_NOISE: Final = frozenset({"session.accessed", "workspace.ready", "promote.intent", "archive.written", "log.recovered", "status.decided"})
+_NOISE: Final = frozenset(
+    {"session.accessed", "workspace.ready", "promote.intent", "archive.written", "log.recovered", "status.decided", "workspace.kept"}
+)
 """Events that add nothing to those around them."""
 
 
@@ -21,7 +23,8 @@ class TimelineEntry(NamedTuple):
 
     Attributes:
         at_ns: when, in nanoseconds since 1970.
-        what: a kind in a word: ``session``, ``model``, ``file``, ``commit``, ``said``, ``turn``, ``promotion`` or ``other``.
+        what: a kind in a word: ``session``, ``model``, ``file``, ``commit``, ``said``, ``turn``, ``program``, ``promotion`` or
+            ``other``.
         text: what happened.
         seq: the number of the event; None for a commit without an event.
     """
@@ -66,10 +69,28 @@ def _exchange(data: Mapping[str, Any]) -> str:
     calls = data.get("calls")
     said = f"failed: {data['failure']}" if "failure" in data else f"called {', '.join(calls)}" if calls else "answered"
     tokens = f", {data['input']} + {data['output']} tokens" if "input" in data else ""
-    more = [f"{name} {data[name]}" for name in ("side", "fault") if name in data] + (
-        ["not delivered"] if data.get("delivered") is False else []
-    )
+    more = [f"{name} {data[name]}" for name in ("side", "fault") if name in data]
+    more += ["as recorded"] if data.get("origin") == "tape" else []
+    more += ["not delivered"] if data.get("delivered") is False else []
     return f"exchange {data['number']} {said}{tokens}, {data['duration_ns'] / 1e6:.0f} ms{''.join(f' ({one})' for one in more)}"
+
+
+def _touched(data: Mapping[str, Any]) -> str:
+    found = [(word, [path_of(one) for one in data[key]]) for word, key in (("changed", "added"), ("as before:", "gone"))]
+    return "; ".join(f"{word} {', '.join(paths)}" for word, paths in found if paths)
+
+
+def _other_way(data: Mapping[str, Any]) -> str:
+    model = f" with {data['model']}" if "model" in data else ""
+    if "parent" not in data:
+        return model
+    return f" as in {data['parent']} up to event {data['at_seq']}, from there on{model or ' with another model'}"
+
+
+def _status(data: Mapping[str, Any]) -> str:
+    if data.get("reason"):
+        return str(data["reason"])
+    return f"by signal {data['signal']}" if data.get("signal") is not None else f"with {data.get('code')}"
 
 
 def _ended(data: Mapping[str, Any]) -> str:
@@ -80,6 +101,7 @@ def _ended(data: Mapping[str, Any]) -> str:
 _TELL: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "session.created": ("session", lambda data: f"began at {data['baseline'][:_SHORT]} of {data['durable_branch']}: {data['task']}"),
     "session.write": ("file", lambda data: f"{'deleted' if data['op'] == 'delete' else 'wrote'} {path_of(data)}"),
+    "touched.seen": ("file", _touched),
     "session.activity": ("file", lambda _: "files changed in the workspace"),
     "session.commit": ("commit", lambda data: _commit(data["sha"], data["message"])),
     "session.ended": ("session", _ended),
@@ -90,6 +112,8 @@ _TELL: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "assistant_message": ("said", lambda data: f"agent: {data['text']}"),
     "tool_call": ("said", lambda data: f"calls {data['name']}"),
     "tool_result": ("said", lambda data: "result" if data["ok"] else f"error: {data.get('error')}"),
+    "run.started": ("program", lambda data: f"started{_other_way(data)}: {data['command']}"),
+    "run.ended": ("program", lambda data: f"ended {_status(data)}"),
     "turn.started": ("turn", lambda data: f"turn {data['turn']} began"),
     "turn.ended": ("turn", lambda data: f"turn {data['turn']} {data['status']}"),
     "step.started": ("turn", lambda data: f"step {data['step']} began"),

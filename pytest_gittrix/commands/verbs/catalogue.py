@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pytest_gittrix.commands.declaration import Group, Sections
-from pytest_gittrix.commands.verbs import find, lineage, log, members, orchestrator, sessions
+from pytest_gittrix.commands.verbs import find, lineage, log, members, orchestrator, page, runs, sessions
 
 SESSION: Final = Group(
     "session",
@@ -29,6 +29,7 @@ SESSION: Final = Group(
             sessions.discard,
         ),
         "more": (sessions.extend, sessions.relocate, sessions.evict, lineage.show),
+        "an agent and its model": (runs.run, runs.tape, page.page),
         "Gas Town": (lineage.handoff, find.chain, find.find, lineage.identify, log.export),
         "Pixir": (log.history, log.record, lineage.fork, find.tree),
         "BotMinter (sessions of gittrix member)": members.VERBS,

@@ -13,6 +13,7 @@ from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import facts_text, info_data, info_facts, text_of
 from pytest_gittrix.commands.values import fact, history, limit, number
 from pytest_gittrix.commands.verbs.find import AS_SYSTEM, record_in
+from pytest_gittrix.commands.verbs.runs import fork_and_run, run_arguments
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def _identity(group: str = "") -> tuple[Argument, ...]:
     )
 
 
+_AGAIN = "the agent again, with another model"
 _TASK = arg("--task", metavar="TEXT", help="what the new one is for; the same by default")
 
 # Of the limits only those that were given are in the options: the engine has its own defaults.
@@ -181,12 +183,28 @@ def handoff(options: Namespace) -> CommandResult:
     ),
     arg("--files", choices=FILES, default="then", help="which files it begins with (%(default)s)"),
     _TASK,
-    examples=("gittrix session fork sess_V1St", "gittrix session fork sess_V1St --at 12 --summarize --files now"),
+    arg(
+        "--model",
+        metavar="MODEL",
+        help="run the agent again: as it was up to the exchange of that event, and from there on with live, live:NAME, a tape or a script",
+        group=_AGAIN,
+    ),
+    arg("--lenient", action="store_true", help="let the agent say other words, and have other files then", group=_AGAIN),
+    *run_arguments(_AGAIN),
+    examples=(
+        "gittrix session fork sess_V1St",
+        "gittrix session fork sess_V1St --at 12 --summarize --files now",
+        "gittrix session fork sess_V1St --at 12 --model live:another-model -- claude -p 'Mend the sum in app.py.'",
+    ),
 )
 def fork(options: Namespace) -> CommandResult:
     """Start a session that begins as another one was; prints as start."""
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
+        if options.model is not None:
+            return fork_and_run(gittrix, id_, options)
+        if options.command:
+            raise InvalidInput("A program is named, and no model.", fix="Name the model that it asks: --model live.")
         forked = gittrix.fork(id_, options.at, task=options.task, summary=options.summary, files=options.files)
         left_out = [line for event in forked.history(["workspace.kept"]) for line in event.data.get("left_out", ())]
         return started(forked.info())._replace(notes=tuple(f"Not in this session: {line}." for line in left_out))

@@ -1,40 +1,105 @@
-"""Stores what an agent and its model said to each other as events of the agent's session."""
+"""Stores what an agent and its model said to each other as events of the agent's session.
+
+What is kept of an exchange is a line of a tape, and the tree of the files when its request came, while the agent waits for the answer. So
+a run can be started again from any exchange: see docs/decisions/045-files-are-saved-when-a-request-comes.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.engine.operations.attachments import attach
+from pytest_gittrix.engine.agents.session_parts import SessionParts
+from pytest_gittrix.engine.operations.attachments import attach, attached
+from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
 from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.model.conversations import readable
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Answer
 from pytest_gittrix.model.tapes.matching import key_of
 from pytest_gittrix.model.tapes.neutral import request_to_json
+from pytest_gittrix.model.tapes.placeholders import Known
+from pytest_gittrix.model.tapes.tape import Tape, TapeLines, recorded
+from pytest_gittrix.record.eventlog.events import Event
 
 _WAIT: Final = 2.0
 """Real seconds to wait for another operation on the session; the agent's answer waits, too."""
 
 
-def record_exchange(recorder: Recorder, exchange: Exchange, *, keep_content: bool = False) -> None:
+def record_exchange(recorder: Recorder, exchange: Exchange) -> None:
     """Store an exchange as a ``model.exchange`` event of a session. One that cannot be stored is dropped: the agent waits for its answer.
 
     Args:
         recorder: of the session, used by this alone.
         exchange: what was asked, and what it got.
-        keep_content: whether what was said is stored next to the log, too. It may have secrets.
     """
-    with suppress(GittrixError, OSError), recorder.leased(wait=_WAIT):
-        data = _data_of(exchange)
-        if keep_content:
-            text = readable([exchange]).encode("utf-8", "surrogatepass")
-            data["content"] = attach(recorder.directory, text, sync=recorder.store.durability == "full")
-        recorder.append("model.exchange", data)
+    with suppress(GittrixError, OSError), recorder.leased(wait=_WAIT) as state:
+        recorder.append("model.exchange", _data_of(exchange, state.turn))
 
 
-def _data_of(exchange: Exchange) -> dict[str, Any]:
+class KeptExchanges:
+    """Stores the exchanges of one session with what was said, and its files at each of them.
+
+    Args:
+        parts: of the session, used by this alone.
+        known: gives the placeholders of the session.
+    """
+
+    def __init__(self, parts: SessionParts, known: Callable[[], Known]) -> None:
+        self._recorder, self._workspace, self._limits = parts.recorder, parts.workspace, parts.limits
+        self._known = known
+        self._lines: TapeLines | None = None
+
+    def came(self) -> str | None:
+        """Save the files as they are when a request comes; gives their tree, or None if they cannot be saved whole."""
+        with suppress(GittrixError, OSError), self._recorder.leased(wait=_WAIT) as state:
+            if state.ended:
+                return None
+            with self._workspace.operation():
+                snapshot = current_snapshot(state, self._workspace, self._limits)
+                save_checkpoint(self._recorder, self._recorder.note_touched(state, snapshot.touched), snapshot)
+            return None if snapshot.left_out else snapshot.tree
+        return None
+
+    def record(self, exchange: Exchange) -> None:
+        """Store an exchange, as ``record_exchange`` does, with what was said."""
+        with suppress(GittrixError, OSError), self._recorder.leased(wait=_WAIT) as state:
+            data = _data_of(exchange, state.turn)
+            data["content"] = self._attach(readable([exchange]))
+            if exchange.side is None:
+                data["tape"] = self._attach(self._line(exchange))
+            self._recorder.append("model.exchange", data)
+
+    def _line(self, exchange: Exchange) -> str:
+        if self._lines is None:
+            self._lines = TapeLines(tape_of(self._recorder.directory, self._recorder.log.twin().read()).exchanges)
+        return self._lines.line(recorded(exchange, self._known()))
+
+    def _attach(self, text: str) -> str:
+        sync = self._recorder.store.durability == "full"
+        return attach(self._recorder.directory, text.encode("utf-8", "surrogatepass"), sync=sync)
+
+
+def tape_of(directory: Path, events: Iterable[Event]) -> Tape:
+    """The tape of the exchanges of a session that were kept.
+
+    Args:
+        directory: of the session.
+        events: of the session.
+
+    Raises:
+        InvalidInput, PathNotFound, LogDamaged: a line is gone, or is not what it was.
+    """
+    names = [event.data["tape"] for event in events if event.type == "model.exchange" and "tape" in event.data]
+    lines = [attached(directory, name).decode("utf-8", "surrogatepass") for name in names]
+    return Tape.of_lines([TapeLines().head, *lines], name=f"of {directory.name}")
+
+
+def _data_of(exchange: Exchange, turn: str | None) -> dict[str, Any]:
     content = exchange.content
     data: dict[str, Any] = {
         "number": exchange.number,
@@ -50,4 +115,5 @@ def _data_of(exchange: Exchange) -> dict[str, Any]:
         data["calls"] = [call.name for call in content.calls]
     else:
         data["failure"] = content.kind
-    return data | {name: value for name in ("fault", "side") if (value := getattr(exchange, name)) is not None}
+    more = {"turn": turn, "origin": exchange.origin or None, **{name: getattr(exchange, name) for name in ("fault", "side", "files")}}
+    return data | {name: value for name, value in more.items() if value is not None}

@@ -159,7 +159,8 @@ class ForkRequest:
         durable = resources.durable_of(state)
         history = created.data.get("history", "none")
         ephemeral = resources.ephemeral_of(state).with_kind(state.workspace_kind or "copy", history)
-        files = ForkFiles(parent, state, events, resources, base.baseline, history, ephemeral.limits).files(seq, which)
+        files = ForkFiles(parent, state, events, resources, base.baseline, history, ephemeral.limits)
+        take = files.files(None if self.at_seq is None else seq, which)
         left_out = summary_of(events[seq + 1 :]) if self.summary is True else check_text(self.summary, "summary") if self.summary else None
         return SessionStart(
             task or then.task,
@@ -169,7 +170,7 @@ class ForkRequest:
             self.policy or then.policy,
             None if then.ended else then.strategy,
             with_values({**then.identity, **identity}),
-            Fork(parent, state.root, events[: seq + 1], files, ephemeral.limits, left_out),
+            Fork(parent, state.root, events[: seq + 1], take, ephemeral.limits, left_out),
             base.baseline,
             read_initial_files(parent.directory, base.initial_files),
             id=self.id,
@@ -204,8 +205,12 @@ class ForkFiles:
     def _workspace(self) -> Workspace:
         return self.resources.open_workspace(self.state)
 
-    def files(self, seq: int, which: FilesOf) -> Take:
+    def files(self, seq: int | None, which: FilesOf) -> Take:
         """A function that reads the initial files of a fork after an event. What can fail fails here, before anything is made.
+
+        Args:
+            seq: the event; None for the last one, whatever it is.
+            which: which files.
 
         Raises:
             InvalidInput: the files were not saved then.
@@ -213,8 +218,8 @@ class ForkFiles:
         """
         if which == "baseline":
             return lambda: Files({}, {})
-        checkpoint = checkpoint_at(self.events, seq) if which == "then" and seq != self.state.seq else None
-        if checkpoint is not None and checkpoint.id is None:
+        checkpoint = checkpoint_at(self.events, seq) if which == "then" and seq is not None and not self._is_now(seq) else None
+        if checkpoint is not None and checkpoint.id in (None, self._seed().root):
             return lambda: Files({}, {})
         if self.state.ended:
             return self._set_aside(checkpoint)
@@ -222,6 +227,10 @@ class ForkFiles:
             return self._now
         id_ = checkpoint.id or ""
         return lambda: self._then(id_)
+
+    def _is_now(self, seq: int) -> bool:
+        """Whether the files after an event are those of now. After an exchange, the agent did what its answer called."""
+        return seq == self.state.seq and self.events[seq].type != "model.exchange"
 
     def _then(self, id_: str) -> Files:
         seed = self._seed()

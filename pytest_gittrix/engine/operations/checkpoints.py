@@ -26,7 +26,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 CHECKPOINTS: Final = ("engine", "commits.git")
 # After these events the files, or the baseline that a fork has, are not as they were before.
-_CHANGES: Final = ("session.write", "promote.kept")
+_CHANGES: Final = ("session.write", "promote.kept", "model.exchange")
 
 
 class Checkpoint(NamedTuple):
@@ -106,6 +106,8 @@ def checkpoints_of(events: Iterable[Event]) -> list[Checkpoint]:
             found.append(Checkpoint(event.seq, event.data["tree"]))
         elif event.type == "session.commit":
             found.append(Checkpoint(event.seq, event.data["sha"]))
+        elif event.type == "model.exchange" and "files" in event.data:
+            found.append(Checkpoint(event.seq, event.data["files"]))
     return found
 
 
@@ -116,7 +118,10 @@ def checkpoint_at(events: list[Event], seq: int) -> Checkpoint:
         InvalidInput: there is none, or files were written between it and the event; the message says which events will do.
     """
     saved = checkpoints_of(events)
-    before = [checkpoint for checkpoint in saved if checkpoint.seq <= seq]
+    if (exact := next((checkpoint for checkpoint in saved if checkpoint.seq == seq), None)) is not None:
+        return exact
+    # Of an exchange with a model the files of that moment were saved: what its answer called ran afterwards.
+    before = [checkpoint for checkpoint in saved if checkpoint.seq < seq and events[checkpoint.seq].type != "model.exchange"]
     if before and not any(event.type in _CHANGES for event in events[before[-1].seq + 1 : seq + 1]):
         return before[-1]
     possible = sorted({_last_like(events, checkpoint) for checkpoint in saved})
@@ -133,6 +138,8 @@ def checkpoint_at(events: list[Event], seq: int) -> Checkpoint:
 
 def _last_like(events: list[Event], checkpoint: Checkpoint) -> int:
     """The last event after which the files were still as at a checkpoint."""
+    if events[checkpoint.seq].type == "model.exchange":
+        return checkpoint.seq
     return next((event.seq - 1 for event in events[checkpoint.seq + 1 :] if event.type in _CHANGES), events[-1].seq)
 
 
@@ -142,6 +149,8 @@ def files_at(repository: Path, seed: Seed, id_: str) -> Files:
     Raises:
         AdapterUnavailable: it is not there any more.
     """
+    if id_ == seed.root:
+        return Files({}, {})
     with _reading(repository, seed) as objects:
         changes = _changes(objects, seed, id_)
         wanted = {entry.id for entry in changes.values() if entry is not None and entry.mode != SUBMODULE}

@@ -33,6 +33,7 @@ class ModelReply:
         stall: for how many seconds nothing is sent: before the first byte, or where the answer would be cut.
         content_type: what the header says instead of the truth; None for the truth.
         copies: how many times the answer is sent, one after the other.
+        origin: where it is from: ``tape``; empty for anything else.
     """
 
     content: Answer | Failure
@@ -40,6 +41,7 @@ class ModelReply:
     stall: float = 0.0
     content_type: str | None = None
     copies: int = 1
+    origin: str = ""
 
 
 Answerer: TypeAlias = Callable[[Request], "ModelReply | Answer | Failure | str"]

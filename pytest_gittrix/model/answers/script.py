@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from pytest_gittrix.errors import InvalidInput
@@ -108,6 +109,29 @@ def together(*steps: Step) -> Step:
     def step(request: Request) -> Turns:
         answers = [next(one(request)) for one in steps]
         return (yield Answer(tuple(part for answer in answers if isinstance(answer, Answer) for part in answer.parts), "tool"))
+
+    return step
+
+
+def placed(*steps: Step | str | Answer | Sequence[Step]) -> Step:
+    """Steps whose answers name places by the placeholders of tapes, such as ``{workspace}``; the agent gets the places of the run.
+
+    Args:
+        steps: the steps.
+    """
+
+    def step(request: Request) -> Turns:
+        for one in steps:
+            turns = as_step(one)(request)
+            given = next(turns)
+            while True:
+                try:
+                    answered = yield (replace(given, placed=True) if isinstance(given, Answer) else given)
+                    given = turns.send(answered)
+                except StopIteration as ended:
+                    request = ended.value
+                    break
+        return request
 
     return step
 

@@ -20,6 +20,8 @@ class Exchange:
         fault: what went wrong with it on purpose; None for nothing.
         seconds: from the request's arrival to the end of the answer.
         delivered: whether all of the answer was sent.
+        origin: where the answer is from: ``tape``; empty for anything else.
+        files: the tree of the session's files when the request came; None if it is not known.
         session: the id of the session whose program asked, if its address says so; None for a client that was given no session's.
     """
 
@@ -32,3 +34,5 @@ class Exchange:
     seconds: float = 0.0
     delivered: bool = False
     session: str | None = None
+    origin: str = ""
+    files: str | None = None

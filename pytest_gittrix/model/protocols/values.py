@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.errors import InvalidInput
 
@@ -18,6 +18,8 @@ Role = Literal["user", "assistant"]
 
 Stop = Literal["end", "tool", "length", "refusal"]
 """Why an answer ended: it is whole, it asks for tools, its tokens were used up, or the model refuses."""
+
+STOPS: Final[tuple[Stop, ...]] = get_args(Stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,14 @@ class Answer:
         stop: why it ended.
         usage: tokens, estimated if the server did not count them.
         model: who answered; empty for the one that was asked.
+        placed: whether its texts have the placeholders of tapes for places, days and facts of the machine.
     """
 
     parts: tuple[Part, ...] = ()
     stop: Stop = "end"
     usage: Usage | None = None
     model: str = ""
+    placed: bool = False
 
     @property
     def text(self) -> str:

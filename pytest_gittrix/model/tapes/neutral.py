@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.protocols.values import (
+    STOPS,
     Answer,
     Call,
     Failure,
@@ -97,7 +99,15 @@ def answer_from_json(line: Mapping[str, Json]) -> Answer | Failure:
     if "answer" not in line:
         raise InvalidInput("A line of the tape has no answer.", fix="Record the tape again: --gittrix-model=rewrite.")
     usage = Usage(*line["usage"]) if "usage" in line else None
-    return Answer(tuple(map(part_from_json, line["answer"])), line.get("stop", "end"), usage)
+    stop = line.get("stop", "end")
+    if stop not in STOPS:
+        raise InvalidInput(f"{stop!r} is no reason for an answer to stop.", fix=f"Use one of {', '.join(STOPS)}.")
+    return Answer(tuple(map(part_from_json, line["answer"])), stop, usage)
+
+
+def placed_here(answer: Answer, show: Rewrite) -> Answer:
+    """An answer whose placeholders are the texts of this run."""
+    return replace(answer, parts=tuple(part_from_json(rewritten(part_to_json(part), show)) for part in answer.parts), placed=False)
 
 
 def rewritten(value: Json, rewrite: Rewrite) -> Json:

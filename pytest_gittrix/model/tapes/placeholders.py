@@ -60,6 +60,7 @@ _REMEMBERED: Final = 256
 """Texts that are not looked at twice: each request of an agent brings its whole conversation again."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z0-9-]+)\}")
 _LITERAL: Final = "{literal:"
+_OF_A_PLACE: Final = re.compile(r"\{(?:workspace|world|home|date|os|kernel|host)(?:-[a-z0-9-]+)?\}")
 _WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June"),
@@ -96,6 +97,11 @@ class Known:
     def show(self, text: str) -> str:
         """The text with the values of its placeholders here and now."""
         return _PLACEHOLDER.sub(lambda found: self._texts.get(found[1], found[0]), text).replace(_LITERAL, "{")
+
+
+def has_place(text: str) -> bool:
+    """Whether a text of a tape has something that stands for a place, a day or a fact of the machine, and is another elsewhere."""
+    return _LITERAL in text or _OF_A_PLACE.search(text) is not None
 
 
 def spelled(day: date) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.model.answers.delivery import Planned, Source
 from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.protocols.values import Answer, Failure, Request
 from pytest_gittrix.model.tapes.matching import first_difference, key_of, lenient_form, normal_form
+from pytest_gittrix.model.tapes.neutral import Json
 from pytest_gittrix.model.tapes.placeholders import Known
 from pytest_gittrix.model.tapes.tape import Recorded, Tape
 
@@ -52,12 +53,9 @@ class Player:
 
     def __call__(self, request: Request) -> Planned | ModelReply | Answer | Failure | str:
         """The recorded answer, or that of ``otherwise``. Raises as ``recorded``, if there is no ``otherwise``."""
-        try:
-            return ModelReply(self.recorded(request))
-        except TapeMismatch:
-            if self._otherwise is None:
-                raise
-        return self._otherwise(request)
+        form = self.form_of(request)
+        found = self._taken(form)
+        return self._unrecorded(form, request) if found is None else ModelReply(found.answer(self._known()), origin="tape")
 
     def recorded(self, request: Request) -> Answer | Failure:
         """The recorded answer.
@@ -65,19 +63,39 @@ class Player:
         Raises:
             TapeMismatch: none is recorded. It names the first leaf that differs.
         """
-        known = self._known()
-        form = normal_form(request, known)
-        waiting = self._waiting.get(key_of(self._form(form)))
-        if not waiting:
+        form = self.form_of(request)
+        found = self._taken(form)
+        if found is None:
             raise self._mismatch(form)
-        found = waiting.pop(0)
-        self._order.remove(found)
-        return found.answer(known)
+        return found.answer(self._known())
 
     @property
     def waiting(self) -> tuple[Recorded, ...]:
         """What was not asked for yet, in order."""
         return tuple(self._order)
+
+    def form_of(self, request: Request) -> dict[str, Json]:
+        """A request as tapes have it."""
+        return normal_form(request, self._known())
+
+    def pass_over(self, form: Mapping[str, Json]) -> None:
+        """Have an exchange count as asked for, if it is on the tape: whoever asked got the answer elsewhere."""
+        self._taken(form)
+
+    def _taken(self, form: Mapping[str, Json]) -> Recorded | None:
+        """The next exchange of a request, which counts as asked for; None if there is none."""
+        waiting = self._waiting.get(key_of(self._form(form)))
+        if not waiting:
+            return None
+        found = waiting.pop(0)
+        self._order.remove(found)
+        return found
+
+    def _unrecorded(self, form: dict[str, Json], request: Request) -> Planned | ModelReply | Answer | Failure | str:
+        """The answer to a request that the tape does not have. Raises TapeMismatch: there is none."""
+        if self._otherwise is not None:
+            return self._otherwise(request)
+        raise self._mismatch(form)
 
     def left_over(self) -> TapeMismatch | None:
         """The error for unused exchanges; None if there are none."""
@@ -90,7 +108,7 @@ class Player:
             fix=f"If that is meant, record it again: {self._again}",
         )
 
-    def _mismatch(self, form: dict[str, object]) -> TapeMismatch:
+    def _mismatch(self, form: Mapping[str, Json]) -> TapeMismatch:
         again = f"If that is meant, record it again: {self._again}"
         if not self._order:
             return TapeMismatch(

@@ -21,6 +21,7 @@ from pytest_gittrix.model.tapes.placeholders import Known, without_volatile
 from pytest_gittrix.os_level.atomic_text import write_whole
 
 FORMAT: Final = 1
+_CONFLICT: Final = tuple(sign * 7 for sign in "<|=>")
 _AS_ANSWERED: Final = "="
 """Marks a message that is the answer of the exchange before, as it was given."""
 
@@ -73,15 +74,13 @@ class Tape:
 
     def add(self, exchange: Exchange, known: Known) -> None:
         """Record an exchange that was."""
-        volatile = without_volatile()
-        content = rewritten(answer_to_json(_without_ids(exchange.content)), lambda text: volatile(known.hide(text)))
-        self.exchanges.append(Recorded(normal_form(exchange.request, known), content))
+        self.exchanges.append(recorded(exchange, known))
 
     @property
     def text(self) -> str:
         """The tape as a file has it."""
-        lines = [{"tape": FORMAT}, *_lines(self.exchanges)]
-        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        lines = TapeLines()
+        return "".join([lines.head, *map(lines.line, self.exchanges)])
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the tape to a file, whose directory is made when needed. Raises OSError."""
@@ -97,25 +96,50 @@ class Tape:
             InvalidInput: it is none, or there is no such file. It names the line.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8", errors="surrogatepass")
+            text = Path(path).read_bytes().decode("utf-8", "surrogatepass")
         except FileNotFoundError:
             raise InvalidInput(
                 f"There is no tape {path}.",
                 why="The model answers from it.",
                 fix="Record it: pytest --gittrix-model=once, with a model's key.",
             ) from None
-        found: list[Any] = []
-        for number, line in enumerate(text.split("\n"), 1):
+        except OSError as problem:
+            raise InvalidInput(f"The tape {path} cannot be read: {problem.strerror}.", fix="Name a file that a recording wrote.") from None
+        except UnicodeDecodeError as problem:
+            raise _broken(path, problem.object[: problem.start].count(b"\n") + 1, "it is not UTF-8") from None
+        return cls.of_lines(text.split("\n"), name=path)
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[str], *, name: object) -> Tape:
+        """A tape from its lines.
+
+        Args:
+            lines: those of its file.
+            name: of the tape, for messages.
+
+        Raises:
+            InvalidInput: they are no tape. It names the line.
+        """
+        found: list[tuple[int, Any]] = []
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            if line.startswith(_CONFLICT):
+                raise _broken(name, number, "a merge left a conflict there")
             try:
-                found += [json.loads(line)] if line.strip() and not line.startswith("#") else []
-            except ValueError as problem:
-                raise _broken(path, number, str(problem)) from None
-        if not found or not isinstance(found[0], dict) or found[0].get("tape") != FORMAT:
-            raise _broken(path, 1, f'it does not begin with {{"tape": {FORMAT}}}')
-        try:
-            return cls([*_exchanges(found[1:])])
-        except (KeyError, TypeError, AttributeError, IndexError) as problem:
-            raise _broken(path, len(found), f"{type(problem).__name__} {problem}") from None
+                found.append((number, json.loads(line)))
+            except (ValueError, RecursionError) as problem:
+                raise _broken(name, number, str(problem)) from None
+        if not found or not isinstance(found[0][1], dict) or found[0][1].get("tape") != FORMAT:
+            raise _broken(name, found[0][0] if found else 1, f'it does not begin with {{"tape": {FORMAT}}}')
+        return cls([*_exchanges(found[1:], name)])
+
+
+def recorded(exchange: Exchange, known: Known) -> Recorded:
+    """An exchange as a tape has it: without secrets, and with placeholders for what differs from run to run."""
+    volatile = without_volatile()
+    content = rewritten(answer_to_json(_without_ids(exchange.content)), lambda text: volatile(known.hide(text)))
+    return Recorded(normal_form(exchange.request, known), content)
 
 
 def _broken(path: object, line: int, what: str) -> InvalidInput:
@@ -134,15 +158,38 @@ def _without_ids(content: Answer | Failure) -> Answer | Failure:
     return Answer(parts, content.stop, content.usage)
 
 
-def _lines(exchanges: Iterable[Recorded]) -> Iterator[dict[str, Json]]:
-    conversations: list[_Conversation] = []
-    for number, one in enumerate(exchanges, 1):
+class TapeLines:
+    """Makes the lines of a tape: of each exchange what is new since the last one of its conversation."""
+
+    def __init__(self, exchanges: Iterable[Recorded] = ()) -> None:
+        """Begin a tape, or go on with one.
+
+        Args:
+            exchanges: those that it has already.
+        """
+        self._conversations: list[_Conversation] = []
+        self._number = 0
+        for one in exchanges:
+            self.line(one)
+
+    @property
+    def head(self) -> str:
+        """The first line."""
+        return _as_line({"tape": FORMAT})
+
+    def line(self, one: Recorded) -> str:
+        """The line of the next exchange."""
         form = one.form
-        known = next((known for known in conversations if known.messages[:1] == form["messages"][:1]), None)
+        known = next((known for known in self._conversations if known.messages[:1] == form["messages"][:1]), None)
         if known is None:
             known = _Conversation()
-            conversations.append(known)
-        line: dict[str, Json] = {"n": number, "conversation": conversations.index(known) + 1, "protocol": form["protocol"]}
+            self._conversations.append(known)
+        self._number += 1
+        line: dict[str, Json] = {
+            "n": self._number,
+            "conversation": self._conversations.index(known) + 1,
+            "protocol": form["protocol"],
+        }
         line |= {name: form[name] for name in ("system", "tools") if form[name] != getattr(known, name)}
         before = len(known.messages)
         if form["messages"][:before] == known.messages:
@@ -152,25 +199,39 @@ def _lines(exchanges: Iterable[Recorded]) -> Iterator[dict[str, Json]]:
             line["new"] = new
         else:
             line["rewritten"] = form["messages"]
-        yield {**line, **one.content}
         known.system, known.tools, known.messages = form["system"], form["tools"], [*form["messages"]]
         known.answer = _as_message(one.content, known.messages)
+        return _as_line({**line, **one.content})
 
 
-def _exchanges(lines: Iterable[Mapping[str, Json]]) -> Iterator[Recorded]:
+def _as_line(value: Json) -> str:
+    return f"{json.dumps(value, ensure_ascii=False)}\n"
+
+
+def _exchanges(lines: Iterable[tuple[int, Mapping[str, Json]]], name: object) -> Iterator[Recorded]:
+    """The exchanges of numbered lines. Raises InvalidInput, which names the line that is none."""
     conversations: dict[int, _Conversation] = {}
-    for line in lines:
-        known = conversations.setdefault(line["conversation"], _Conversation())
-        known.system, known.tools = line.get("system", known.system), line.get("tools", known.tools)
-        if "rewritten" in line:
-            known.messages = line["rewritten"]
-        else:
-            known.messages = [*known.messages, *(known.answer if one == _AS_ANSWERED else one for one in line["new"])]
-        form = {"protocol": line["protocol"], "system": known.system, "tools": known.tools, "messages": known.messages}
-        content = {name: line[name] for name in _CONTENT if name in line}
-        answer_from_json(content)
-        yield Recorded(form, content)
-        known.answer = _as_message(content, known.messages)
+    for number, line in lines:
+        try:
+            yield _exchange(line, conversations)
+        except InvalidInput as problem:
+            raise _broken(name, number, problem.fact.rstrip(".")) from None
+        except (KeyError, TypeError, AttributeError, IndexError) as problem:
+            raise _broken(name, number, f"{type(problem).__name__} {problem}") from None
+
+
+def _exchange(line: Mapping[str, Json], conversations: dict[int, _Conversation]) -> Recorded:
+    known = conversations.setdefault(line["conversation"], _Conversation())
+    known.system, known.tools = line.get("system", known.system), line.get("tools", known.tools)
+    if "rewritten" in line:
+        known.messages = [*line["rewritten"]]
+    else:
+        known.messages = [*known.messages, *(known.answer if one == _AS_ANSWERED else one for one in line["new"])]
+    form = {"protocol": line["protocol"], "system": known.system, "tools": known.tools, "messages": known.messages}
+    content = {name: line[name] for name in _CONTENT if name in line}
+    answer_from_json(content)
+    known.answer = _as_message(content, known.messages)
+    return Recorded(form, content)
 
 
 _CONTENT: Final = ("answer", "stop", "usage", "failure", "kind", "message", "retry_after")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ from pytest_gittrix.model.protocols.codecs import CODECS
 from pytest_gittrix.model.protocols.values import Answer, Failure, Protocol, Request
 
 _SERVERS: Final[Mapping[Protocol, str]] = {"anthropic": "anthropic", "responses": "openai", "chat": "openai", "gemini": "gemini"}
+_MODEL_IN_PATH: Final = re.compile(r"(?<=/models/)[^/:?]+(?=:)")
 _NOT_PASSED: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "content-encoding", "expect"}
 )
@@ -28,12 +31,13 @@ class Upstream:
         seconds: how long an answer may take.
         servers: the servers that may be asked, each under the name that it has in ``network``, or a single one of another name; by default
             all that are known.
+        model: the model that is asked, instead of the one that the agent names; that one if it is empty.
     """
 
     concurrent = True
 
-    def __init__(self, seconds: float = 600.0, servers: Sequence[ModelEndpoint] = ()) -> None:
-        self._seconds, self._servers = seconds, servers
+    def __init__(self, seconds: float = 600.0, servers: Sequence[ModelEndpoint] = (), *, model: str = "") -> None:
+        self._seconds, self._servers, self._model = seconds, servers, model
 
     def __call__(self, request: Request) -> Answer | Failure:
         """What the server answers.
@@ -44,6 +48,10 @@ class Upstream:
         """
         endpoint = self._server_for(request)
         codec = CODECS[request.protocol]
+        if self._model:
+            path = _MODEL_IN_PATH.sub(self._model, request.path)
+            body = request.body if request.protocol == "gemini" else {**request.body, "model": self._model}
+            request = replace(request, model=self._model, path=path, body=body)
         try:
             status, headers, raw = self._post(endpoint, request)
             if status >= 400:

@@ -89,6 +89,13 @@ _SESSION: Mapping[str, Kind] = {
         optional="left_out",
     ),
     "workspace.removed": _kind("The workspace is gone, with the ignored files that left_out names; the record stays.", optional="left_out"),
+    "run.started": _kind(
+        "A program of the agent was started with a model whose exchanges are kept; run names it. It goes another way than parent did at "
+        "its event at_seq, if there are these: exchanges are answered as they were then.",
+        "run command",
+        optional="model parent at_seq exchanges",
+    ),
+    "run.ended": _kind("That program ended, with code or by signal.", "run", optional="code signal reason"),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
     "turn.ended": _kind(
         "A turn is over (status is done, failed, interrupted, or lost with the process it ran in).", "turn status", optional="reason"
@@ -137,9 +144,10 @@ OBSERVED: Mapping[str, Kind] = {
     ),
     "model.exchange": _kind(
         "The agent's model was asked, for the number-th time, and answered: digest is of the request, calls are the tools that it called, "
-        "input and output are tokens, and content is the attachment that has what was said, if it was kept.",
+        "input and output are tokens, and content is the attachment that has what was said, if it was kept. Then tape is the one that "
+        "has it as a line of a tape, and files the tree of the files when the request came; origin is tape if a recording answered.",
         "number protocol digest duration_ns",
-        optional="model input output calls failure fault side delivered content",
+        optional="model input output calls failure fault side delivered content tape files origin turn",
     ),
     "pr.observed": _kind(
         "The forge reported the state of the session's pull request (none, open, merged or closed).",

@@ -333,6 +333,8 @@ _TURNS: Mapping[str, EventRule] = {
     "tool_result": EventRule(_ACTIVE, use=True, apply=_answered),
     "turn.started": EventRule(_ACTIVE, use=True, apply=_opens("turn", "turn", "turn {} is still open")),
     "turn.ended": EventRule(_ANY, apply=_closes("turn", "turn", "the open turn is {}")),
+    "run.started": EventRule(_ACTIVE, use=True),
+    "run.ended": EventRule(_ANY),
     "prompt.queued": EventRule(_ACTIVE, use=True),
     "hearing.began": EventRule(_ANY),
     "workspace.kept": EventRule(_ACTIVE, apply=_checkpointed),

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
-from pytest_gittrix.engine.agents.exchanges import record_exchange
+from pytest_gittrix.engine.agents.exchanges import KeptExchanges, record_exchange
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.lineage.exchange_point import ExchangePoint
+from pytest_gittrix.engine.model_runs import kept_exchanges, known_of, require_files
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.model.answers.faults import FAULTS, AnswerFault
 from pytest_gittrix.model.answers.replies import ModelReply
+from pytest_gittrix.model.named import model_named
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.values import Request
 from pytest_gittrix.model.server import ModelServer
@@ -70,22 +75,75 @@ class WorldModel(ModelServer):
     def __init__(
         self, start: Callable[[], UserSession], durable: Callable[[], DurableRepo], engine: Callable[[], GitTrix], **options: Any
     ) -> None:
-        super().__init__(on_exchange=self._record, **options)
+        super().__init__(on_exchange=self._record, on_request=self._came, **options)
         self._start = start
         self._durable = durable
         self._engine = engine
         self._recorders: dict[tuple[GitTrix, str], Recorder] = {}
+        self._kept: dict[tuple[GitTrix, str], KeptExchanges] = {}
         self._turn = Lock()
 
     def _record(self, exchange: Exchange) -> None:
-        engine = self._engine()
-        ids = [exchange.session] if exchange.session is not None else [*islice(engine.store.ids(), 2)]
-        if len(ids) != 1:
-            return
         with self._turn:  # exchanges of several connections end at once, and a recorder goes on from where it read
-            key = (engine, ids[0])
-            recorder = self._recorders.get(key) or self._recorders.setdefault(key, engine.services.recorder(ids[0]))
-            record_exchange(recorder, exchange, keep_content=self.keep_content)
+            key = self._session_of(exchange.session)
+            if key is not None and (kept := self._keeper(key)) is not None:
+                kept.record(exchange)
+            elif key is not None:
+                record_exchange(self._recorders.get(key) or self._recorders.setdefault(key, key[0].services.recorder(key[1])), exchange)
+
+    def _came(self, _: Request, session: str | None) -> str | None:
+        with self._turn:
+            key = self._session_of(session)
+            kept = None if key is None else self._keeper(key)
+            return None if kept is None else kept.came()
+
+    def _session_of(self, named: str | None) -> tuple[GitTrix, str] | None:
+        """The session that an exchange is of: the one that its address names, or the only one."""
+        engine = self._engine()
+        ids = [named] if named is not None else [*islice(engine.store.ids(), 2)]
+        return (engine, ids[0]) if len(ids) == 1 else None
+
+    def _keeper(self, key: tuple[GitTrix, str]) -> KeptExchanges | None:
+        """What keeps the content of a session's exchanges; None if nothing does."""
+        if not self.keep_content:
+            return None
+        if key not in self._kept:
+            with suppress(GittrixError):
+                self._kept[key] = kept_exchanges(key[0].services, key[1], self._places)
+        return self._kept.get(key)
+
+    def fork(
+        self, session: UserSession | str, at: int | None = None, *, model: str | None = None, lenient: bool = False, **options: Any
+    ) -> UserSession:
+        """Start a session in which a run of the agent is repeated up to an exchange, and goes another way from there on.
+
+        The new session begins with the files that the run began with. An agent that is run in it gets the earlier answers as they were;
+        the exchange and all after it are answered anew. Before that, the files are compared with those that were there then.
+
+        Args:
+            session: the session, or its id, whose exchanges were kept (``keep_content``).
+            at: the event of the exchange; the last one by default.
+            model: who answers from there on: ``live``, ``live:NAME``, the path of a tape or of a script. By default it is the script, the
+                function or the tape that this model has.
+            lenient: whether only calls and results are compared, and no files.
+            options: as for ``UserSession.fork``.
+
+        Returns:
+            The new session. Its programs are led here by ``network=[gittrix_model]`` or ``gittrix_model.env(session.id)``.
+
+        Raises:
+            InvalidInput: there is no such exchange, it was not kept, or there is no such model.
+            AdapterUnavailable: the session has ended, and the files that the run began with are gone.
+        """
+        engine = self._engine()
+        parent = engine.services.recorder(session if isinstance(session, str) else session.id)
+        point = ExchangePoint.of(parent, at)
+        child = engine.fork(parent.id, point.begin, **options)
+        known = known_of(engine.services, child.id, str(child.workspace_path), self._places)
+        later = None if model is None else model_named(model, known)
+        reached = partial(require_files, parent.twin(), point, child)
+        self.go_on(child.id, point.earlier, known, later=later, reached=(lambda: None) if lenient else reached, lenient=lenient)
+        return child
 
     def sweep(
         self,

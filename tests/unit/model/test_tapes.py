@@ -242,15 +242,36 @@ def test_a_test_that_failed_records_nothing(tape: Path) -> None:
     assert not tape.exists()
 
 
+EXCHANGE = '{"n": 1, "conversation": 1, "protocol": "chat", "new": [{"user": ["Hi"]}], "answer": ["Ho"], "stop": "end"}'
+
+
 @pytest.mark.parametrize(
     ("contents", "named"),
-    [("", "line 1"), ("{", "line 1"), ('{"tape": 2}\n', "line 1"), ('{"tape": 1}\n{"n": 1}\n', "line 2"), ('{"tape": 1}\n[]\n', "line 2")],
+    [
+        ("", "line 1"),
+        ("{", "line 1"),
+        ('{"tape": 2}\n', "line 1"),
+        ('{"tape": 1}\n{"n": 1}\n', "line 2"),
+        ('{"tape": 1}\n[]\n', "line 2"),
+        (f'{{"tape": 1}}\n# a note\n{EXCHANGE}\n<<<<<<< HEAD\n{EXCHANGE}\n=======\n', "line 4: a merge left a conflict there"),
+        (f'{{"tape": 1}}\n{EXCHANGE}\n\n{{"n": 2}}\n{EXCHANGE}\n', "line 4"),
+        (f'{{"tape": 1}}\n{EXCHANGE.replace("end", "bored")}\n', "line 2: 'bored' is no reason for an answer to stop"),
+        (f'{{"tape": 1}}\n{EXCHANGE.replace("answer", "said")}\n', "line 2: A line of the tape has no answer"),
+        ('{"tape": 1}\n' + "[" * 200_000, "line 2"),
+        ('{"tape": 1}\n\udcff\n', "line 2: it is not UTF-8"),
+    ],
+    ids=lambda value: value[:40] if value.startswith("line") else "",
 )
-def test_what_is_no_tape_is_named(tape: Path, contents: str, named: str) -> None:
+def test_what_is_no_tape_is_named_with_its_line(tape: Path, contents: str, named: str) -> None:
     tape.parent.mkdir()
-    tape.write_text(contents, encoding="utf-8")
+    tape.write_bytes(contents.encode(errors="surrogateescape"))
     with pytest.raises(InvalidInput, match=rf"work\.jsonl is not a valid tape: {named}"):
         ModelServer().tape(tape, "replay")
+
+
+def test_a_directory_is_no_tape(tape: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read: Is a directory"):
+        ModelServer().tape(tape.parent.parent, "replay")
 
 
 def test_a_tape_that_is_not_there_is_named_with_how_to_record_it(tape: Path) -> None:

@@ -72,6 +72,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "succession.aborted": {"child": "sess_b", "reason": "no space"},
     "workspace.kept": {"tree": "4" * 40},
     "handoff.aborted": {"child": "sess_b", "reason": "no space"},
+    "run.started": {"run": "r2", "command": "agent", "model": "live", "parent": "sess_1", "at_seq": 4, "exchanges": 1},
+    "run.ended": {"run": "r2", "code": 0},
     "turn.started": {"turn": "t1", "runs": "process"},
     "turn.ended": {"turn": "t1", "status": "done"},
     **{type: {key: f"some {key}" for key in sorted(kind.required)} for type, kind in CONVERSATION.items()},

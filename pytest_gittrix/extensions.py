@@ -11,13 +11,14 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from importlib.machinery import PathFinder
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput, did_you_mean
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -46,12 +47,27 @@ class Extension(NamedTuple):
             CapabilityMissing: it cannot be imported.
         """
         module, _, attribute = self.address.partition(":")
-        try:
+        with self.at_fault("loaded"):
             loaded = import_module(module)
             return attrgetter(attribute)(loaded) if attribute else loaded
-        except (ImportError, AttributeError) as error:
+
+    @contextmanager
+    def at_fault(self, used: str = "used") -> Iterator[None]:
+        """A block in which an error that is none of ours is the extension's fault.
+
+        Args:
+            used: what the block does with it, for the message.
+
+        Raises:
+            CapabilityMissing: the block raised such an error.
+        """
+        try:
+            yield
+        except GittrixError:
+            raise
+        except Exception as error:
             raise CapabilityMissing(
-                f"The extension {self.address} cannot be loaded: {error}.",
+                f"The extension {self.address} cannot be {used}: {error}.",
                 why="A package registered it under the name that was used.",
                 fix="Update that package, or remove it.",
             ) from error
@@ -175,27 +191,65 @@ def find(kind: str, name: str) -> Any:
         InvalidInput: nothing is registered under it.
         CapabilityMissing: it cannot be loaded.
     """
+    return _registration(kind, name).load()
+
+
+def made(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
+    """Call the function that is registered under a name.
+
+    Args:
+        kind: a key of ``OURS``.
+        name: the name.
+        arguments: what it is called with.
+        options: what it is called with by name.
+
+    Raises:
+        InvalidInput: nothing is registered under it.
+        CapabilityMissing: it cannot be loaded, or fails.
+        GittrixError: what it raises.
+    """
+    registration = _registration(kind, name)
+    function = registration.load()
+    with registration.at_fault("called"):
+        return function(*arguments, **options)
+
+
+def _registration(kind: str, name: str) -> Extension:
     found = OURS[kind].get(name) or registered(kind).get(name)
     if found is None:
         names = tuple(registered(kind))
         fix = f"{did_you_mean(name, names)}Use one of: {', '.join(names)}."
         raise InvalidInput(f"There is no {_NOUNS.get(kind, kind.removesuffix('s'))} {name!r}.", fix=fix)
-    return found.load()
+    return found
 
 
 @cache
 def registered(kind: str) -> Registered:
     """Everything that is registered of a kind, by name, ours first. A name belongs to the first package that registers it.
 
-    A package whose hooks cannot be loaded is left out, with a RuntimeWarning.
+    A package whose hooks cannot be loaded, or raise, or return something else, is left out, with a RuntimeWarning.
     """
     if not declared():
         return OURS[kind]
     found: dict[str, Extension] = {}
-    for registrations in getattr(hooks(), f"gittrix_{kind}")():
-        for name, extension in registrations.items():
-            found.setdefault(name, Extension(*extension))
+    for hook in reversed(getattr(hooks(), f"gittrix_{kind}").get_hookimpls()):  # called one by one, so that each fails alone
+        try:
+            theirs = {_text(name): Extension(*map(_text, extension)) for name, extension in (hook.function() or {}).items()}
+        except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
+            _left_out(hook.plugin_name, problem)
+        else:
+            found |= {name: extension for name, extension in theirs.items() if name not in found}
     return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{value!r} is no text")
+
+
+def _left_out(package: str, problem: Exception) -> None:
+    warnings.warn(f"What the package of the entry point {package!r} registers is missing: {problem}", RuntimeWarning, stacklevel=4)
 
 
 @cache
@@ -216,9 +270,7 @@ def hooks() -> Any:
         try:
             manager.register(Extension(entry.value).load(), f"{entry.name}={entry.value}")
         except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
-            warnings.warn(
-                f"What the package of the entry point {entry.name!r} registers is missing: {problem}", RuntimeWarning, stacklevel=2
-            )
+            _left_out(entry.name, problem)
     manager.register(_own_hooks(), "pytest-gittrix")
     return manager.hook
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.extensions import find
+from pytest_gittrix.extensions import made
 from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import PackedReferences
 from pytest_gittrix.git.tree import Changes, Entry, Item
@@ -283,4 +283,4 @@ def registered_ephemeral(kind: str, history: History | None = None) -> Ephemeral
         InvalidInput: no such kind is registered, or what is registered is no adapter.
         CapabilityMissing: the adapter cannot be loaded, or makes no workspaces with this history.
     """
-    return check_ephemeral(find("workspaces", kind)(kind)).with_kind(kind, history)
+    return check_ephemeral(made("workspaces", kind, kind)).with_kind(kind, history)

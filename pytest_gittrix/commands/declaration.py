@@ -119,11 +119,11 @@ class Later(NamedTuple):
 
     def load(self) -> Verb | Group:
         """Load the declaration. Raises CapabilityMissing if it cannot be imported."""
-        found = Extension(self.address).load()
-        if not isinstance(found, ModuleType):
-            return cast("Verb | Group", found._replace(what=self.what))
-        run: Verb = getattr(found, self.name.replace("-", "_"))
-        return run._replace(what=self.what)
+        registered = Extension(self.address)
+        found = registered.load()
+        with registered.at_fault():
+            run = getattr(found, self.name.replace("-", "_")) if isinstance(found, ModuleType) else found
+            return cast("Verb | Group", run._replace(name=self.name, what=self.what))
 
 
 Sections = Mapping[str, Sequence["Verb | Group | Later"]]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.commands.declaration import arg
-from pytest_gittrix.extensions import OURS, Names, find
+from pytest_gittrix.extensions import OURS, Names, made
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.protocol import Forge
@@ -82,7 +82,7 @@ class ForgeSettings:
         if self.repo is None or not self._is_of(getattr(durable, "url", None)):
             return None
         where = {} if self.url is None else {"base_url": self.url}
-        forge: Forge = find("forges", self.name)(self.repo, token=self.token, **where)
+        forge: Forge = made("forges", self.name, self.repo, token=self.token, **where)
         return forge
 
     def credentials(self, address: str) -> tuple[str, str] | None:

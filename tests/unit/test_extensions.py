@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import extensions
+from pytest_gittrix.commands.declaration import Later
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.runs.agents import agent_of
 from pytest_gittrix.evals.runs.executors import factory_of
-from pytest_gittrix.extensions import OURS, Extension, Names, find, registered
+from pytest_gittrix.extensions import OURS, Extension, Names, find, made, registered
 
 
 @pytest.fixture
@@ -90,6 +91,31 @@ def test_a_package_whose_hooks_cannot_be_loaded_is_left_out_with_a_warning(broke
         assert [*Names("views")] == [*OURS["views"], "acme", "lost"]
     assert registered("views")["acme"] == Extension("later.view")
     assert len(warned) == 1
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("returned", ["1 / 0", "5", "{'acme': 5}", "{'acme': (5,)}", "{5: ('a',)}", "{'acme': ()}"])
+def test_a_hook_that_fails_or_returns_something_else_takes_away_its_own_package_alone(returned: str, tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(f"def gittrix_views(): return {returned}\n")
+
+    with pytest.warns(RuntimeWarning, match="the entry point 'a=theirs' registers is missing: "):
+        assert [*Names("views")] == [*OURS["views"], "acme", "lost"]
+    assert registered("views")["acme"] == Extension("later.view")
+
+
+@pytest.mark.usefixtures("others")
+def test_a_function_of_a_package_that_fails_is_named_by_its_address(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(
+        "def gittrix_workspaces(): return {'a': ('builtins:object',), 'b': ('broken',)}\ndef gittrix_commands(): return {'c': ('os',)}\n"
+    )
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+
+    with pytest.raises(CapabilityMissing, match=r"The extension builtins:object cannot be called: object\(\) takes no arguments"):
+        made("workspaces", "a", "a")
+    with pytest.raises(CapabilityMissing, match="The extension broken cannot be loaded: division by zero"):
+        made("workspaces", "b", "b")
+    with pytest.raises(CapabilityMissing, match="The extension os cannot be used: module 'os' has no attribute 'c'"):
+        Later("c", "", registered("commands")["c"].address).load()
 
 
 @pytest.mark.usefixtures("others")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -13,7 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from pytest_gittrix.conformance.base.clause import Clause, clause_of, families_by_letters
-from pytest_gittrix.extensions import find, registered
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.extensions import OURS, find, registered
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 _FAMILIES: Final = "pytest_gittrix.conformance.families"
@@ -69,9 +71,22 @@ A clause that needs an undeclared capability is skipped, and reported as not cla
 
 @cache
 def families() -> tuple[type[Any], ...]:
-    """The classes that hold the clauses, in the order in which the families are registered."""
+    """The classes that hold the clauses, in the order in which the families are registered.
+
+    A family of another package that cannot be loaded is left out, with a RuntimeWarning.
+    """
     import_module(_FAMILIES)  # which lets pytest explain the assertions of all of them
-    return tuple(found for family in registered("clauses").values() for found in _families_of(family.load()))
+    return tuple(found for name in registered("clauses") for found in _loaded(name))
+
+
+def _loaded(name: str) -> list[type[Any]]:
+    try:
+        return _families_of(find("clauses", name))
+    except CapabilityMissing as problem:
+        if name in OURS["clauses"]:
+            raise
+        warnings.warn(f"The clauses of the family {name} are missing: {problem.fact}", RuntimeWarning, stacklevel=4)
+        return []
 
 
 def family(letters: str) -> type[Any]:

@@ -33,7 +33,9 @@ class ConflictClauses(Clauses):
 
 @pytest.fixture
 def conform(tmp_path: Path) -> Any:
-    (tmp_path / "house.py").write_text("def gittrix_clauses(): return {'ACM': ('house_clauses', 'rules of Acme')}\n")
+    (tmp_path / "house.py").write_text(
+        "def gittrix_clauses(): return {'ACM': ('house_clauses', 'rules of Acme'), 'GON': ('no_such_module', 'gone')}\n"
+    )
     (tmp_path / "house_clauses.py").write_text(MODULE)
     (tmp_path / "house-1.dist-info").mkdir()
     (tmp_path / "house-1.dist-info" / "METADATA").write_text("Name: house\nVersion: 1\n")
@@ -48,7 +50,7 @@ def conform(tmp_path: Path) -> Any:
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
         )
-        assert not done.stderr, done.stderr
+        assert "The clauses of the family GON are missing: The extension no_such_module cannot be loaded" in done.stderr
         return done.returncode, json.loads(done.stdout)["data"]
 
     return run

@@ -72,6 +72,7 @@ def test_a_fault_planted_in_our_engine_is_told_with_what_it_costs(name: str) -> 
         said = dict(properties_of(failure.value, stage.journal, protects_work=clause.protects_work))
 
     assert said[STATUS] == "broken"
+    assert {type(value) for value in said.values()} == {str}  # which go from one process to another
     assert (LOST in said) == loses
 
 

@@ -210,7 +210,7 @@ def properties_of(
     if journal.scene:
         yield SCENE, journal.scene
     if journal.setting:
-        yield SETTING, journal.setting
+        yield SETTING, str(journal.setting)  # a member of an enumeration goes to no other process
     what = next(iter(str(error).splitlines()), "") or type(error).__name__
     script = shell_script(journal, Accusation(what, lost, failure.of_call, bool(failure.never)))
     yield SCRIPT, script

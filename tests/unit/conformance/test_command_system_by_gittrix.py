@@ -12,8 +12,11 @@ import pytest
 from support.command_system import ID, Program
 
 from pytest_gittrix.clock import propagation
+from pytest_gittrix.conformance.base.expect import refused
+from pytest_gittrix.conformance.base.outcome import ClauseEnd, NotExpressible, Status
 from pytest_gittrix.conformance.command_line import CommandBroken, CommandRefused
 from pytest_gittrix.conformance.command_system import UNSUPPORTED, CommandSystem
+from pytest_gittrix.conformance.families.eviction import EvictionClauses
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.place import Place
@@ -181,3 +184,21 @@ def test_our_own_script_is_not_judged_under_the_others_name(tmp_path: Path) -> N
 
     with pytest.raises(InvalidInput, match=re.escape(f"{script} is the command of this package")):
         CommandSystem.typescript([str(script)])
+
+
+def test_a_clause_that_an_adapter_cannot_put_to_a_program_is_not_claimed() -> None:
+    terse = CommandSystem(["sh", "-c", "exit 1"], capabilities=BASE | {Capability.SHELL}, dialect="typescript")
+    suite = EvictionClauses()
+
+    with Stage.open(terse, files=suite.files()) as stage, pytest.raises(ClauseEnd, match="has no flags for an eviction policy") as ended:
+        suite.test_evc_07_a_promoted_session_keeps_its_workspace_only_if_asked_to(stage)
+
+    assert ended.value.status is Status.NOT_CLAIMED
+
+
+def test_what_an_adapter_cannot_ask_is_no_refusal_of_the_program() -> None:
+    def lacking() -> None:
+        raise NotExpressible("It has no words for it.")
+
+    with pytest.raises(NotExpressible):
+        refused("CAPABILITY_MISSING", lacking)

@@ -31,6 +31,8 @@ _NAMED: Final = re.compile(
 _QUOTED: Final = re.compile(rb'\\(\r?\n|.)|"', re.DOTALL)
 _ESCAPED: Final = {b"n": b"\n", b"t": b"\t", b"b": b"\b", b"\n": b"", b"\r\n": b""}
 _LARGEST: Final = 1 << 20
+_DEEPEST: Final = 100
+"""libgit2 goes no deeper into a work tree, and says so."""
 
 
 def open_repository(path: str) -> libgit2.Repository:
@@ -74,10 +76,19 @@ def require_plain_rules(repository: libgit2.Repository, root: str, index: IndexF
             _require_file(os.path.join(parent, name))
         if ".git" in directories:
             directories.remove(".git")
+        if parent.count("/") - root.count("/") >= _DEEPEST:
+            directories.clear()
         for name in [*directories]:
             path = os.path.relpath(os.path.join(parent, name), root)
-            if not index.tracks(path) and repository.path_is_ignored(f"{path}/"):
+            if not index.tracks(path) and _is_ignored(repository, f"{path}/"):
                 directories.remove(name)
+
+
+def _is_ignored(repository: libgit2.Repository, path: str) -> bool:
+    try:
+        return repository.path_is_ignored(path)
+    except UnicodeEncodeError:  # the binding takes no such name, so it is looked into
+        return False
 
 
 def require_own_files(top: str, git_dir: str) -> None:

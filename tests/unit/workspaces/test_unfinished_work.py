@@ -534,6 +534,22 @@ def test_a_pipe_that_git_does_not_read_is_no_hindrance(world: ToolWorld) -> None
     assert (work.untracked, [note.item for note in work.noted]) == ((), [".gitattributes"])
 
 
+def test_directories_of_any_name_and_depth_are_looked_into_or_refused(world: ToolWorld) -> None:
+    path = world.create()
+    for name in (b"\xff\xfe", b"a b\n", b"[x]*?!", b"!not", b"-x"):
+        (path / os.fsdecode(name)).mkdir()
+        (path / os.fsdecode(name) / "f").touch()
+    assert len(unfinished_work(path).untracked) == 5
+    os.mkfifo(path / os.fsdecode(b"\xff\xfe") / ".gitignore")
+    with pytest.raises(GitFailed, match="is a named pipe"):
+        unfinished_work(path)
+    (path / os.fsdecode(b"\xff\xfe") / ".gitignore").unlink()
+
+    os.makedirs(path / "/".join(["d"] * 200))
+    with pytest.raises(GitFailed, match="nesting too deep"):
+        unfinished_work(path)
+
+
 def test_the_note_of_a_workspace_that_is_a_pipe_is_not_waited_for(world: ToolWorld) -> None:
     path = world.create()
     moved = path.parent / "workspace"

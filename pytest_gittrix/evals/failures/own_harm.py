@@ -20,6 +20,14 @@ _MOST_FILES: Final = 100_000
 _SHARE: Final = 4
 """An agent counts as who filled a disk if a quarter of the disk, or so many bytes or files, are its own."""
 _BLOCK: Final = 512
+_OWNER_READS: Final = stat.S_IRUSR | stat.S_IXUSR
+
+
+def locked_whole(workspace: Path | None) -> str:
+    """How the agent locked its whole workspace; empty if it did not. Root can read it all the same, and is told the same."""
+    if workspace is None or not workspace.is_dir() or workspace.is_symlink() or workspace.stat().st_mode & _OWNER_READS == _OWNER_READS:
+        return ""
+    return f"the agent locked its workspace (chmod {_mode(workspace)} .)"
 
 
 def locked_part(workspace: Path | None) -> str:
@@ -29,7 +37,7 @@ def locked_part(workspace: Path | None) -> str:
     if not workspace.is_dir() or workspace.is_symlink():
         return "the agent took its workspace away"
     if not os.access(workspace, os.R_OK | os.X_OK):
-        return f"the agent locked its workspace (chmod {_mode(workspace)} .)"
+        return locked_whole(workspace)
     for root, names, files in os.walk(workspace):
         names.sort()
         for name, needed in [*((name, os.R_OK | os.X_OK) for name in names), *((name, os.R_OK) for name in sorted(files))]:

@@ -19,7 +19,7 @@ from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
 from pytest_gittrix.evals.agents.watching import leave_out
-from pytest_gittrix.evals.failures.own_harm import FILLED, DiskUse, locked_part
+from pytest_gittrix.evals.failures.own_harm import FILLED, DiskUse, locked_part, locked_whole
 from pytest_gittrix.evals.failures.reasons import one_line, traceback_of
 from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_arguments, patch_contents
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
@@ -213,8 +213,8 @@ class SampleRun:
             ending.outcome, ending.reason = "agent_error", "durable moved behind the run's back"
         if model is not None:
             self._end_by_model(model)
-        if self._disk.look():
-            ending.outcome, ending.reason = "agent_error", FILLED
+        if harm := FILLED if self._disk.look() else locked_whole(session.workspace_path):
+            ending.outcome, ending.reason = "agent_error", harm
         self._recorder.add("agent.done", {"exit": ending.exit, "outcome": "" if ending.outcome == "fail" else ending.outcome})
         points.reached("eval:agent-done")
         if ending.outcome == "fail":

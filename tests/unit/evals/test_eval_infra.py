@@ -186,3 +186,14 @@ def test_samples_that_could_not_be_run_count_if_the_run_says_so_and_every_accoun
     assert [one["counts_infra_errors"] for one in found] == [False, True, True, False]
     assert "1 in infra_error count as not passed" in text
     assert "1 that could not be run count as not passed" in (cli.project / "c" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("confine", ["off", "jail"])
+def test_an_agent_that_locks_its_workspace_is_told_so_whoever_runs_it(tmp_path: Path, confine: str) -> None:
+    if confine == "jail":
+        available("jail by namespaces")
+
+    record = only(ran(suite(tmp_path), tmp_path, "sh -c 'echo VERSION = 2 > app.py; chmod 000 .'", confine=confine))
+
+    assert (record.outcome, record.reason) == ("agent_error", "the agent locked its workspace (chmod 000 .)")
+    assert left_in(tmp_path / "scratch") == []

@@ -170,11 +170,9 @@ def store_data(store: RunStore, at_least: str | None = None) -> dict[str, Any]:
 
 def short_notes(short: int, at_least: str | None) -> tuple[str, ...]:
     """What a bar for judges changed; nothing without one."""
-    if at_least is None:
-        return ()
-    if not short:
-        return (f"Every sample that passed was judged by {at_least} or better.",)
-    return (f"{short} samples passed and do not count as passed: a test of each was judged by less than {at_least}.",)
+    from pytest_gittrix.evals.results.grades import bar_sentence
+
+    return () if at_least is None else (bar_sentence(short, at_least),)
 
 
 def model_data(records: Iterable[Record]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest, spent_of
-from pytest_gittrix.evals.results.grades import Grade, TestVerdict, grade_of, held_to, score, short_of, verdicts_of
+from pytest_gittrix.evals.results.grades import Grade, TestVerdict, bar_sentence, grade_of, held_to, score, short_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.evals.spending.spent import Spent
@@ -175,6 +175,7 @@ def write_report(store: RunStore, to: Path | None = None, *, at_least: str | Non
 def page_of(store: RunStore, at_least: str | None = None) -> str:
     """The HTML of a run's page. Raises as ``write_report``."""
     kept = store.records()
+    short = short_of(kept, at_least)
     records = sorted((held_to(one, at_least) for one in kept), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
     samples = [sample_of(store, record) for record in records]
     manifest = store.manifest()
@@ -193,8 +194,8 @@ def page_of(store: RunStore, at_least: str | None = None) -> str:
         suite=manifest.core["suite"],
         digest=manifest.digest,
         result=digest(kept),
-        at_least=at_least,
-        short=short_of(kept, at_least),
+        bar=bar_sentence(short, at_least) if at_least else "",
+        short=short,
         facts=_facts(manifest.core, manifest.host, taken_over, spent_of(kept)),
         taken_over=taken_over,
         is_mixed=store.is_mixed,

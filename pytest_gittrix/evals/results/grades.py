@@ -130,6 +130,20 @@ def held_to(record: Record, at_least: str | None) -> Record:
     return replace(record, outcome="fail", reason=f"{judged} {first.name}{more}; {at_least} is demanded")
 
 
+def bar_sentence(short: int, at_least: str) -> str:
+    """What a bar for judges changed.
+
+    Args:
+        short: how many samples passed and do not count as passed.
+        at_least: the bar.
+    """
+    if not short:
+        return f"Every sample that passed was judged by {at_least} or better."
+    if short == 1:
+        return f"1 sample passed and does not count as passed: a test of it was judged by less than {at_least}."
+    return f"{short} samples passed and do not count as passed: a test of each was judged by less than {at_least}."
+
+
 def short_of(records: Iterable[Record], at_least: str | None) -> int:
     """The number of samples that passed and do not count as passed with that bar."""
     return sum(held_to(record, at_least).outcome != record.outcome for record in records)

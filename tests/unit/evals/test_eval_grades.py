@@ -134,7 +134,7 @@ def test_run_show_and_report_say_what_the_rate_is_worth(
     assert "  pass rate   0.0%" in done.text
     assert "tests 4 of 7 passed, score 75.0%" in " ".join(done.text.split())
     assert "judged 2 by subject, 1 by canary, 1 by plain" in " ".join(done.text.split())
-    assert "1 samples passed and do not count as passed: a test of each was judged by less than canary." in done.err
+    assert "1 sample passed and does not count as passed: a test of it was judged by less than canary." in done.err
     assert "3/6" in shown.text
     assert "judged      2 by subject, 1 by canary, 1 by plain" in shown.text
     assert "  failed      canary  test_first.py::test_twice" in one.text

@@ -63,7 +63,7 @@ _EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "promote.kept": ("commit", "branch"),
     "check.done": ("kind", "detail"),
 }
-_COLUMNS: Final = (
+_COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
     ("id", "Case", "text"),
     ("epoch", "Epoch", "number"),
     ("outcome", "Outcome", "text"),
@@ -182,14 +182,15 @@ def page_of(store: RunStore, at_least: str | None = None) -> str:
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
     count = sum(store.is_taken_over(one.key) for one in records)
     taken_over = f"{count} of {len(records)}" if count or "from" in manifest.host else None
+    has_tests = any(sample.tests for sample in samples)
     by_case = _by_case(records, count_infra_errors=manifest.counts_infra_errors) if manifest.core["epochs"] > 1 else []
     return render(
         "report.html",
-        [_row(sample) for sample in samples],
+        [_row(sample, has_tests) for sample in samples],
         what="samples",
         find="id, reason or file",
         without_script=f"gittrix eval show {shlex.quote(str(store.path))}",
-        columns=_COLUMNS,
+        columns=[column for column in _COLUMNS if has_tests or column[0] != "tests"],
         run=store.path.name,
         suite=manifest.core["suite"],
         digest=manifest.digest,
@@ -243,16 +244,18 @@ def sample_of(store: RunStore, record: Record) -> SampleView:
     )
 
 
-def _row(sample: SampleView) -> PageRow:
+def _row(sample: SampleView, has_tests: bool) -> PageRow:
+    """The row of a sample; with the column of its tests if some sample of the run has any."""
     one = sample.record
     seconds = -1.0 if sample.seconds is None else sample.seconds
+    tests = (float(score(one)),) if has_tests else ()
     changed = sample.added + sample.removed
     return PageRow(
         key=one.key,
         group=one.outcome,
         find=visible(f"{one.id} {one.reason} {' '.join(one.files)}").lower(),
-        values=(one.id, one.epoch, one.outcome, visible(one.reason), float(score(one)), len(one.files), changed, seconds),
-        cells=part("cells", sample),
+        values=(one.id, one.epoch, one.outcome, visible(one.reason), *tests, len(one.files), changed, seconds),
+        cells=part("cells", sample, has_tests),
         details=part("details", sample),
     )
 

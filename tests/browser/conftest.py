@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
         "conflict": '[drift]\nfiles = "drift"\n',
         "refused": '[review]\ndeny = ["app.py"]\n',
         "agent-error": "",
+        "limit": "",
         "timeout": '[limits]\ntimeout = "150ms"\n',
     }.items():
         case(place, id_, more=f"{more}{CHECK}", extra=extra)
     case(place, "infra-error", more=CHECK, extra={**extra, "check.py": "raise OSError('out of order')\ndef check(result): pass\n"})
     write(root, {"agent.py": AGENT})
     run_suite(Suite.load(place), options(root, f"python:{root / 'agent.py'}:work", epochs=2, retries=0))
-    return RunStore.open(root / "run")
+    kept = RunStore.open(root / "run")
+    for epoch in (0, 1):  # only an agent with a model of the run meets a limit, so this one is written
+        kept.save_record(replace(kept.sample("limit", epoch), outcome="limit", reason="the agent had its 3 exchanges"))
+    return kept
 
 
 @pytest.fixture(scope="module")

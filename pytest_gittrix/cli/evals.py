@@ -49,6 +49,7 @@ def _shard(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
 
 
+_REACHED = "model:anthropic, host:port, or all for the machine's network"
 _RUN = arg("run_directory", type=Path, metavar="RUN", help="the directory of a run")
 _EPOCH = arg("--epoch", type=number, default=0, metavar="K", help="which repetition, from 0 (%(default)s)")
 _SCRATCH = arg("--scratch", type=Path, metavar="DIR", help="where samples work; among temporary files by default")
@@ -75,6 +76,8 @@ _SUITE = (
     ),
     arg("--max-cost", metavar="AMOUNT", help="what its model may cost in a sample, by --prices"),
     arg("--max-exchanges", type=count, metavar="N", help="how often it may ask its model in a sample"),
+    arg("--network", action="append", default=[], metavar="WHAT", help=f"what the agent reaches: {_REACHED}; repeatable"),
+    arg("--readable", action="append", default=[], metavar="DIR", help="a directory or file that the agent may read; repeatable"),
     arg("--pass-env", action="append", default=[], metavar="NAME", help="a variable that is passed on to the agent; repeatable"),
     arg("--executor", default="local", metavar="NAME", help="what runs the samples: local, dask or dask:ADDRESS (%(default)s)"),
     arg("--retries", type=number, default=1, metavar="N", help="how often infra_error is tried again (%(default)s)"),
@@ -352,6 +355,8 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
         passed=tuple(options.pass_env),
         retries=options.retries,
         scratch=options.scratch,
+        network=tuple(options.network) if options.network != ["all"] else "all",
+        readable=tuple(map(Path, options.readable)),
         model=plan_of(options.tape, Prices.load(options.prices) if options.prices is not None else None),
         model_limits=ModelLimits(options.max_tokens, options.max_cost, options.max_exchanges),
     )

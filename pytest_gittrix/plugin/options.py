@@ -14,8 +14,8 @@ REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
 object_format, model): what the gittrix fixtures of this test are made from"
-EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only, tape, prices, max_tokens, max_cost, max_exchanges): \
-the test is run once for each sample of a suite of evals"
+EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, network, readable, only, tape, prices, max_tokens, max_cost, \
+max_exchanges): the test is run once for each sample of a suite of evals"
 
 
 class Option(NamedTuple):

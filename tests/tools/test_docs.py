@@ -42,11 +42,12 @@ def run(directory: Path, *command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def made(text: str, directory: Path) -> bytes:
-    """Make the repository of a page; return the id of its commit."""
+def made(text: str, directory: Path) -> tuple[Path, bytes]:
+    """Make the repository of a page; return its place and the id of its commit."""
     [commands] = REPOSITORY.findall(text)
     run(directory, "sh", "-ec", commands)
-    return git("rev-parse", "HEAD", cwd=directory / "project")
+    place = directory / commands.splitlines()[0].split()[-1]
+    return place, git("rev-parse", "HEAD", cwd=place)
 
 
 @pytest.mark.parametrize("page", [*EXTRAS, *COPIED])
@@ -64,11 +65,11 @@ def test_the_program_of_a_page_runs_as_shown(page: str, tmp_path: Path) -> None:
     if name.startswith("test_"):
         run(tmp_path, sys.executable, "-m", "pytest", name)
         return
-    head = made(text, tmp_path)
+    project, head = made(text, tmp_path)
 
     run(tmp_path, sys.executable, name)
 
-    assert (git("rev-parse", "HEAD", cwd=tmp_path / "project") == head) == (page not in PROMOTE)
+    assert (git("rev-parse", "HEAD", cwd=project) == head) == (page not in PROMOTE)
 
 
 @pytest.mark.parametrize("program", ANY)
@@ -78,9 +79,9 @@ def test_one_tool_gives_an_agent_of_any_framework_a_session(program: str, tmp_pa
     text = (PAGES / "use-with-any-framework.md").read_text(encoding="utf-8")
     for body, name in BLOCK.findall(text):
         (tmp_path / name).write_text(body, encoding="utf-8")
-    head = made(text, tmp_path)
+    project, head = made(text, tmp_path)
 
     run(tmp_path, sys.executable, program)
 
-    assert git("rev-parse", "HEAD~1", cwd=tmp_path / "project") == head
-    assert b"a + b" in git("show", "HEAD:app.py", cwd=tmp_path / "project")
+    assert git("rev-parse", "HEAD~1", cwd=project) == head
+    assert b"a + b" in git("show", "HEAD:app.py", cwd=project)

@@ -28,7 +28,7 @@ _TAKES_WORD: Final = frozenset({"-W", "-X"})
 _RUNS_WORD: Final = re.compile(r"-[a-zA-Z]*[cme]|--(eval|print|require)")
 _PATH: Final = re.compile(r"(?<![\w.])/[^\s:;,'\"()\[\]<>]+")
 _NO_MODULE: Final = re.compile(r"No module named '([\w]+)")
-_SYSTEM: Final = (SYSTEM, *ROOT_LINKS, "/etc", "/proc", "/dev", "/tmp", "/workspace", "/home/agent")
+_SYSTEM: Final = (SYSTEM, *ROOT_LINKS, "/etc", "/proc", "/dev")
 
 
 def words_of(line: str) -> tuple[str, ...]:

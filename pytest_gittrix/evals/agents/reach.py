@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pytest_gittrix.confine.network import MODELS, ModelEndpoint, Reachable, check_network
+from pytest_gittrix.confine.network import MODELS, ModelEndpoint, Network, Reachable, check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json, digest_of
 from pytest_gittrix.evals.inputs.suite import is_left_out
@@ -68,6 +68,21 @@ def check_readable(paths: Iterable[str | os.PathLike[str]], hidden: Sequence[tup
                     fix="Give a directory apart from both, or move what the agent needs.",
                 )
     return tuple(dict.fromkeys(found))
+
+
+def reach_setting(network: object, readable: Iterable[Path]) -> dict[str, Json]:
+    """What an agent reaches for the core of a manifest; what is empty is left out.
+
+    Raises:
+        InvalidInput: it is no network, or a file cannot be read.
+    """
+    found: dict[str, Json] = {"network": network_of(network or "none"), "readable": digests_of(readable)}
+    return {name: value for name, value in found.items() if value}
+
+
+def with_more(network: Network, endpoint: ModelEndpoint) -> object:
+    """A network with one more endpoint."""
+    return [endpoint, *network.models, *network.addresses] if isinstance(network, Reachable) else [endpoint]
 
 
 def digests_of(paths: Iterable[Path]) -> dict[str, Json]:

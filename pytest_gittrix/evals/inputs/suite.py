@@ -121,6 +121,7 @@ class Case:
         workspace: the kind of workspace.
         history: how much of the past the agent sees.
         on_overlap: what a promotion does if durable changed the same files.
+        check_network: what programs of the checks reach; nothing by default.
         model_limits: what the agent may use of its model.
         work: the digest of what the agent works on: everything of the case but its checks and solutions.
     """
@@ -139,6 +140,7 @@ class Case:
     workspace: WorkspaceKind = "clone"
     history: History = "none"
     on_overlap: OnOverlap = "refuse"
+    check_network: tuple[str, ...] = ()
     model_limits: ModelLimits = NO_LIMITS
     work: str = ""
 
@@ -153,6 +155,8 @@ class Suite:
         clock_start: the instant of the frozen clock of every sample.
         confine: the level of confinement of programs, unless the run has another one.
         cases: the cases, sorted by id.
+        network: what agents reach, unless the run says it; see ``confine.check_network``.
+        readable: what agents may read beyond their workspaces, unless the run says it.
     """
 
     name: str
@@ -160,6 +164,8 @@ class Suite:
     clock_start: datetime
     confine: str
     cases: tuple[Case, ...]
+    network: tuple[str, ...] = ()
+    readable: tuple[Path, ...] = ()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Suite:
@@ -186,7 +192,8 @@ class Suite:
             raise InvalidInput(f"{file.parent} has no case.", fix="Make cases/<id>/case.toml.")
         _require_unlike(cases)
         name = top.name or check_id(file.parent.name, f"{file}: name: ")
-        return cls(name, file.parent, top.clock_start, top.defaults.confine, tuple(cases))
+        readable = tuple(file.parent / os.path.expanduser(one) for one in top.agent.readable)
+        return cls(name, file.parent, top.clock_start, top.defaults.confine, tuple(cases), tuple(top.agent.network), readable)
 
     def case(self, id_: str) -> Case:
         """The case with an id. Raises InvalidInput if there is none."""
@@ -238,6 +245,7 @@ def _read_case(directory: Path, defaults: Defaults) -> Case:
         workspace=table.workspace or defaults.workspace,
         history=defaults.history if table.history is None else table.history,
         on_overlap=table.on_overlap or defaults.on_overlap,
+        check_network=tuple(check.network),
         model_limits=ModelLimits(limits.max_tokens, limits.max_cost, limits.max_exchanges).over(
             ModelLimits(defaults.max_tokens, defaults.max_cost, defaults.max_exchanges)
         ),

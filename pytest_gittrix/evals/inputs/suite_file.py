@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from pytest_gittrix.clock.clock import CLOCK_START
+from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.evals.inputs.identity import check_id
@@ -78,12 +79,26 @@ def _instant(value: Any) -> datetime:
     return found
 
 
+def _with_files(kind: WorkspaceKind) -> WorkspaceKind:
+    if kind == "overlay":
+        raise ValueError(
+            "an overlay has only what changed in its directory, and agents and checks of evals work there; use clone, copy or worktree"
+        )
+    return kind
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 CaseFile = Annotated[Path, BeforeValidator(_path_of("file"))]
 CaseDirectory = Annotated[Path, BeforeValidator(_path_of("directory"))]
 Milliseconds = Annotated[int, BeforeValidator(_scaled(_MILLISECONDS, "a time such as 500ms, 90s, 2m or 1h"))]
 Bytes = Annotated[int, BeforeValidator(_scaled(_BYTES, "a size such as 500kB or 10MB"))]
 Count = Annotated[int, Field(ge=1)]
 Id = Annotated[str, BeforeValidator(checked_by(check_id))]
+Workspace = Annotated[WorkspaceKind, AfterValidator(_with_files)]
+Reached = Annotated[list[str], AfterValidator(checked_by(check_network, keep=True)), BeforeValidator(_listed)]
 Past = Annotated[History, BeforeValidator(checked_by(check_history))]
 
 
@@ -93,12 +108,19 @@ class Defaults(TomlTable):
     timeout: Milliseconds = 120_000
     output: Bytes = 10_000_000
     confine: Level = "auto"
-    workspace: WorkspaceKind = "clone"
+    workspace: Workspace = "clone"
     history: Past = "none"
     on_overlap: OnOverlap = "refuse"
     max_tokens: Count | None = None
     max_cost: Amount | None = None
     max_exchanges: Count | None = None
+
+
+class AgentTable(TomlTable):
+    """``[agent]`` of a suite: what agents reach beyond their workspaces, unless the run says it."""
+
+    network: Reached = Field(default_factory=list)
+    readable: list[PlainText] = Field(default_factory=list)
 
 
 class SuiteFile(TomlTable):
@@ -108,6 +130,7 @@ class SuiteFile(TomlTable):
     name: Id | None = None
     clock_start: Annotated[datetime, BeforeValidator(_instant)] = CLOCK_START
     defaults: Defaults = Defaults()
+    agent: AgentTable = AgentTable()
 
 
 class DurableTable(TomlTable):
@@ -159,10 +182,11 @@ class CheckTable(TomlTable):
     pytest: CaseFile | None = None
     tests: CaseDirectory | None = None
     must_pass: list[PlainText] = Field(default_factory=list)
+    network: Reached = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _some_check(self) -> CheckTable:
-        kinds = [name for name in CheckTable.model_fields if name != "must_pass"]
+        kinds = [name for name in CheckTable.model_fields if name not in ("must_pass", "network")]
         if all(getattr(self, kind) is None for kind in kinds):
             raise ValueError(f"without a check, no sample can pass or fail; give at least one of {', '.join(kinds)}")
         if self.tests is not None:
@@ -201,6 +225,6 @@ class CaseTable(TomlTable):
     gold: CaseFile | None = None
     limits: LimitsTable = LimitsTable()
     review: ReviewTable = ReviewTable()
-    workspace: WorkspaceKind | None = None
+    workspace: Workspace | None = None
     history: Past | None = None
     on_overlap: OnOverlap | None = None

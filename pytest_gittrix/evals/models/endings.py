@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pytest_gittrix.confine.command_line import Confinement
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.agents.reach import with_more
 from pytest_gittrix.evals.inputs.sample_record import Outcome
 from pytest_gittrix.evals.models.sample_model import ModelOfSample, SampleModel
 
@@ -38,14 +39,14 @@ def serving(made_of: ModelOfSample | None, session: str, places: dict[str, str])
 
 
 def confined_with(model: SampleModel | None, level: Confinement) -> Confinement:
-    """A confinement whose programs reach the model and nothing else. At ``off`` there is no gateway, and they find it by its variables.
+    """A confinement whose programs reach the model, too. At ``off`` there is no gateway, and they find it by its variables.
 
     Raises:
         CapabilityMissing: this machine has no confinement of the level that has a gateway.
     """
     if model is None or level.level == "off":
         return level
-    return confinement(level.level, [model.endpoint], level.limits)
+    return confinement(level.level, with_more(level.network, model.endpoint), level.limits)
 
 
 def kept_tape(made_of: ModelOfSample | None, model: SampleModel) -> bytes:

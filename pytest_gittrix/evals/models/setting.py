@@ -86,7 +86,7 @@ def with_replayed(manifest: Manifest, plan: ModelPlan | None) -> Manifest:
 
 def as_done(manifest: Manifest, done: Manifest) -> Manifest:
     """The manifest of a run that repeats what agents did in another, with the models of that one: no agent asks any here."""
-    model = {name: value for name, value in done.core["setting"].items() if name == "model"}
+    model = {name: value for name, value in done.core["setting"].items() if name in ("model", "network", "readable")}
     setting = {**manifest.core["setting"], **model}
     return Manifest({**manifest.core, "setting": setting}, manifest.host).with_tape(done.core.get("tape"))
 

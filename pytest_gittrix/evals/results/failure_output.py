@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.safe_text import visible
+from pytest_gittrix.safe_text import visible, visible_line
 
 _MOST_LINES: Final = 40
 
@@ -32,6 +32,8 @@ def _printed(step: Mapping[str, Any]) -> list[str]:
     name = f"check {step['check']}" if "check" in step else "agent" if "exit" in step or "agent" in step else "run"
     if "said" in step:
         return _section(f"model, {step['model']}", str(step["said"]))
+    if "cure" in step:
+        return [visible_line(str(step["cure"]))]
     if "traceback" in step:
         return _section(f"{name}, traceback", str(step["traceback"]))
     if "stdout" not in step or (step.get("exit") == 0 and not step.get("timed_out")):

@@ -128,6 +128,7 @@ def core_of(
     timeout_ms: int | None,
     limits: ResourceLimits | None = None,
     model: Mapping[str, Json] | None = None,
+    reach: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
     """The core of a manifest.
 
@@ -141,6 +142,7 @@ def core_of(
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
         limits: what each program may use.
         model: how agents reach their model, and what they may use of it; None if the run has no part in that.
+        reach: what agents reach beyond their workspaces, ``network`` and ``readable``; None for nothing.
     """
     setting: dict[str, Json] = {
         "agent": dict(agent),
@@ -158,6 +160,7 @@ def core_of(
         setting["limits"] = str(limits).split()
     if model is not None:
         setting["model"] = dict(model)
+    setting |= reach or {}
     samples = [{"digest": case.digest, "id": case.id, "work": case.work} for case in suite.cases]
     return {"epochs": epochs, "samples": samples, "schema": SCHEMA, "setting": setting, "suite": suite.name}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
-from pytest_gittrix.evals.agents.programs import UNCONFINED, digest_of_file, is_file, programs_among, words_of
+from pytest_gittrix.evals.agents.programs import UNCONFINED, digest_of_file, is_file, programs_among, require_in_sight, words_of
 from pytest_gittrix.evals.agents.reads import Reads, installed
 from pytest_gittrix.evals.agents.watching import loading, reads_so_far, recording
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, load, search_path
@@ -36,12 +36,19 @@ GOLD, NOP = "gold", "nop"
 
 
 class AgentFailed(Exception):
-    """The agent failed; the message says how, on one line. The outcome is that of the sample."""
+    """The agent failed; the message says how, on one line.
 
-    def __init__(self, reason: str, exit: int | None = None, outcome: Outcome = "agent_error") -> None:
+    Attributes:
+        exit: its exit status; None if it has none.
+        outcome: that of the sample.
+        cure: what a confined program lacks, and the option that shows it; empty if that is not known.
+    """
+
+    def __init__(self, reason: str, exit: int | None = None, outcome: Outcome = "agent_error", *, cure: str = "") -> None:
         super().__init__(reason)
         self.exit = exit
         self.outcome: Outcome = outcome
+        self.cure = cure
 
 
 class Agent(Protocol):
@@ -118,7 +125,8 @@ class ProgramAgent:
         if done.code != 0:
             how = f"signal {done.signal}" if done.code is None else f"status {done.code}"
             how = how if done.limit is None else f"{how}, for it passed its limit of {done.limit}"
-            raise AgentFailed(f"the agent ended with {how}", done.code)
+            text = (done.stdout + done.stderr).decode(errors="replace")
+            raise AgentFailed(f"the agent ended with {how}", done.code, cure=toolbox.unseen(self.argv, text))
         return done.code
 
     def _run(self, toolbox: Toolbox) -> tuple[Finished, dict[str, Any]]:
@@ -143,7 +151,7 @@ class AcpProgramAgent(ProgramAgent):
             raise OutOfTime from None
         except AdapterUnavailable as problem:
             toolbox.require_sandboxes()
-            raise AgentFailed(problem.fact) from problem
+            raise AgentFailed(problem.fact, cure=toolbox.unseen(self.argv, f"{problem.fact} {problem.why}")) from problem
         done = Finished(0 if answer.stop_reason == "end_turn" else 1, None, answer.text.encode(), answer.stop_reason.encode())
         return done, finished_fields(done)
 
@@ -314,6 +322,22 @@ def identity_at(agent: Agent, level: str) -> dict[str, Json]:
     if level == "off" and isinstance(agent, ProgramAgent):
         found[UNKNOWN] = [UNCONFINED]
     return found
+
+
+def require_seen(agent: Agent | str, level: str, readable: Iterable[Path]) -> None:
+    """See that the program of an agent is where it is seen at a level of confinement.
+
+    Args:
+        agent: the agent, or its spec; there is none in a replay.
+        level: the level that is really used.
+        readable: what the agent may read beyond its workspace.
+
+    Raises:
+        InvalidInput: it is not; the message names the directory to give.
+    """
+    found = agent_of(agent) if isinstance(agent, str) and agent else agent
+    if isinstance(found, ProgramAgent):
+        require_in_sight(found.argv, level, (*found.readable, *readable))
 
 
 def check_known(identity: Mapping[str, Json], option: str) -> None:

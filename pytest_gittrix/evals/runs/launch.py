@@ -17,6 +17,7 @@ from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.runner import run, start
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.evals.agents.programs import in_sight
 from pytest_gittrix.evals.failures.machine import require_sandbox
 from pytest_gittrix.evals.models.sample_model import SampleModel
 from pytest_gittrix.evals.results.manifest import PINNED
@@ -73,6 +74,7 @@ class ProgramLauncher:
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
         variables = self._variables(environment, self._shown)
+        argv = in_sight(argv, environment.get("PATH", ""), self.readable) if self.confinement.level != "off" else argv
         if self.vary and self.confinement.level == "off" and _can_rename_host():
             argv = [*_RENAMED_HOST, *argv]
         kills = oom_kills()
@@ -93,6 +95,7 @@ class ProgramLauncher:
     def start(self, argv: Sequence[str], *, environment: Mapping[str, str], cwd: str = ".", **options: Any) -> Running:
         """Start a program that stays; arguments and errors are those of ``confine.start``."""
         variables = self._variables(environment, self._shown)
+        argv = in_sight(argv, environment.get("PATH", ""), self.readable) if self.confinement.level != "off" else argv
         inside = os.path.relpath(cwd, self.workspace) if os.path.isabs(cwd) else cwd
         admit: Callable[[Running], object] = self.model.admit if self.model is not None else lambda _: None
         return start(argv, self._place, self.confinement, environment=variables, cwd=inside, **{"admit": admit, **options})
@@ -116,6 +119,7 @@ class ProgramLauncher:
         # A relative directory would be one in the workspace, where an agent could put a program that a check then runs.
         paths = [Path(path) for path in variables.get("PATH", "").split(os.pathsep) if os.path.isabs(path)]
         if self.confinement.level != "off":
+            paths += [path / "bin" for path in self.readable if (path / "bin").is_dir()]
             variables.pop(MARK, None)  # a confined program ends with this process, so the sweep need not find it
         if self.confinement.level == "jail":
             variables["GIT_CEILING_DIRECTORIES"] = "/"

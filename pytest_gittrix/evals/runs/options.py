@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
+from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.agents.reach import check_readable
+from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.models.plan import ModelPlan
 from pytest_gittrix.evals.models.setting import as_recorded
 from pytest_gittrix.evals.results.manifest import Manifest
@@ -44,6 +47,8 @@ class Options:
         rescore: the directory of a run whose kept results are judged again; no agent runs.
         vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
         scratch: the directory that samples work in; below the system's directory for temporary files by default.
+        network: what the agent's programs reach, see ``confine.check_network``; what the suite says by default.
+        readable: what they may read beyond their workspaces; what the suite says by default.
     """
 
     agent: str
@@ -70,6 +75,8 @@ class Options:
     model: ModelPlan | None = None
     model_limits: ModelLimits = NO_LIMITS
     rescore: Path | None = None
+    network: object = ()
+    readable: tuple[Path, ...] = ()
 
 
 def with_defaults(options: Options) -> Options:
@@ -99,6 +106,30 @@ def with_defaults(options: Options) -> Options:
     if (found.epochs or 0) < 1 or found.workers < 1 or found.retries < 0:
         raise InvalidInput("A run has at least one epoch and one worker, and no fewer than no retries.", fix="Give --epochs and -n from 1.")
     return found
+
+
+def with_reach(options: Options, suite: Suite, *, works: bool) -> Options:
+    """Fill in what the agent reaches beyond its workspace, which is what the suite says unless the options do.
+
+    Args:
+        options: the options.
+        suite: the suite.
+        works: whether an agent works in the run, and not only a record of one.
+
+    Raises:
+        InvalidInput: it is no network, or something may not be read, or is not there.
+    """
+    if not works:
+        return replace(options, network=(), readable=())
+    network = options.network if options.network not in ((), [], None) else suite.network
+    if options.model is not None and check_network(network or "none") == "all":
+        raise InvalidInput(
+            "--network all and --tape exclude each other.",
+            why="An agent that reaches every server could ask its model past the tape.",
+            fix="Name what else the agent reaches, such as --network pypi.org:443.",
+        )
+    hidden = (("suite", suite.directory), ("run", Path(options.out)))
+    return replace(options, network=network, readable=check_readable(options.readable or suite.readable, hidden))
 
 
 def _as_recorded(options: Options, plan: ModelPlan, recorded: Manifest) -> Options:

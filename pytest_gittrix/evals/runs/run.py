@@ -18,6 +18,7 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.evals.agents.reach import reach_setting
 from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, spent_of, tally
@@ -29,9 +30,9 @@ from pytest_gittrix.evals.results.reuse import ReuseDecision, check_unchanged, r
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
-from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, check_known, identity_at
+from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, check_known, identity_at, require_seen
 from pytest_gittrix.evals.runs.executors import Factory, local
-from pytest_gittrix.evals.runs.options import Options, with_defaults
+from pytest_gittrix.evals.runs.options import Options, with_defaults, with_reach
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, JobResult, RunSetting, execute, record_failure, remove_work_dirs
 from pytest_gittrix.evals.spending.spent import Spent
@@ -161,7 +162,9 @@ def run_suite(
     """
     options = with_defaults(options)
     _check_model(options)
-    level = confinement(options.confine or suite.confine, limits=options.limits)
+    options = with_reach(options, suite, works=agent is not None or bool(options.agent))
+    level = confinement(options.confine or suite.confine, options.network or "none", options.limits)
+    require_seen(agent or options.agent, level.level, options.readable)
     root = scratch_root(options.scratch)
     swept = sweep(root)
     manifest = _manifest(suite, options, level.level, agent)
@@ -231,6 +234,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         passed=_passed(options, agent),
         timeout_ms=options.timeout_ms,
         model=model_setting(options.model, options.model_limits, suite.cases),
+        reach=reach_setting(options.network, options.readable),
     )
     details: dict[str, Json] = {
         "began": format_instant(SystemClock().now()),

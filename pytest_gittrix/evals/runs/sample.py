@@ -61,13 +61,15 @@ class SampleSpec:
         seed: 64 hex digits.
         agent: the agent.
         instant: the instant of the frozen clock.
-        confinement: the confinement of programs.
+        confinement: the confinement of the agent's programs.
+        checking: that of the checks' programs.
         passed: the environment variables that are passed to the agent.
         path: the search path of programs.
         timeout: the agent's time in seconds.
         trees: whether to record the tree after each step.
         expected: the transcript that the agent's steps are compared with.
         model: the model of the agent; None if it is not reached through the run.
+        readable: what the agent's programs may read beyond their workspace.
         vary: whether the agent's programs see another seed of Python's hashes than usual, and another host name where that can be.
     """
 
@@ -78,6 +80,7 @@ class SampleSpec:
     agent: Agent
     instant: datetime
     confinement: Confinement
+    checking: Confinement
     passed: Mapping[str, str]
     path: str | None
     timeout: float
@@ -85,6 +88,7 @@ class SampleSpec:
     expected: ExpectedTranscript | None = None
     model: ModelOfSample | None = None
     vary: bool = False
+    readable: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -203,6 +207,8 @@ class SampleRun:
             toolbox.finish()
         except AgentFailed as failed:
             ending.outcome, ending.reason, ending.exit = failed.outcome, self._line(str(failed)), failed.exit
+            if failed.cure:
+                self._recorder.timing.append({"agent": "program", "cure": failed.cure})
             if failed.__cause__ is not None:
                 self._recorder.timing.append({"agent": "function", "traceback": traceback_of(failed.__cause__)})
         except Mismatch as mismatch:
@@ -244,7 +250,9 @@ class SampleRun:
         spec, case = self._spec, self._case
         home = self._directory / "home"
         confined = confined_with(model, spec.confinement)
-        launch = ProgramLauncher(session.workspace_path or self._directory, home, confined, spec.agent.readable, spec.vary, model)
+        launch = ProgramLauncher(
+            session.workspace_path or self._directory, home, confined, (*spec.agent.readable, *spec.readable), spec.vary, model
+        )
 
         def variables() -> Mapping[str, str]:
             file = home / ".task"
@@ -340,7 +348,7 @@ class SampleRun:
     def _check(self, world: World) -> None:
         ending = self._ending
         result = ResultToCheck(self._case, world.durable.path, self._repository(world), ending.head, ending.promoted or ending.head)
-        checks = ResultChecks(self._case, self._directory, self._spec.confinement, lambda home: self._variables(world, home, {}))
+        checks = ResultChecks(self._case, self._directory, self._spec.checking, lambda home: self._variables(world, home, {}))
         for found, done in checks.run(result):
             ending.checks.append(found)
             self._recorder.add("check.done", event_of(found))

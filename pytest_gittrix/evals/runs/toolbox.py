@@ -15,6 +15,7 @@ from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.evals.agents.programs import unseen
 from pytest_gittrix.evals.agents.watching import not_recording, runs_program
 from pytest_gittrix.evals.failures.machine import require_sandbox
 from pytest_gittrix.evals.inputs.identity import digest_bytes
@@ -176,6 +177,16 @@ class Toolbox:
     def workspace(self) -> str:
         """The directory of the workspace as programs see it."""
         return self._started().workspace
+
+    def unseen(self, argv: Sequence[str], text: str) -> str:
+        """What a program that failed speaks of and cannot see where it is confined; empty if there is nothing.
+
+        Args:
+            argv: the program and its arguments.
+            text: what it printed.
+        """
+        launch = self._launch
+        return unseen(argv, text, launch.confinement.level, launch.readable) if isinstance(launch, ProgramLauncher) else ""
 
     def _runs_program(self) -> None:
         if isinstance(self._launch, ProgramLauncher):

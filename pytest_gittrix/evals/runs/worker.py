@@ -201,6 +201,7 @@ def _spec_of(job: Job) -> SampleSpec:
     agent = job.agent or (agent_of(options.agent) if options.agent else None)
     if agent is None:
         agent = NopAgent() if recorded is None else ReplayAgent(recorded)
+    level = options.confine or "auto"
     return SampleSpec(
         case=case,
         epoch=job.epoch,
@@ -208,7 +209,9 @@ def _spec_of(job: Job) -> SampleSpec:
         seed=sample_random_seed(options.seed or 0, case.id, job.epoch),
         agent=agent,
         instant=job.setting.instant,
-        confinement=confinement(options.confine or "auto", limits=options.limits),
+        confinement=confinement(level, options.network or "none", options.limits),
+        checking=confinement(level, (level != "off" and case.check_network) or "none", options.limits),
+        readable=options.readable,
         passed={name: os.environ[name] for name in options.passed if name in os.environ},
         path=search_path(),
         timeout=(case.timeout_ms if options.timeout_ms is None else options.timeout_ms) / 1000,

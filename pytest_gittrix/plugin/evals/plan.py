@@ -12,8 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.agents.programs import digest_of_file
+from pytest_gittrix.evals.agents.reach import check_readable, reach_setting
 from pytest_gittrix.evals.agents.watching import module_used, recording
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN
 from pytest_gittrix.evals.inputs.agent_values import bound_values
@@ -34,6 +36,8 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "epochs": "a whole number from 1",
     "seed": "a whole number from 0",
     "confine": "auto, off, guard or jail",
+    "network": "what the agent reaches: model:anthropic, host:port, all, or a list of the first two",
+    "readable": "paths of directories that the agent may read, from the test's file",
     "only": "a shell pattern of ids, or a list of them",
     **MODEL_ARGUMENTS,
 }
@@ -133,6 +137,8 @@ class Plan:
         model: how agents reach their model; None if the run has no part in that.
         model_limits: what an agent may use of it in a sample, in place of what cases say.
         samples: the id and epoch of each chosen sample.
+        network: what the agent reaches; what the suite says by default.
+        readable: what the agent may read beyond its workspace; what the suite says by default.
     """
 
     suite: Suite
@@ -143,6 +149,8 @@ class Plan:
     model: ModelPlan | None
     model_limits: ModelLimits
     samples: tuple[tuple[str, int], ...]
+    network: object = ()
+    readable: tuple[Path, ...] = ()
 
     def core(self, level: str) -> dict[str, Json]:
         """The core of the manifest, as ``gittrix eval run`` writes it.
@@ -159,6 +167,7 @@ class Plan:
             passed={},
             timeout_ms=None,
             model=model_setting(self.model, self.model_limits, self.suite.cases),
+            reach=reach_setting(self.network, self.readable),
         )
 
     @property
@@ -209,7 +218,11 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
         raise _wrong("confine", confine)
     samples = tuple(_samples(suite, epochs, _patterns(arguments.get("only")), options))
     model, limits = model_of(arguments, options, base)
-    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples)
+    network = arguments.get("network") or suite.network
+    check_network(network or "none")
+    given = [os.path.join(base, path) for path in _paths(arguments.get("readable"))]
+    readable = check_readable(given or suite.readable, [("suite", suite.directory)])
+    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples, network, readable)
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
@@ -258,6 +271,13 @@ def _whole(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _wrong(name, value)
     return value
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    paths: Any = (value,) if isinstance(value, str | os.PathLike) else value or ()
+    if not isinstance(paths, Sequence) or not all(isinstance(one, str | os.PathLike) for one in paths):
+        raise _wrong("readable", value)
+    return tuple(map(os.fspath, paths))
 
 
 def _patterns(value: object) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from pytest_gittrix.evals.results.manifest import Manifest, host, taken_from
 from pytest_gittrix.evals.results.reuse import check_unchanged, reuse, why_not
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.tapes import note_tapes, without_tapes
-from pytest_gittrix.evals.runs.agents import CallableAgent, check_known, identity_at
+from pytest_gittrix.evals.runs.agents import CallableAgent, check_known, identity_at, require_seen
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, RunSetting, execute, remove_work_dirs
@@ -106,7 +106,8 @@ class SharedRun:
     """
 
     def __init__(self, plan: Plan, test_run: TestRun) -> None:
-        level = confinement(plan.confine)
+        level = confinement(plan.confine, plan.network or "none")
+        require_seen(plan.agent, level.level, plan.readable)
         self._plan = plan
         self._test_run = test_run
         self._root = plan.agent.root if isinstance(plan.agent, CallableAgent) else ""
@@ -121,7 +122,16 @@ class SharedRun:
         self.store, self._lock = _join(plan, manifest, test_run, self._scratch, self._root)
         self.keys = manifest.keys
         model = None if plan.model is None else plan.model.absolute()
-        options = Options(agent="", out=self.store.path, seed=plan.seed, confine=level.level, model=model, model_limits=plan.model_limits)
+        options = Options(
+            agent="",
+            out=self.store.path,
+            seed=plan.seed,
+            confine=level.level,
+            model=model,
+            model_limits=plan.model_limits,
+            network=plan.network,
+            readable=plan.readable,
+        )
         self._setting = RunSetting(options, self._scratch, plan.suite.clock_start)
 
     def find(self, chosen: ChosenSample) -> SampleResult:

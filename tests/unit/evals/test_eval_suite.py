@@ -46,7 +46,7 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
     [
         ("schema = 2\n", "schema: 2 is not 1"),
         ("", "schema: must be given"),
-        ("schema = 1\nspeed = 3\n", "speed: no such key; there are: clock_start, defaults, name, schema"),
+        ("schema = 1\nspeed = 3\n", "speed: no such key; there are: agent, clock_start, defaults, name, schema"),
         ("schema = 1\n[defaults]\nworkers = 3\n", "defaults.workers: no such key"),
         ('schema = 1\n[defaults]\ntimeout = "soon"\n', "defaults.timeout: 'soon' is not a time such as"),
         ('schema = 1\nclock_start = "yesterday"\n', "clock_start: 'yesterday' is"),

@@ -100,7 +100,7 @@ def start_agent_of(
     if speaks_acp(command):
         driver = Drive(str(store.root), store.durability, id_, str(options["workspace"]), prompt, stays, after).argv
         argv[0] = argv[0].removeprefix(PREFIX)
-    return settings.start(argv, driver=driver, mark=make_mark(store.root, id_), **options)
+    return settings.of_session(id_).start(argv, driver=driver, mark=make_mark(store.root, id_), **options)
 
 
 def main(text: str, argv: Sequence[str]) -> int:

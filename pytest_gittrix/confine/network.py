@@ -44,6 +44,7 @@ class ModelEndpoint:
         header: the header that carries the key, with ``{key}`` in its place.
         variables: the variables that programs get, with ``{url}`` for the endpoint's address.
         ca: a file of certificates to trust instead of the system's, or of the one that ``SSL_CERT_FILE`` names.
+        by_session: whether the server tells sessions apart by ``/session/ID`` before what is asked for.
 
     Raises:
         InvalidInput: a value is not allowed.
@@ -56,6 +57,7 @@ class ModelEndpoint:
     header: str = "Authorization: Bearer {key}"
     variables: tuple[tuple[str, str], ...] = ()
     ca: str | None = None
+    by_session: bool = False
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -225,13 +227,18 @@ def for_session(network: object, id_: str) -> object:
         network: as for ``check_network``.
         id_: the session.
     """
-    if isinstance(network, (str, ModelEndpoint, Reachable)):
-        return network
-    if hasattr(network, "endpoint_for"):
-        return network.endpoint_for(id_)
-    if not isinstance(network, Iterable):
-        return network
-    return [one.endpoint_for(id_) if hasattr(one, "endpoint_for") else one for one in network]
+    if isinstance(network, Reachable):
+        return replace(network, models=tuple(_of_session(one, id_) for one in network.models))
+    if isinstance(network, (str, ModelEndpoint)) or not isinstance(network, Iterable):
+        return _of_session(network, id_)
+    return [_of_session(one, id_) for one in network]
+
+
+def _of_session(entry: Any, id_: str) -> Any:
+    found = getattr(entry, "endpoint", entry)
+    if not isinstance(found, ModelEndpoint) or not found.by_session:
+        return entry
+    return replace(found, url=f"{found.url}/session/{id_}", by_session=False)
 
 
 def _is_entry(entry: str) -> bool:

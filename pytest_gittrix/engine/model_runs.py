@@ -165,7 +165,7 @@ class ModelRun:
             held.enter_context(server)
             agent = self.session.for_agent()
             settings = dict(self.settings or {})
-            network: Any = "all" if settings.get("confine") == "off" else [server.endpoint_for(id_), *self.network]
+            network: Any = "all" if settings.get("confine") == "off" else [server.endpoint, *self.network]
             programs = held.enter_context(agent.programs(network=network, **settings))
             if self.home is not None:
                 shutil.copytree(self.home, programs.home, symlinks=True, dirs_exist_ok=True)

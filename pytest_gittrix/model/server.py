@@ -141,13 +141,13 @@ class ModelServer:
     @property
     def endpoint(self) -> ModelEndpoint:
         """The model as the only thing that a confined program reaches: an entry of ``network``."""
-        return self.endpoint_for(None)
+        return replace(self.endpoint_for(None), by_session=True)
 
     def endpoint_for(self, session: str | None) -> ModelEndpoint:
-        """The model as confined programs of a session reach it. ``network=[gittrix_model]`` of a session takes that.
+        """The model as confined programs of a session reach it.
 
         Args:
-            session: the session's id.
+            session: the session's id; None for programs of no session.
         """
         return ModelEndpoint("model", self._url_of(session), ("GET /*", "POST /*", "HEAD /*"), variables=_VARIABLES)
 

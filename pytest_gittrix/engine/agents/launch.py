@@ -19,7 +19,7 @@ from pytest_gittrix.confine.command_line import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
-from pytest_gittrix.confine.network import Network, check_network
+from pytest_gittrix.confine.network import Network, check_network, for_session
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
 from pytest_gittrix.engine.agents.supervisor import LIMIT
@@ -84,6 +84,10 @@ class AgentSettings:
         """The same settings, at another level and with other limits where they are named. Raises InvalidInput if it is no level."""
         found = self if confine is None else replace(self, confine=confine)
         return found if limits is None else replace(found, limits=limits.or_else(self.limits))
+
+    def of_session(self, id_: str) -> AgentSettings:
+        """The settings for an agent of one session: a model that tells sessions apart gets to know whose agent asks."""
+        return replace(self, network=check_network(for_session(self.network, id_)))
 
     def require(self) -> None:
         """Check that this machine can confine agents so, before anything is made for one.

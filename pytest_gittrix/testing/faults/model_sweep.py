@@ -129,7 +129,7 @@ class WorldModel(ModelServer):
             options: as for ``UserSession.fork``.
 
         Returns:
-            The new session. Its programs are led here by ``network=[gittrix_model]`` or ``gittrix_model.env(session.id)``.
+            The new session. Its programs reach this model by ``network=[gittrix_model]`` or ``gittrix_model.env(session.id)``.
 
         Raises:
             InvalidInput: there is no such exchange, it was not kept, or there is no such model.

@@ -20,6 +20,7 @@ from support.frameworks import available
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.model import call_any, stop
 from pytest_gittrix.model.tapes.matching import first_difference
 from pytest_gittrix.model.tapes.tape import Tape
 from pytest_gittrix.testing.world import World
@@ -98,6 +99,26 @@ def test_it_asks_the_same_again(agent: Agent, first: Run, tmp_path: Path) -> Non
 def test_what_it_asks_is_in_the_log_of_its_session(first: Run) -> None:
     assert len(first.logged) >= 3
     assert first.logged == first.exchanges
+
+
+def test_its_run_goes_another_way_from_an_exchange(agent: Agent) -> None:
+    with World.open(files=FILES) as world:
+        world.model.keep_content = True
+        world.model.script(*SCRIPT)
+        first = world.start(TASK)
+        agent.run(first.for_agent(), world.model)
+        world.model.check()
+        second_exchange = [event.seq for event in first.history(["model.exchange"]) if "side" not in event.data][1]
+        world.model.script(call_any(shell="cat new.py > seen"), stop("Another way."))
+        other = world.model.fork(first, second_exchange)
+
+        ended = agent.run(other.for_agent(), world.model)
+        world.model.check()
+
+        assert ended.code == 0, ended.stderr
+        assert {path: other.read(path) for path in other.touched_files()} == {"new.py": b"x = 1\n", "seen": b"x = 1\n"}
+        origins = [event.data.get("origin") for event in other.history(["model.exchange"]) if "side" not in event.data]
+        assert origins == ["tape", None, None]
 
 
 def suite_of(tape: Path, directory: Path) -> Path:

@@ -169,7 +169,7 @@ class ModelRun:
             programs = held.enter_context(agent.programs(network=network, **settings))
             if self.home is not None:
                 shutil.copytree(self.home, programs.home, symlinks=True, dirs_exist_ok=True)
-            name = self._began(command)
+            name = kept.run = self._began(command)
             environment = server.env(id_) if programs.confinement.level == "off" else None
             running = held.enter_context(
                 programs.start(command, stdin=b"", environment=environment, timeout=timeout, keep="unread" if out else "last")

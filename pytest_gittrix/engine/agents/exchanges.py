@@ -23,7 +23,7 @@ from pytest_gittrix.model.protocols.values import Answer
 from pytest_gittrix.model.tapes.matching import key_of
 from pytest_gittrix.model.tapes.neutral import request_to_json
 from pytest_gittrix.model.tapes.placeholders import Known
-from pytest_gittrix.model.tapes.tape import Tape, TapeLines, recorded
+from pytest_gittrix.model.tapes.tape import Recorded, Tape, TapeLines, recorded
 from pytest_gittrix.record.eventlog.events import Event
 
 _WAIT: Final = 2.0
@@ -47,7 +47,12 @@ class KeptExchanges:
     Args:
         parts: of the session, used by this alone.
         known: gives the placeholders of the session.
+
+    Attributes:
+        run: the run of a program that they are of, whose lines read by themselves; None for all that are of no run.
     """
+
+    run: str | None = None
 
     def __init__(self, parts: SessionParts, known: Callable[[], Known]) -> None:
         self._recorder, self._workspace, self._limits = parts.recorder, parts.workspace, parts.limits
@@ -72,11 +77,13 @@ class KeptExchanges:
             data["content"] = self._attach(readable([exchange]))
             if exchange.side is None:
                 data["tape"] = self._attach(self._line(exchange))
+            data |= {} if self.run is None else {"run": self.run}
             self._recorder.append("model.exchange", data)
 
     def _line(self, exchange: Exchange) -> str:
         if self._lines is None:
-            self._lines = TapeLines(tape_of(self._recorder.directory, self._recorder.log.twin().read()).exchanges)
+            events = [event for event in self._recorder.log.twin().read() if event.data.get("run") == self.run]
+            self._lines = TapeLines(tape_of(self._recorder.directory, events).exchanges)
         return self._lines.line(recorded(exchange, self._known()))
 
     def _attach(self, text: str) -> str:
@@ -94,9 +101,14 @@ def tape_of(directory: Path, events: Iterable[Event]) -> Tape:
     Raises:
         InvalidInput, PathNotFound, LogDamaged: a line is gone, or is not what it was.
     """
-    names = [event.data["tape"] for event in events if event.type == "model.exchange" and "tape" in event.data]
-    lines = [attached(directory, name).decode("utf-8", "surrogatepass") for name in names]
-    return Tape.of_lines([TapeLines().head, *lines], name=f"of {directory.name}")
+    kept = [event for event in events if event.type == "model.exchange" and "tape" in event.data]
+    found: dict[int, Recorded] = {}
+    for run in {event.data.get("run") for event in kept}:  # programs may run at the same time, and each has lines of its own
+        of_run = [event for event in kept if event.data.get("run") == run]
+        lines = [attached(directory, event.data["tape"]).decode("utf-8", "surrogatepass") for event in of_run]
+        tape = Tape.of_lines([TapeLines().head, *lines], name=f"of {directory.name}")
+        found |= {event.seq: one for event, one in zip(of_run, tape.exchanges, strict=True)}
+    return Tape([found[event.seq] for event in kept])
 
 
 def _data_of(exchange: Exchange, turn: str | None) -> dict[str, Any]:

@@ -54,11 +54,14 @@ class ExchangePoint:
         if point is None:
             raise _no_exchange(recorder.id, at_seq, [event.seq for event in asked])
         began = max((event.seq for event in events[: point.seq] if event.type in _BEGINNINGS), default=-1)
-        run = [event for event in asked if began < event.seq <= point.seq]
+        named = point.data.get("run")
+        since = began if named is None else -1
+        run = [event for event in asked if since < event.seq <= point.seq and event.data.get("run") == named]
         for one in run:
             if "tape" not in one.data or (one in (run[0], point) and "files" not in one.data):
                 raise _not_kept(recorder.id, one)
-        lines = tape_of(recorder.directory, [event for event in asked if event.seq <= point.seq]).exchanges
+        kept = [event for event in asked if event.data.get("run") == named and "tape" in event.data and event.seq <= point.seq]
+        lines = tape_of(recorder.directory, kept).exchanges
         return cls(point.seq, point.data["number"], run[0].seq, Tape(lines[len(lines) - len(run) : -1]), point.data["files"])
 
 

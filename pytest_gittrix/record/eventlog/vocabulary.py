@@ -147,7 +147,7 @@ OBSERVED: Mapping[str, Kind] = {
         "input and output are tokens, and content is the attachment that has what was said, if it was kept. Then tape is the one that "
         "has it as a line of a tape, and files the tree of the files when the request came; origin is tape if a recording answered.",
         "number protocol digest duration_ns",
-        optional="model input output calls failure fault side delivered content tape files origin turn",
+        optional="model input output calls failure fault side delivered content tape files origin turn run",
     ),
     "pr.observed": _kind(
         "The forge reported the state of the session's pull request (none, open, merged or closed).",

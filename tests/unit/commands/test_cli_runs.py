@@ -141,3 +141,15 @@ def test_a_session_without_kept_exchanges_has_no_tape(cli: Cli, id_: str) -> Non
 
     assert refused.status == 1
     assert f"No exchange of session {id_} was kept." in refused.err
+
+
+def test_two_runs_in_one_session_are_told_apart(cli: Cli, id_: str, scripts: tuple[str, str]) -> None:
+    run(cli, "session", "run", id_, *line("--model", scripts[0]))
+    run(cli, "session", "run", id_, *line("--model", scripts[1]))
+    events = cli.data("session", "history", id_, "--types", "model.exchange")
+    assert [event["data"]["run"] == events[0]["data"]["run"] for event in events] == [True] * 3 + [False] * 2
+
+    again = run(cli, "session", "fork", id_, "--at", str(events[4]["seq"]), *line("--model", scripts[1], "--lenient"))
+
+    assert (again["exchanges"], again["replayed"], again["problem"]) == (3, 1, None)
+    assert len(cli.ok("session", "tape", id_).lines) == 6

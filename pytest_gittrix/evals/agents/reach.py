@@ -81,8 +81,8 @@ def reach_setting(network: object, readable: Iterable[Path]) -> dict[str, Json]:
 
 
 def with_more(network: Network, endpoint: ModelEndpoint) -> object:
-    """A network with one more endpoint."""
-    return [endpoint, *network.models, *network.addresses] if isinstance(network, Reachable) else [endpoint]
+    """A network whose models are reached by one endpoint, which asks them."""
+    return [endpoint, *network.addresses] if isinstance(network, Reachable) else [endpoint]
 
 
 def digests_of(paths: Iterable[Path]) -> dict[str, Json]:

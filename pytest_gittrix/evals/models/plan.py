@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from pytest_gittrix.confine.network import MODELS, ModelEndpoint
+from pytest_gittrix.confine.network import MODELS, ModelEndpoint, Reachable, check_network
 from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.evals.spending.prices import Prices
 
@@ -57,6 +57,20 @@ class ModelPlan:
         """The same for processes that work in another directory."""
         return self if self.run is None else replace(self, run=self.run.absolute())
 
+    def with_network(self, network: object) -> ModelPlan:
+        """The same, which asks the servers of the models that a network lists, where it names none of its own.
+
+        Args:
+            network: as for ``check_network``.
+
+        Raises:
+            InvalidInput: it is no network.
+        """
+        listed = check_network(network or "none")
+        if self.servers or not self.asks or not isinstance(listed, Reachable):
+            return self
+        return replace(self, servers=listed.models)
+
     @property
     def asks(self) -> bool:
         """Whether the real servers are asked."""
@@ -92,6 +106,12 @@ def plan_of(words: Sequence[str] | None, prices: Prices | None = None) -> ModelP
         InvalidInput: as ``ModelPlan``, or there are too many words.
     """
     if not words:
+        if prices is not None:
+            raise InvalidInput(
+                "There is nothing to reckon with prices.",
+                why="What an agent uses of its model is known only where it reaches the model through the run.",
+                fix="Give --tape record, --tape live or --tape replay RUN.",
+            )
         return None
     mode, *rest = words
     if len(rest) > 1:

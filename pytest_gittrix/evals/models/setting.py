@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
@@ -69,19 +70,23 @@ def model_setting(plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[C
     return found
 
 
-def model_host(plan: ModelPlan | None, agent: str) -> dict[str, Any]:
-    """What is noted of the models of a run: the agent as it was given, where tapes came from, and the prices."""
+def model_host(plan: ModelPlan | None, agent: str, readable: Sequence[Path] = ()) -> dict[str, Any]:
+    """What is noted of the models of a run: the agent as it was given, what it reads, where tapes came from, and the prices."""
     if plan is None:
         return {}
     tape = plan.mode if plan.run is None else f"{plan.mode} {plan.run}"
-    return {"agent": agent, "tape": tape, **({} if plan.prices is None else {"prices": plan.prices.to_json()})}
+    reads = {"readable": list(map(str, readable))} if readable else {}
+    return {"agent": agent, "tape": tape, **reads, **({} if plan.prices is None else {"prices": plan.prices.to_json()})}
 
 
 def with_replayed(manifest: Manifest, plan: ModelPlan | None) -> Manifest:
-    """The manifest of a run with the digest of the tapes that it replays, if it does."""
+    """The manifest of a run with the digest of the tapes that it replays, if it does, and the network that these stand for."""
     if plan is None or plan.run is None:
         return manifest
-    return manifest.with_tape(tapes_digest(RunStore.open(plan.run)))
+    store = RunStore.open(plan.run)
+    network = {name: value for name, value in store.manifest().core["setting"].items() if name == "network"}
+    setting = {**manifest.core["setting"], **network}
+    return Manifest({**manifest.core, "setting": setting}, manifest.host).with_tape(tapes_digest(store))
 
 
 def as_done(manifest: Manifest, done: Manifest) -> Manifest:

@@ -128,11 +128,21 @@ def with_reach(options: Options, suite: Suite, *, works: bool) -> Options:
             why="An agent that reaches every server could ask its model past the tape.",
             fix="Name what else the agent reaches, such as --network pypi.org:443.",
         )
+    if options.model is not None and options.model.run is not None:
+        if options.network not in ((), [], None):
+            raise InvalidInput(
+                "A replay of tapes has no network.",
+                why="It is to have the same results where there is none.",
+                fix="Leave --network out.",
+            )
+        network = ()
     hidden = (("suite", suite.directory), ("run", Path(options.out)))
-    return replace(options, network=network, readable=check_readable(options.readable or suite.readable, hidden))
+    model = None if options.model is None else options.model.with_network(network)
+    return replace(options, network=network, model=model, readable=check_readable(options.readable or suite.readable, hidden))
 
 
 def _as_recorded(options: Options, plan: ModelPlan, recorded: Manifest) -> Options:
-    """A replay of tapes with what it does not say itself as it was recorded: the agent, the prices, the limits."""
+    """A replay of tapes with what it does not say itself as it was recorded: the agent and what it reads, the prices, the limits."""
     model, limits = as_recorded(plan, options.model_limits)
-    return replace(options, agent=options.agent or str(recorded.host.get("agent", "")), model=model, model_limits=limits)
+    readable = options.readable or tuple(map(Path, recorded.host.get("readable", ())))
+    return replace(options, agent=options.agent or str(recorded.host.get("agent", "")), model=model, model_limits=limits, readable=readable)

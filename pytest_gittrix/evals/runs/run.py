@@ -161,8 +161,8 @@ def run_suite(
         KeyboardInterrupt: Ctrl-C was pressed; finished samples are saved, and no program is left running.
     """
     options = with_defaults(options)
-    _check_model(options)
     options = with_reach(options, suite, works=agent is not None or bool(options.agent))
+    _check_model(options)
     level = confinement(options.confine or suite.confine, options.network or "none", options.limits)
     require_seen(agent or options.agent, level.level, options.readable)
     root = scratch_root(options.scratch)
@@ -248,7 +248,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "why_not_stronger": confinement(options.confine or suite.confine).why,
         "workers": options.workers,
     }
-    noted = model_host(options.model, options.agent)
+    noted = model_host(options.model, options.agent, options.readable)
     made = with_replayed(Manifest(core, host(**details, **noted, **taken_from(options.reuse))), options.model)
     return made if options.replay is None or options.agent or agent is not None else as_done(made, RunStore.open(options.replay).manifest())
 

@@ -220,6 +220,9 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
     model, limits = model_of(arguments, options, base)
     network = arguments.get("network") or suite.network
     check_network(network or "none")
+    if model is not None:
+        network = () if model.run is not None else network
+        model = model.with_network(network)
     given = [os.path.join(base, path) for path in _paths(arguments.get("readable"))]
     readable = check_readable(given or suite.readable, [("suite", suite.directory)])
     return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples, network, readable)

@@ -442,3 +442,18 @@ def test_a_run_says_that_limits_of_cases_are_not_kept_and_that_inputs_are_not_th
     assert "Cases limit what agents use of their models" in without.err
     assert "The tapes were recorded with other inputs, so that digests differ: setting.seed." in other.err
     assert [("Cases limit" in one.err, "with other inputs" in one.err) for one in (recorded, same)] == [(False, False)] * 2
+
+
+def test_a_network_names_the_servers_that_are_asked_and_a_replay_has_none(tmp_path: Path, upstream: ModelServer) -> None:
+    available("jail by namespaces")
+    place, command = suite(tmp_path), agent(tmp_path)
+    recorded = ran(place, tmp_path, command, model=RECORD, confine="jail", network=("model:anthropic", "pypi.org:443"))
+    replayed = ran(place, tmp_path, "", model=ModelPlan("replay", tmp_path / "run"), confine=None, out=tmp_path / "c")
+
+    assert (only(recorded).outcome, len(upstream.exchanges)) == ("pass", 1), only(recorded).reason
+    assert recorded.manifest.core["setting"]["model"] == {"servers": ["anthropic"]}
+    assert replayed.digest == recorded.digest
+    with pytest.raises(InvalidInput, match="A replay of tapes has no network"):
+        ran(place, tmp_path, "", model=ModelPlan("replay", tmp_path / "run"), confine=None, out=tmp_path / "d", network="model:anthropic")
+    with pytest.raises(InvalidInput, match="GEMINI_API_KEY is not set"):
+        ran(place, tmp_path, command, model=LIVE, confine="jail", out=tmp_path / "e", network=("model:gemini",))

@@ -29,6 +29,8 @@ _LISTS: Final = frozenset({"os.listdir", "os.scandir"})
 _PROXIES: Final = "urllib.request"
 """Python's own module that looks through all variables for those that name a proxy."""
 _IMPORTERS: Final = ("importlib._bootstrap_external", "_frozen_importlib_external")
+_PYTEST: Final = "PYTEST_"
+"""How the variables begin that a run of pytest sets or reads for itself."""
 _FAR: Final = 8
 
 _OTHERS: Final = frozenset({"open", "import", "sqlite3.connect", "ctypes.dlopen"})
@@ -71,8 +73,8 @@ class ReadRecorder:
         self.modules: dict[str, Seen] = {}
         self.working: Counter[str] = Counter()
         self.thread = _Thread()
-        self._own: set[Key] = set()  # what agents made themselves
-        self._own_places: set[str] = set()
+        self._own: set[tuple[str, Key]] = set()  # what agents made themselves, with their names
+        self._own_places: set[tuple[str, str]] = set()
         self._places: dict[int, str] = {}  # whose files are no inputs: of the sample of each thread, by its number
 
     # Whose thread it is ------------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class ReadRecorder:
 
     def note(self, key: Key | None) -> None:
         """Write down something that is read now, unless an agent made it."""
-        if key is None or key in self._own:
+        if key is None or (self.thread.agent, key) in self._own:
             return
         now = self._now
         if key[0] == "exists" and all(("file", key[1]) in one.states or ("listing", key[1]) in one.states for one in now):
@@ -127,7 +129,7 @@ class ReadRecorder:
     def note_path(self, kind: Literal["file", "listing", "exists"], path: object) -> None:
         """Write down that a file is opened or asked for, or a directory listed."""
         name = _absolute(path)
-        if not name or any(f"{name}/".startswith(place) for place in (*self._places.values(), *self._own_places)):
+        if not name or any(f"{name}/".startswith(place) for place in (*self._places.values(), *self._made_places())):
             return
         key = self._key(_source_of(name) if kind != "listing" else f"{name}/x")
         if kind == "file":
@@ -135,16 +137,19 @@ class ReadRecorder:
         elif key is not None and key[0] == "file":
             self.note((kind, name))
 
+    def _made_places(self) -> list[str]:
+        return [place for agent, place in self._own_places if agent == self.thread.agent]
+
     def note_variable(self, name: object) -> None:
         """Write down that a variable is read."""
-        if self.sees and isinstance(name, str) and not _looks_for_proxies(name):
+        if self.sees and isinstance(name, str) and not name.startswith(_PYTEST) and not _looks_for_proxies(name):
             with suppress(ValueError):
                 self.note(("variable", name))
 
     def made(self, key: Key) -> None:
-        """Write down that an agent made something, whose state is no input of it then."""
-        if self.sees and not any(key in one.states for one in self._now):
-            self._own.add(key)
+        """Write down that an agent makes something, whose state is no input of it from then on; what it read before is."""
+        if self.sees:
+            self._own.add((self.thread.agent, key))
 
     def opened(self, path: object, mode: object, flags: object) -> None:
         """Write down that a file is opened."""
@@ -183,9 +188,10 @@ class ReadRecorder:
         if event == "os.mkdir":
             made = _absolute(args[0])
             with self.as_(""):
-                if made and not os.path.exists(made):
-                    self._own_places.add(f"{made}/")
-        elif ("file", _absolute(args[0])) in self._own:
+                if not made or os.path.exists(made):
+                    return
+            self._own_places.add((self.thread.agent, f"{made}/"))
+        elif (self.thread.agent, ("file", _absolute(args[0]))) in self._own:
             self.made(("file", _absolute(args[1])))
 
     def loaded_library(self, name: object, file: object) -> None:

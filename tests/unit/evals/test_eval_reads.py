@@ -106,10 +106,27 @@ def test_what_an_agent_made_itself_and_what_the_run_does_for_it_is_no_input(tmp_
         os.listdir(tmp_path / "own")
         os.environ["GX_OWN"] = "1"
         assert os.environ.pop("GX_OWN") == "1"
+        os.environ.get("PYTEST_CURRENT_TEST")
         with not_recording():
             (tmp_path / "engine.txt").read_text()
 
     assert read_by(tmp_path, act).seen == {}
+
+
+def test_what_was_there_before_an_agent_changed_it_is_an_input(tmp_path: Path) -> None:
+    write(tmp_path, {"memory.txt": "1"})
+
+    def act() -> None:
+        os.environ.setdefault("GX_ONCE", "1")
+        os.environ.pop("GX_ONCE")
+        (tmp_path / "memory.txt").read_text()
+        (tmp_path / "memory.txt").write_text("2")
+        (tmp_path / "memory.txt").read_text()
+
+    read = read_by(tmp_path, act)
+
+    assert read.seen["variable GX_ONCE"] is None
+    assert read.changed(str(tmp_path)) == ["file memory.txt"]
 
 
 def test_nothing_is_seen_outside_and_python_is_as_it_was(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from pytest_gittrix.conformance.base.catalogue import families
 from pytest_gittrix.conformance.base.clause import clause_of
+from pytest_gittrix.conformance.base.outcome import LOST, SCRIPT, SHOWN, ClauseFailure, properties_of
+from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.testing.systems.driver import Stage
 
@@ -35,6 +37,28 @@ def test_a_command_line_that_drops_the_selection_is_found_out() -> None:
 
     with pytest.raises(AssertionError):
         put_to(CommandSystem([sys.executable, "-P", "-c", program]), "NAM-09")
+
+
+OVERLOOKS_DRIFT: Final = """\
+import sys
+from pytest_gittrix.backends.local import RepositoryReader
+from pytest_gittrix.cli.main import main
+RepositoryReader.drift = lambda self, baseline, head, seed=None: {}
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_script_of_a_command_line_that_overlooks_conflicts_says_what_is_lost() -> None:
+    system = CommandSystem([sys.executable, "-P", "-c", OVERLOOKS_DRIFT], home_variable="HOME")
+    family, name = CLAUSES["CNF-25"]
+    suite = family()
+    with Stage.open(system, files=suite.files()) as stage:
+        with pytest.raises(ClauseFailure) as failure:
+            getattr(suite, name)(stage)
+        said = dict(properties_of(failure.value, stage.journal, protects_work=True, shows=shows_again))
+
+    assert (said[LOST], said[SHOWN]) == ("yes", "yes")
+    assert "then echo 'LOST: expected BASELINE_CONFLICT, but it was done" in said[SCRIPT]
 
 
 def put_to(system: CommandSystem, code: str) -> None:

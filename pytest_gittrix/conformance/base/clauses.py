@@ -111,6 +111,7 @@ def describe_end(item: Any, error: BaseException | None) -> None:
             error,
             stage.journal,
             protects_work=clause is not None and clause.protects_work,
+            promise=clause.promise if clause is not None else "",
             shows=None if waived else _shows_again,
         )
 

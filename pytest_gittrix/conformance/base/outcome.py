@@ -179,6 +179,7 @@ def properties_of(
     journal: Journal,
     *,
     protects_work: bool,
+    promise: str = "",
     shows: Callable[[str, Journal], bool | None] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """What the report of a clause's test says beyond passed and failed, as properties.
@@ -187,6 +188,7 @@ def properties_of(
         error: the exception that ended the test; None if it passed.
         journal: what was done on the clause's stage.
         protects_work: whether work is lost where the clause's promise is broken.
+        promise: the clause's promise, which the script names where an assertion says nothing to a reader.
         shows: runs the script of a failure once, as ``shell_lines.shows_again`` does; None leaves it unrun.
     """
     if refusals := journal.refusals():
@@ -212,6 +214,8 @@ def properties_of(
     if journal.setting:
         yield SETTING, str(journal.setting)  # a member of an enumeration goes to no other process
     what = next(iter(str(error).splitlines()), "") or type(error).__name__
+    if promise and what.startswith("assert "):
+        what = f"This is not so: {promise}"
     script = shell_script(journal, Accusation(what, lost, failure.of_call, bool(failure.never)))
     yield SCRIPT, script
     if shows is not None and (shown := shows(script, journal)) is not None:

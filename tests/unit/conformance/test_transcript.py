@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gittrix.conformance.base import shell_lines
 from pytest_gittrix.conformance.base.clauses import describe_end
-from pytest_gittrix.conformance.base.outcome import SHOWN, STATUS
+from pytest_gittrix.conformance.base.outcome import SCRIPT, SHOWN, STATUS, properties_of
 from pytest_gittrix.conformance.base.script_end import Accusation
 from pytest_gittrix.conformance.base.shell_lines import MARK, run_script, shows_again
 from pytest_gittrix.conformance.base.transcript import printf_of, shell_script
@@ -129,6 +129,15 @@ def test_a_script_compares_what_the_clause_looked_at_last() -> None:
         assert "WRONG: it names other files" in answer
         assert [shows_again(one, stage.journal) for one in (durable, answer)] == [True, True]
         assert shows_again(durable.replace("printf 'a\\n' > a.txt", "printf 'b\\n' > a.txt"), stage.journal) is False
+
+
+def test_a_script_says_the_promise_where_an_assertion_says_nothing_to_a_reader() -> None:
+    system = CommandSystem([sys.executable, "-c", REFUSES], name="fake", home_variable="HOME")
+    with Stage.open(system, files={"a.txt": "a\n"}) as stage:
+        stage.start().touched_files()
+        said = dict(properties_of(AssertionError("assert False"), stage.journal, protects_work=False, promise="it names all files"))
+
+    assert "then echo 'WRONG: This is not so: it names all files'\n" in said[SCRIPT]
 
 
 def test_the_home_of_the_system_is_not_that_of_the_people(tmp_path: Path) -> None:

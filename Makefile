@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools agents lint demo bench docs dist compat field clean
+.PHONY: help test bytecode tools agents lint demo bench docs dist compat field histories clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,9 @@ compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and
 
 field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (ten minutes)
 	@$(BIN)/python -m tests.quality.field $(ARGS)
+
+histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (20 minutes)
+	@$(BIN)/python -m tests.quality.histories $(ARGS)
 
 clean: ## remove the virtualenv and everything generated
 	rm -rf $(VENV) $(TOOLS_VENV) .venv-agents .venv-field runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox

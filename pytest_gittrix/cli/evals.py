@@ -232,6 +232,7 @@ def replay(options: argparse.Namespace) -> CommandResult:
     arg("--out", type=Path, metavar="DIR", help="where to keep the new verdicts; the run's name and -rescored by default"),
     arg("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable"),
     arg("-n", "--workers", type=count, default=1, metavar="N", help="how many samples at a time (%(default)s)"),
+    arg("--confine", choices=LEVELS, help="how programs of checks are confined; as in the run by default"),
     arg("--resume", action="store_true", help="continue judging where it was stopped"),
     evals_report.AT_LEAST,
     arg("--no-report", action="store_true", help="write no report.html at the end"),
@@ -246,7 +247,8 @@ def rescore(options: argparse.Namespace) -> CommandResult:
     from pytest_gittrix.evals.verification.rescore import default_out, rescore_run
 
     suite, out = Suite.load(options.suite), options.out or default_out(options.run_directory)
-    wanted = Options(agent="", out=out, workers=options.workers, only=tuple(options.filter), resume=options.resume, scratch=options.scratch)
+    wanted = Options("", out, workers=options.workers, only=tuple(options.filter), confine=options.confine)
+    wanted = replace(wanted, resume=options.resume, scratch=options.scratch)
     with watching(f"{suite.name}, judged again", quiet=options.json) as watch:
         found = rescore_run(options.run_directory, suite, wanted, watch=watch)
     found = replace(found, summary=replace(found.summary, at_least=options.judge_at_least))

@@ -103,7 +103,7 @@ class Manifest:
 
     def judging_again(self, run: Manifest) -> Manifest:
         """The same for the results of another run: its samples, which these checks judge, with the setting in which its agent worked."""
-        judged = {"gittrix": __version__, "manifest": run.digest, "system": system()}
+        judged = {"confine": self.core["setting"]["confine"], "gittrix": __version__, "manifest": run.digest, "system": system()}
         core = {**self.core, "epochs": run.core["epochs"], "setting": {**run.core["setting"], "rescored": judged}}
         return Manifest(core, self.host)
 

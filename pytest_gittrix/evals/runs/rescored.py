@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.agents.reads import READ
 from pytest_gittrix.evals.inputs.case_repo import ANY_OBJECT, BRANCH
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record
@@ -136,7 +137,12 @@ def _events(log: Sequence[Mapping[str, Any]], found: Sequence[CheckResult], endi
 
 
 def _timing(run: RunStore, before: Record) -> list[dict[str, Any]]:
-    """What is known of how the sample was run, without what earlier checks printed; and the verdict before."""
+    """What is known of how the sample was run, without what earlier checks printed; and the verdict before.
+
+    What the agent read stays in its run: judging again asks no question about the agent as it is now.
+    """
     verdict = {"outcome": before.outcome, "reason": before.reason, "checks": [asdict(check) for check in before.checks]}
-    kept = [line for line in run.lines("timing", before.key) if not {"check", RESCORED} & line.keys() and line.get("phase") != "check"]
+    kept = [
+        line for line in run.lines("timing", before.key) if not {"check", READ, RESCORED} & line.keys() and line.get("phase") != "check"
+    ]
     return [*kept, {RESCORED: str(run.path), "before": verdict}]

@@ -81,8 +81,8 @@ def rescore_run(
     Args:
         run: the directory of the run.
         suite: the suite with the checks as they are now.
-        options: the options; ``out`` is the directory of the run with the new verdicts, ``only`` chooses cases. The agent, the seed, the
-            level of confinement and so on are those of the run.
+        options: the options; ``out`` is the directory of the run with the new verdicts, ``only`` chooses cases. The agent, the seed and
+            so on are those of the run; the level of confinement too, unless ``confine`` names one.
         factory: makes the executor.
         watch: called with the progress after each sample.
 
@@ -141,4 +141,5 @@ def _require_variables(run: RunStore) -> None:
 
 def default_out(run: Path) -> Path:
     """The directory of the run with the new verdicts, unless another one is given."""
-    return run.with_name(f"{run.name}-rescored")
+    path = Path(os.path.abspath(run))
+    return path.with_name(f"{path.name}-rescored")

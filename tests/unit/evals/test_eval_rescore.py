@@ -20,9 +20,6 @@ LENIENT = "def check(result):\n    assert b'VERSION = ' in result.read('app.py')
 STRICT = "def check(result):\n    assert b'VERSION = 2' in result.read('app.py'), 'it is not 2'\n    assert result.before != ''\n"
 DRIFT = '[drift]\nfiles = "drift"\n'
 WORK = """
-    import pathlib
-    count = pathlib.Path({count!r})
-    count.write_text(count.read_text() + "x" if count.exists() else "x")
     if toolbox.case == "fails":
         raise ValueError("it was too hard")
     if toolbox.case != "idle":
@@ -43,7 +40,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(place: Path, tmp_path: Path) -> RunStore:
     """A run of it, made with the lenient check, which is strict afterwards."""
-    made = ran(place, tmp_path, agent_file(tmp_path, WORK.format(count=str(tmp_path / "count"))), epochs=2).store
+    made = ran(place, tmp_path, agent_file(tmp_path, WORK), epochs=2).store
     for one in (place / "cases").iterdir():
         (one / "check.py").write_text(STRICT)
     return made
@@ -59,11 +56,10 @@ def outcomes(store: RunStore) -> dict[str, str]:
 
 def test_results_are_judged_by_the_changed_checks_and_no_agent_runs(run: RunStore, place: Path, tmp_path: Path) -> None:
     before = outcomes(run)
-    worked = (tmp_path / "count").read_text()
+    (tmp_path / "agent.py").unlink()
 
     found = rescored(run, place, tmp_path)
 
-    assert (tmp_path / "count").read_text() == worked
     assert outcomes(run) == before
     assert [(one.id, one.epoch, one.before, one.after) for one in found.changes] == [
         (id_, epoch, "pass", "fail") for id_ in ("idle", "wrong") for epoch in (0, 1)
@@ -81,7 +77,7 @@ def test_results_are_judged_by_the_changed_checks_and_no_agent_runs(run: RunStor
 
 
 def test_a_result_judged_by_the_same_checks_is_the_same_record(run: RunStore, place: Path, tmp_path: Path) -> None:
-    fresh = ran(place, tmp_path, agent_file(tmp_path, WORK.format(count=str(tmp_path / "count"))), epochs=2, out=tmp_path / "fresh")
+    fresh = ran(place, tmp_path, agent_file(tmp_path, WORK), epochs=2, out=tmp_path / "fresh")
     found = rescored(run, place, tmp_path)
 
     compared = compare(fresh.store, found.summary.store)

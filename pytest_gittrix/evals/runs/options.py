@@ -126,7 +126,7 @@ def with_reach(options: Options, suite: Suite, *, works: bool) -> Options:
         raise InvalidInput(
             "--network all and --tape exclude each other.",
             why="An agent that reaches every server could ask its model past the tape.",
-            fix="Name what else the agent reaches, such as --network pypi.org:443.",
+            fix="Name what else the agent reaches, such as --network packages.example.org:443.",
         )
     if options.model is not None and options.model.run is not None:
         if options.network not in ((), [], None):

@@ -17,7 +17,6 @@ import pytest
 from pytest_gittrix import __version__
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.verbs import ALL, command_line
-from pytest_gittrix.commands.declaration import WORKSPACES
 from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.commands.verbs import find, lineage
 from pytest_gittrix.commands.verbs.catalogue import SESSION
@@ -27,7 +26,7 @@ from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion import request
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
-from pytest_gittrix.extensions import hooks, registered
+from pytest_gittrix.extensions import OURS, hooks, registered
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.workspaces.kinds import KINDS
@@ -126,7 +125,7 @@ def reaching(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_values_offered_are_those_the_engine_takes() -> None:
-    assert set(WORKSPACES) == set(KINDS)
+    assert set(OURS["workspaces"]) == set(KINDS)
     assert set(STRATEGIES) == set(get_args(Strategy))
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
     assert ON_HAZARD == request.ON_HAZARD

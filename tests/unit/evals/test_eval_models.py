@@ -447,7 +447,7 @@ def test_a_run_says_that_limits_of_cases_are_not_kept_and_that_inputs_are_not_th
 def test_a_network_names_the_servers_that_are_asked_and_a_replay_has_none(tmp_path: Path, upstream: ModelServer) -> None:
     available("jail by namespaces")
     place, command = suite(tmp_path), agent(tmp_path)
-    recorded = ran(place, tmp_path, command, model=RECORD, confine="jail", network=("model:anthropic", "pypi.org:443"))
+    recorded = ran(place, tmp_path, command, model=RECORD, confine="jail", network=("model:anthropic", "packages.example.org:443"))
     replayed = ran(place, tmp_path, "", model=ModelPlan("replay", tmp_path / "run"), confine=None, out=tmp_path / "c")
 
     assert (only(recorded).outcome, len(upstream.exchanges)) == ("pass", 1), only(recorded).reason

@@ -182,14 +182,14 @@ def test_the_check_has_a_network_of_its_own(tmp_path: Path, model: ModelServer) 
 def test_a_suite_says_what_agents_reach_and_the_run_has_the_last_word(tmp_path: Path) -> None:
     tools = write(tmp_path / "tools", {"a": "1"})
     place = suite(tmp_path)
-    write(place, {"suite.toml": 'schema = 1\n[agent]\nnetwork = ["pypi.org:443"]\nreadable = ["../tools"]\n'})
+    write(place, {"suite.toml": 'schema = 1\n[agent]\nnetwork = ["packages.example.org:443"]\nreadable = ["../tools"]\n'})
 
     by_suite = ran(place, tmp_path, "nop", confine="jail")
     by_run = ran(
         place, tmp_path, "nop", confine="jail", out=tmp_path / "b", network="none", readable=(write(tmp_path / "more", {"b": ""}),)
     )
 
-    assert by_suite.manifest.core["setting"]["network"] == ["pypi.org:443"]
+    assert by_suite.manifest.core["setting"]["network"] == ["packages.example.org:443"]
     assert [*by_suite.manifest.core["setting"]["readable"]] == [tools.name]
     assert "network" not in by_run.manifest.core["setting"]
     assert [*by_run.manifest.core["setting"]["readable"]] == ["more"]

@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools agents lint demo bench docs dist compat field histories clean
+.PHONY: help test bytecode tools agents lint demo bench docs dist compat field histories corpus clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -80,8 +80,11 @@ field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and
 histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (20 minutes)
 	@$(BIN)/python -m tests.quality.histories $(ARGS)
 
+corpus: $(INSTALLED) ## judge the tests of eight published packages beside plain pytest, and write docs/reference/evals-corpus.md (15 minutes)
+	@$(BIN)/python -m tests.quality.corpus $(ARGS)
+
 clean: ## remove the virtualenv and everything generated
-	rm -rf $(VENV) $(TOOLS_VENV) .venv-agents .venv-field runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
+	rm -rf $(VENV) $(TOOLS_VENV) .venv-agents .venv-field .venv-corpus runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(PIP)

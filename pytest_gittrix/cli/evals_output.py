@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.run import Progress, Summary
     from pytest_gittrix.evals.verification.rescore import Rescoring
 
-STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "limit": 35, "infra_error": 36}
+STYLES: Final = {
+    "pass": 32,
+    "fail": 31,
+    "unjudgeable": 36,
+    "conflict": 33,
+    "refused": 33,
+    "agent_error": 31,
+    "timeout": 35,
+    "limit": 35,
+    "infra_error": 36,
+}
 """ANSI style codes by outcome."""
 
 _COLOURS: Final = {32: "green", 31: "red", 33: "yellow", 35: "magenta", 36: "cyan"}

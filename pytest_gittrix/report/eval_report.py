@@ -28,6 +28,7 @@ NAME: Final = "report.html"
 OUTCOME_TEXTS: Final[Mapping[str, str]] = {
     "pass": "passed",
     "fail": "failed a check",
+    "unjudgeable": "have tests that none can judge",
     "conflict": "met a conflict",
     "refused": "refused at review",
     "agent_error": "ended in an error of the agent",

@@ -47,7 +47,7 @@ def test_junit_has_what_is_true_of_each_sample_and_of_the_run(half: EvalTests) -
         "pass": "2",
         "fail": "2",
         "counts_infra_errors": "false",
-        **dict.fromkeys(("conflict", "refused", "agent_error", "timeout", "limit", "infra_error"), "0"),
+        **dict.fromkeys(("unjudgeable", "conflict", "refused", "agent_error", "timeout", "limit", "infra_error"), "0"),
     }
     assert whole["gittrix_eval.suite.manifest"] == half.store().manifest().digest
 

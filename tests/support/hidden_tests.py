@@ -10,7 +10,10 @@ from support.cheats import TESTS
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.levels import confinement, strongest
 from pytest_gittrix.confine.runner import run
-from pytest_gittrix.evals.judging.pytest_check import HiddenTests, Judge, PytestPlace, Verdict, judge
+from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.evals.judging.pytest_check import judge
+from pytest_gittrix.evals.judging.pytest_run import HiddenTests, PytestPlace
+from pytest_gittrix.evals.judging.verdict import Judge, Verdict
 
 LEVEL = strongest().level
 
@@ -31,7 +34,11 @@ def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) 
         (checkout / "app.py").write_text(result.replace("{root}", str(root)))
         variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         where = Place(checkout, home, toolchain(), "/workspace")
-        return PytestPlace(lambda argv, stdin: run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60), home)
+
+        def run_in_place(argv: list[str], *, stdin: bytes, share: float) -> Finished:
+            return run(argv, where, confinement(level), environment=variables, stdin=stdin, timeout=60 * share)
+
+        return PytestPlace(run_in_place, home)
 
     verdict = judge(HiddenTests("test_it.py", tests), place)
     return verdict, "subject" if count == 1 else "canary"

@@ -15,7 +15,7 @@ from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.evals.inputs.identity import canonical, digest_bytes, digest_of, result_digest
 from pytest_gittrix.evals.spending.spent import Spent, total
 
-Outcome = Literal["pass", "fail", "conflict", "refused", "agent_error", "timeout", "limit", "infra_error"]
+Outcome = Literal["pass", "fail", "unjudgeable", "conflict", "refused", "agent_error", "timeout", "limit", "infra_error"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 RETRIED: Final = "infra_error"
 """The outcome of a sample that could not be done: it says nothing about the agent, and the sample is retried."""
@@ -34,7 +34,7 @@ class CheckResult:
         ok: whether the check passed.
         detail: why it did not pass, and what is worth knowing of a pass, on one line; the same for the same result.
         judges: for a check by pytest, what judged each test that passed: ``subject``, ``canary`` or ``plain``.
-        failed: the same for each test that failed.
+        failed: the same for each test that failed; ``unjudgeable`` for one that none of these can judge.
     """
 
     kind: str

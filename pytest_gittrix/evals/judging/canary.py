@@ -137,7 +137,7 @@ def _tests(tree: ast.Module) -> Mapping[str, _Test]:
     found: dict[str, _Test] = {}
     classes: dict[str, type] = {}
     for node in tree.body:
-        if isinstance(node, _Test):
+        if isinstance(node, _Test) and node.name.startswith("test"):
             found[node.name] = node
         elif isinstance(node, ast.ClassDef):
             own = {inner.name: inner for inner in node.body if isinstance(inner, _Test) and inner.name.startswith("test")}

@@ -20,7 +20,9 @@ from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, CaseCheck, CheckKind
-from pytest_gittrix.evals.judging.pytest_check import HiddenTests, PytestPlace, Verdict, judge
+from pytest_gittrix.evals.judging.pytest_check import judge
+from pytest_gittrix.evals.judging.pytest_run import HiddenTests, PytestPlace
+from pytest_gittrix.evals.judging.verdict import Verdict
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
@@ -74,7 +76,8 @@ class CheckPlace:
     Attributes:
         path: the checkout.
         home: the home directory of programs, which is empty.
-        launch: runs a program in the checkout, given ``argv`` and by name ``stdin`` and further variables.
+        launch: runs a program in the checkout, given ``argv`` and by name ``stdin``, ``share`` (the part of the time left that it
+            may take) and further variables.
         finds: whether a program is on the ``PATH`` of what ``launch`` runs.
     """
 

@@ -26,10 +26,15 @@ class ModulePlaces(importlib.abc.MetaPathFinder):
         self._directory, self._test, self._result = directory, test, roots
         self._roots = _roots_of(Path(test), Path(directory))
         self.collisions: set[str] = set()
+        self._above = _packages_above(Path(test).parent, Path(directory), roots)
+        # pytest names a test module by the packages that it is in, and looks for these on the disk.
+        for package in self._above.values():
+            package.touch()
 
     def own(self, name: str) -> Path | None:
         """The file of a module of the tests; none if it is not theirs. The test file stays theirs when it is gone."""
-        return next((file for root in self._roots for file in _files(root, name) if file.is_file() or str(file) == self._test), None)
+        files = (file for root in self._roots for file in _files(root, name) if file.is_file() or str(file) == self._test)
+        return None if name in self._above else next(files, None)
 
     def of_result(self, name: str) -> Path | None:
         """The place of a module of the result, without its suffix; none if the module is the tests' or the library's."""
@@ -45,6 +50,8 @@ class ModulePlaces(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002  (part of the protocol)
         """The specification of a module of the tests. Python finds a ``conftest`` itself: there may be several."""
+        if name in self._above:
+            return importlib.machinery.PathFinder.find_spec(name, path or self._result)
         file = self.own(name)
         if file is None or name == "conftest" or name.partition(".")[0] in sys.stdlib_module_names:
             return None
@@ -70,3 +77,17 @@ def _roots_of(test: Path, directory: Path) -> list[str]:
                 place = place.parent
             found.append(str(place))
     return [*dict.fromkeys(found)]
+
+
+def _packages_above(place: Path, directory: Path, result: list[str]) -> dict[str, Path]:
+    """The packages of the result that a package of the tests lies in, by name, each with the file that marks it among the tests."""
+    found: dict[str, Path] = {}
+    while (place / "__init__.py").is_file() and place != directory:
+        place = place.parent
+    while place != directory:
+        inside = place.relative_to(directory)
+        if not any(Path(root, inside, "__init__.py").is_file() for root in result):
+            return {}
+        found[".".join(inside.parts)] = place / "__init__.py"
+        place = place.parent
+    return found

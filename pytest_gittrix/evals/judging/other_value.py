@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 _OTHER: Final = {
@@ -58,9 +58,9 @@ def other_value(node: ast.expr, kinds: Collection[str] = ()) -> ast.expr | None:
         case bytes():
             other = value[:-1] + (b"x" if value[-1:] != b"x" else b"y") if value else b"x"
         case list():
-            other = [*value, value[-1] if value else 1]
+            other = [*_other_items(value)]
         case tuple():
-            other = (*value, value[-1] if value else 1)
+            other = tuple(_other_items(value))
         case dict():
             other = {**value, "x": 1} if "x" not in value else {}
         case set():
@@ -74,6 +74,15 @@ def other_value(node: ast.expr, kinds: Collection[str] = ()) -> ast.expr | None:
         case _:
             return _other_of(node, {kind_of(node)})
     return ast.parse(repr(other), mode="eval").body
+
+
+def _other_items(items: Sequence[Any]) -> Sequence[Any]:
+    """Other items, also for a container that knows neither order nor repetition: the last is one that is not among them."""
+    if not items:
+        return [1]
+    found = other_value(ast.parse(repr(items[-1]), mode="eval").body)
+    other = items[0] if found is None else written(found)
+    return [*items, items[-1]] if other in items else [*items[:-1], other]
 
 
 def _other_of(node: ast.expr, kinds: set[str]) -> ast.expr | None:

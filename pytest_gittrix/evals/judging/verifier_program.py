@@ -1,9 +1,9 @@
 """The program that runs hidden tests. It runs by itself, with nothing of the package.
 
 As ``subject`` it loads no code of the result: an import of the result's modules gives a stand-in, and calls cross a pipe to a process of
-their own. This process cannot be read or traced by that one (unless that one is root with all its powers), and the test file is gone from
-the disk before that one starts. As ``here`` the code under test is loaded into this process, for tests that cannot cross; then every answer
-of this program may be forged, and only a canary tells.
+their own. This process cannot be read or traced by that one (unless that one is root with all its powers), and has the text of the test
+file in its memory only. As ``here`` the code under test is loaded into this process, for tests that cannot cross; then every answer of
+this program may be forged, and only a canary tells.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import types
-import unittest
+from pathlib import Path
 from typing import Any
 
 _PR_SET_DUMPABLE = 4
@@ -54,16 +54,15 @@ class Subject:
         os.close(tell)
         self._reader = os.fdopen(self._answers, "rb")
         self._scalar = scalar
-        self.touched = self.decided = self.gone = False
-        self._lent: list[tuple[Any, Any]] = []
+        self.touched = self.decided = self.asked = self.gone = False
+        self._copies = Copies(self)
 
     def do(self, what: str, *given: Any) -> Any:
         """Have something done there; return the value, or raise what was raised."""
-        stale = any(self.encode(value) != before for value, before in self._lent)
-        if stale or threading.current_thread() is not threading.main_thread():
+        if self._copies.differ() or threading.current_thread() is not threading.main_thread():
             # One call after the other crosses: a thread that waits for another one there would wait for ever.
             self.touched = True
-            raise Opaque("a call of another thread, or one after the test changed a value of the code under test, cannot cross")
+            raise Opaque("a call of another thread, or one after the test changed a value that both sides have, cannot cross")
         nonce = secrets.token_hex(8)
         place = {"environment": dict(os.environ), "directory": os.getcwd()}
         request = {"do": what, "nonce": nonce, "given": [self.encode(one) for one in given], **place}
@@ -75,11 +74,11 @@ class Subject:
         if what == "call":
             for argument, changed in zip(given[1], found.get("changed", []), strict=False):
                 self._take_over(argument, changed)
+            self._copies.watch(*given[1], *given[2].values())
         if "raised" in found:
             raise self._exception(found["raised"])
         value = self.decode(found.get("value"))
-        if what in ("getattr", "getitem") and type(value) in (list, dict, set, bytearray):
-            self._lent.append((value, self.encode(value)))
+        self._copies.watch(value)
         return value
 
     def _exchange(self, line: bytes) -> dict[str, Any]:
@@ -168,6 +167,58 @@ class Subject:
         raise Opaque("a module that is not the result's cannot cross")
 
 
+class Copies:
+    """The containers of which both sides have one: what the test changes in its own is not changed in the other."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._watched: list[tuple[list[Any], Any]] = []
+
+    def watch(self, *values: Any) -> None:
+        """Watch the containers among some values from now on."""
+        for value in values:
+            parts = _parts(value)
+            if parts:
+                self._watched.append((parts, self._encoded(value)))
+            del value
+
+    def differ(self) -> bool:
+        """Whether the test has changed one, or has too many to look at; those that it has no more are forgotten."""
+        if any(self._encoded(parts[0]) != before for parts, before in self._watched):
+            return True
+        self._watched = [one for one in self._watched if _are_held(one[0])]
+        return len(self._watched) > _MOST_COPIES
+
+    def _encoded(self, value: Any) -> Any:
+        decided = self._subject.decided
+        encoded = self._subject.encode(value)
+        self._subject.decided = decided
+        return encoded
+
+
+_MOST_COPIES = 1000
+
+
+def _parts(value: Any) -> list[Any]:
+    """A value and all containers in it, if it can change or has one that can; nothing otherwise."""
+    kind = type(value)
+    items = [*value, *value.values()] if kind is dict else value if kind in (list, tuple, set, frozenset) else ()
+    inner = [part for item in items for part in _parts(item)]
+    return [value, *inner] if inner or kind in (list, dict, set, bytearray) else []
+
+
+def _counts(parts: list[Any]) -> list[int]:
+    return [sys.getrefcount(part) for part in parts]
+
+
+_ALONE = _counts([[]])[0]
+
+
+def _are_held(parts: list[Any]) -> bool:
+    """Whether anything else than the list of these parts, and the parts themselves, refers to one of them."""
+    return any(count > _ALONE + (number > 0) for number, count in enumerate(_counts(parts)))
+
+
 class RemoteObject:
     """An object of the code under test, by its number. What the object would decide about itself (equality, truth) is refused."""
 
@@ -175,6 +226,12 @@ class RemoteObject:
         object.__setattr__(self, "_subject", subject)
         object.__setattr__(self, "_decides", decides)
         object.__setattr__(self, "_number", number)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # What kind of object this is, another process says. Typeshed has a setter here, which isinstance does not need.
+        object.__getattribute__(self, "_subject").asked = True
+        return RemoteObject
 
     def _do(self, what: str, *given: Any) -> Any:
         subject: Subject = object.__getattribute__(self, "_subject")
@@ -245,6 +302,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self._test = ""
+        self._text = -1
         self._make: Any = None
         self._places: Any = None
         self._subject: Subject | None = None
@@ -253,21 +311,25 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def begin(self, places: Any, make: Any, test: str) -> None:
         """Look for modules of the result in ``places``; ``make`` starts the subject when the first one is imported."""
         self._places, self._make, self._test = places, make, test
+        # A fixture of a conftest may start the subject before pytest has read the test file: only this process can open that.
+        self._text = os.memfd_create("test")
+        os.write(self._text, Path(test).read_bytes())
+        os.unlink(test)
+        os.symlink(f"/dev/fd/{self._text}", test)
 
     def owns(self, name: str) -> bool:
         """Whether a module of that name is the tests'."""
         return self._places.own(name) is not None
 
     def hide(self) -> None:
-        """Remove the test file, which pytest has read by now: the code under test must not find it."""
-        if os.path.exists(self._test):
-            linecache.getlines(self._test)
-            os.unlink(self._test)
+        """Forget the test file, which pytest has read by now."""
+        linecache.getlines(self._test)
+        os.unlink(self._test)
+        os.close(self._text)
 
     def subject(self) -> Subject:
         """The process of the code under test, which is started when it is needed."""
         if self._subject is None:
-            self.hide()
             self._subject = self._make()
         return self._subject
 
@@ -304,75 +366,6 @@ _finder = Finder()
 _LOADED_BEFORE: set[str] = set()
 
 
-def plugin_of(request: dict[str, Any], checkout: str) -> Any:
-    """The plugin of pytest that writes down how each test ended."""
-    import asyncio
-    import inspect
-
-    import _pytest
-    import pluggy
-    import pytest
-
-    given_up = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
-    tools = tuple(os.path.dirname(os.path.realpath(str(one.__file__))) + os.sep for one in (_pytest, pluggy, unittest))
-
-    class TestRecorder:
-        def __init__(self) -> None:
-            self.tests: dict[str, list[Any]] = {}
-            self.ended = self.collected = 0
-            self.given_up = ""
-            self.touched = self.decided = False
-
-        @pytest.hookimpl(hookwrapper=True)
-        def pytest_runtest_protocol(self, item: Any) -> Any:
-            subject = _finder.started
-            if subject is not None:
-                if not self.tests:
-                    self.touched, self.decided = subject.touched, subject.decided
-                subject.touched, subject.decided = self.touched, self.decided
-            yield
-            subject = _finder.started
-            entry = self.tests[item.nodeid.partition("::")[2]]
-            # A test that passed is doubted only where an object could decide what it found, or a program could read the tests' data.
-            doubted = subject is not None and (subject.touched if entry[0] == "failed" else subject.decided)
-            entry[1] = doubted or not _finder.keeps()
-
-        @pytest.hookimpl(hookwrapper=True)
-        def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
-            found = call.excinfo
-            report = (yield).get_result()
-            entry = self.tests.setdefault(item.nodeid.partition("::")[2], ["passed", False])
-            if report.failed:
-                entry[0] = "failed"
-            elif report.skipped and entry[0] == "passed":
-                entry[0] = "xfailed" if hasattr(report, "wasxfail") else "skipped"
-            if request["way"] == "here" and found is not None and isinstance(found.value, given_up) and not self.given_up:
-                files = [os.path.realpath(str(one.path)) for one in found.traceback]
-                files = [one for one in files if not one.startswith(tools)]
-                marked = not files and report.when != "call"
-                if not marked and (not files or files[-1].startswith(checkout + os.sep)):
-                    self.given_up = item.nodeid
-
-        def pytest_pyfunc_call(self, pyfuncitem: Any) -> Any:
-            # No plugin is loaded that would await a test.
-            if not inspect.iscoroutinefunction(pyfuncitem.obj):
-                return None
-            asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
-            return True
-
-        def pytest_collection_finish(self) -> None:
-            if request["way"] == "subject":
-                _finder.hide()
-
-        def pytest_runtest_logfinish(self) -> None:
-            self.ended += 1
-
-        def pytest_sessionfinish(self, session: Any) -> None:
-            self.collected = session.testscollected
-
-    return TestRecorder()
-
-
 def main() -> None:
     """Run the tests that standard input describes, and write the answer."""
     request = json.loads(sys.stdin.buffer.read())
@@ -387,16 +380,16 @@ def main() -> None:
     import pytest
 
     secrecy.keep_names()
-    witness = plugin_of(request, checkout)
+    witness = _module_of(request["recorder"]).TestRecorder(_finder if request["way"] == "subject" else None, checkout, directory)
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
     places = _module_of(request["places"]).ModulePlaces(directory, test, roots)
+    sys.meta_path.insert(0, places)
     if request["way"] == "subject":
         kept = secrecy.Secrecy(directory)
         _finder.keeps = lambda: kept.kept or not request["support"]
         _begin_subject(request, checkout, roots, places, test)
     else:
         sys.path[:0] = roots
-    sys.meta_path.insert(0, places)
     chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
     # Tests with support files import these as in their own project.
     mode = "prepend" if request["support"] else "importlib"

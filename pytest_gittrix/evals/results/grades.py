@@ -107,9 +107,13 @@ def _by_judge(tests: Iterable[TestVerdict]) -> dict[str, int]:
 
 
 def score(record: Record) -> Fraction:
-    """The share of a sample's tests that passed, also where it failed; without tests, 1 if it passed and else 0."""
+    """The share of a sample's tests that passed, also where it failed; without tests, 1 if it passed and else 0.
+
+    Tests that none can judge have not passed: no result gains by being hard to judge.
+    """
     found = grade_of([record])
-    return Fraction(found.tests_passed, found.tests) if found.tests else Fraction(record.outcome == "pass")
+    tests = found.tests + found.unjudgeable
+    return Fraction(found.tests_passed, tests) if tests else Fraction(record.outcome == "pass")
 
 
 def held_to(record: Record, at_least: str | None) -> Record:

@@ -49,9 +49,12 @@ class ResultChecks:
             yield replace(found, detail=one_line(found.detail, self._directory)), done
 
     def verdict(self, found: Sequence[CheckResult]) -> tuple[Outcome, str]:
-        """The outcome of a sample with these results of its checks, and the reason where it failed."""
+        """The outcome of a sample with these results of its checks, and the reason where it has not passed."""
         wrong = [check for check in found if not check.ok]
-        return "fail" if wrong else "pass", one_line("; ".join(f"{check.kind}: {check.detail}" for check in wrong), self._directory)
+        # A check whose tests none can judge says nothing about the result; one that fails says enough.
+        unknown = all({*check.failed.values()} == {"unjudgeable"} for check in wrong)
+        outcome: Outcome = "pass" if not wrong else "unjudgeable" if unknown else "fail"
+        return outcome, one_line("; ".join(f"{check.kind}: {check.detail}" for check in wrong), self._directory)
 
     def _place(self, checkout: Path) -> CheckPlace:
         """A copy of the result: no check sees what code of the result did in another."""
@@ -63,9 +66,9 @@ class ResultChecks:
         # The case is not readable: the checked code is the agent's, and would find the solution there.
         launch = ProgramLauncher(path, home, self._confinement)
 
-        def run(argv: Sequence[str], *, stdin: bytes = b"", **more: str) -> Finished:
+        def run(argv: Sequence[str], *, stdin: bytes = b"", share: float = 1.0, **more: str) -> Finished:
             environment = {**self._environment(home), **more}
-            left = max(self._until - real_seconds(), _LEAST)
+            left = max((self._until - real_seconds()) * share, _LEAST)
             return launch(argv, environment=environment, timeout=left, most_output=self._case.output, stdin=stdin)
 
         return CheckPlace(path, home, run, lambda program: launch.finds(program, self._environment(home)))

@@ -43,7 +43,8 @@ class CaseProblem:
 
     Attributes:
         kind: ``no-gold``, ``gold-fails`` (here, each time), ``flaky`` (now and then), ``nop-passes``, ``wrong-passes``, ``wrong-unusable``
-            (a wrong solution does not apply), ``unjudgeable`` (none of its tests can be judged) or ``unknown`` (it could not be run).
+            (a wrong solution does not apply), ``unjudgeable`` (tests that none can judge keep its
+            solution from passing) or ``unknown`` (it could not be run).
         text: the same in words, with the reason.
     """
 
@@ -120,7 +121,7 @@ class CaseValidation:
             if failed is None:
                 return [CaseProblem("unknown", f"its solution could not be run: {bad[0].reason}")]
             times = f"in {len(bad)} of {len(self.gold)} runs"
-            kind: ProblemKind = "flaky" if self.green else "gold-fails"
+            kind: ProblemKind = "flaky" if self.green else "unjudgeable" if failed.outcome == "unjudgeable" else "gold-fails"
             return [CaseProblem(kind, f"its solution ended in {failed.outcome} {times}: {_why(failed)}")]
         if self.flaky_tests:
             return [CaseProblem("flaky", f"tests of its solution pass now and then: {_named(self.flaky_tests)}")]

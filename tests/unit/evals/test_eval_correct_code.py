@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from support.hidden_tests import verdict_on
 
-from pytest_gittrix.evals.judging.pytest_check import Verdict
+from pytest_gittrix.evals.judging.verdict import Verdict
 
 
 class Idiom(NamedTuple):

@@ -1,0 +1,156 @@
+"""One run of pytest on hidden tests, by a program that loads nothing of the package."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.confine.started_program import Finished
+
+_FIRST_SHARE: Final = 0.3
+"""The part of the time that the run with a process for the code under test may take: others may follow."""
+
+
+@dataclass(frozen=True)
+class PytestPlace:
+    """A place of its own for one run of pytest.
+
+    Attributes:
+        run: runs a program in a fresh checkout, given ``argv`` and by name ``stdin`` and ``share``, the part of the time left that it may
+            take.
+        home: the program's home directory, which is empty.
+    """
+
+    run: Callable[..., Finished]
+    home: Path
+
+
+@dataclass(frozen=True)
+class HiddenTests:
+    """The tests of one file.
+
+    Attributes:
+        name: the path of the file, relative to the other files.
+        source: its text.
+        support: the files in its directory, such as ``conftest.py`` and data, by path.
+        chosen: the tests that must pass, such as ``TestIt::test_it[1]``; all by default, and then it is enough that none fails.
+        roots: the directories of the checkout that modules are imported from.
+    """
+
+    name: str
+    source: str
+    support: Mapping[str, bytes] = field(default_factory=dict)
+    chosen: tuple[str, ...] = ()
+    roots: tuple[str, ...] = (".",)
+
+    def counts(self, name: str, outcome: str) -> bool:
+        """Whether a test of that name has passed; one that its author expects to fail does so if it was chosen."""
+        return outcome == "passed" or (outcome == "xfailed" and name in self.chosen)
+
+
+@dataclass(frozen=True)
+class TestEnd:
+    """How a test ended in a run.
+
+    Attributes:
+        outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
+        doubted: whether an object of the code under test may have brought it about.
+        lacking: what the place of the run lacks for it, if it failed by that.
+    """
+
+    __test__ = False
+
+    outcome: str
+    doubted: bool
+    lacking: str
+
+
+@dataclass(frozen=True)
+class PytestRun:
+    """One run of pytest, and what it answered.
+
+    Attributes:
+        found: the answer.
+        done: how the program ended.
+        wrong: why there is no answer that counts; empty if there is one.
+    """
+
+    found: Mapping[str, Any]
+    done: Finished
+    wrong: str
+
+    @property
+    def tests(self) -> Mapping[str, TestEnd]:
+        """How each test ended, by name."""
+        return {name: TestEnd(*end) for name, end in self.found.get("tests", {}).items()}
+
+    @property
+    def stopped(self) -> str:
+        """Why tests of the run did not come to their end by themselves; empty if all did."""
+        found = self.found
+        if self.wrong or found["given_up"]:
+            return self.wrong or f"the result gave up {found['given_up']}"
+        if found["missing"]:
+            return "only {} of {} tests came to an end".format(*found["ended"])
+        return "" if found["status"] in (0, 1) else self.status
+
+    @property
+    def status(self) -> str:
+        """The exit status of pytest, as a reason."""
+        return f"status {self.found['status']}"
+
+    @classmethod
+    def of(cls, test: HiddenTests, source: str, place: PytestPlace, *, way: str) -> PytestRun:
+        """Run the tests of a file.
+
+        Args:
+            test: the tests.
+            source: the text of their file, which may be changed.
+            place: where to run them.
+            way: ``subject`` for a process of its own for the code under test, ``here`` for one that it shares with the tests.
+        """
+        secret, answer = secrets.token_hex(16), f".answer-{secrets.token_hex(8)}"
+        request = {
+            "way": way,
+            "secret": secret,
+            "answer": answer,
+            "name": test.name,
+            "test": source,
+            "support": {path: base64.b64encode(data).decode() for path, data in test.support.items()},
+            "roots": list(test.roots),
+            "chosen": sorted(test.chosen),
+            "subject": _program("subject_program"),
+            "places": _program("module_places"),
+            "secrecy": _program("secrecy"),
+            "recorder": _program("test_recorder"),
+        }
+        # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
+        argv = [sys.executable, "-P", "-s", "-c", _program("verifier_program")]
+        share = _FIRST_SHARE if way == "subject" else 1.0
+        done = place.run(argv, stdin=json.dumps(request).encode("utf-8", "surrogatepass"), share=share)
+        found = _read(place.home / answer)
+        if done.timed_out:
+            return cls(found, done, "its time was up")
+        if found.get("secret") != secret or done.code != found.get("status"):
+            how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"
+            return cls(found, done, how if done.code != 0 and not found else "the result ended pytest before it was done")
+        return cls(found, done, "")
+
+
+def _program(name: str) -> str:
+    return files(__package__ or "").joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -24,7 +24,7 @@ from pytest_gittrix.evals.runs.toolbox import finished_fields
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.repository import Repository
 
-JUDGED: Final = ("pass", "fail")
+JUDGED: Final = ("pass", "fail", "unjudgeable")
 """The outcomes that checks decide; every other verdict stays as it is."""
 
 _ELSEWHERE: Final = "; not promoted: "

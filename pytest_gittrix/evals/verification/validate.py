@@ -18,7 +18,7 @@ from pytest_gittrix.evals.inputs.identity import digest_bytes, digest_of
 from pytest_gittrix.evals.inputs.releases import expected_of
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case, Suite
-from pytest_gittrix.evals.results.grades import Grade, TestVerdict, grade_of, verdicts_of
+from pytest_gittrix.evals.results.grades import UNJUDGEABLE, Grade, TestVerdict, grade_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import GOLD, NOP
 from pytest_gittrix.evals.runs.executors import Factory, local
@@ -83,7 +83,7 @@ class CaseValidation:
     @property
     def red(self) -> int:
         """How many of its wrong solutions were refused."""
-        return sum(record.outcome not in ("pass", "agent_error", RETRIED) for record in self.wrong.values())
+        return sum(record.outcome not in ("pass", "agent_error", UNJUDGEABLE, RETRIED) for record in self.wrong.values())
 
     @property
     def grade(self) -> Grade:

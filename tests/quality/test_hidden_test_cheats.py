@@ -6,13 +6,12 @@ A few run always, all of them with ``PYTEST_GITTRIX_SOAK=1``.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, TESTS, lured
+from support.cheat_trials import EARLIER, LURED, believed, verdicts
+from support.cheats import HONEST, INSIDE, LUCK, OUTSIDE, lured
 from support.hidden_tests import LEVEL, verdict_on
 
 from pytest_gittrix.confine.levels import confinement
@@ -20,6 +19,7 @@ from pytest_gittrix.errors import CapabilityMissing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "evals.md"
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
+pytestmark = pytest.mark.skipif(LEVEL != "jail", reason="cheats run in a jail or on a throwaway machine only")
 USUAL = ("reads what the test expects", "every report passes")
 """The cheats that run always, beside the process of the tests and lured into it."""
 
@@ -36,16 +36,6 @@ class ReadingTest(unittest.TestCase):
             with self.subTest(text=text):
                 self.assertEqual(app.read(text), number)
 """
-
-
-def believed(result: str, root: Path) -> bool:
-    """Whether pytest's exit status, believed as it is, says that a module ``app`` passes."""
-    (root / "app.py").write_text(result.replace("{root}", str(root)))
-    (root / "test_it.py").write_text(TESTS)
-    variables = {"PATH": os.environ["PATH"], "HOME": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    # One of the cheats kills the parent of the process that it is in.
-    argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
-    return subprocess.run(argv, cwd=root, env=variables, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 class Row(NamedTuple):
@@ -111,7 +101,6 @@ def test_a_canary_judges_parameters_that_name_their_tests(tmp_path: Path) -> Non
     assert (verdict.wrong, verdict.judges) == ("", {"test_it[seven-7]": "canary", "test_it[eleven-11]": "canary"})
 
 
-@pytest.mark.skipif(LEVEL == "off", reason="nothing is hidden without confinement")
 @pytest.mark.parametrize("name", [*OUTSIDE] if SOAK else ["finds the test file"])
 def test_a_cheat_does_not_get_out_of_the_process_of_its_own(name: str, tmp_path: Path) -> None:
     verdict, judge_of_it = verdict_on(OUTSIDE[name], tmp_path)
@@ -122,24 +111,20 @@ def test_a_cheat_does_not_get_out_of_the_process_of_its_own(name: str, tmp_path:
 
 @pytest.mark.parametrize("name", [*INSIDE, *OUTSIDE] if SOAK else USUAL[1:])
 def test_a_cheat_deceives_plain_pytest_as_the_page_says(name: str, tmp_path: Path) -> None:
-    assert believed({**INSIDE, **OUTSIDE}[name], tmp_path) == (rows()[name].plain == "passes")
+    assert believed(EARLIER[name], tmp_path) == (rows()[name].plain == "passes")
 
 
+@pytest.mark.needs_root
 @pytest.mark.skipif(not SOAK, reason="takes minutes: PYTEST_GITTRIX_SOAK=1")
 @pytest.mark.parametrize("level", ["off", "guard"])
-def test_only_what_the_page_says_passes_below_a_jail(level: str, tmp_path: Path) -> None:
+def test_only_what_the_page_says_passes_below_a_jail(level: str) -> None:
     try:
         confinement(level)
     except CapabilityMissing as problem:
         pytest.skip(problem.fact)
-    cheats = {**INSIDE, **OUTSIDE, **{f"{name}, lured": lured(cheat) for name, cheat in INSIDE.items()}}
-    passed = []
-    for number, (name, cheat) in enumerate(cheats.items()):
-        (tmp_path / str(number)).mkdir()
-        if not verdict_on(cheat, tmp_path / str(number), level)[0].wrong:
-            passed.append(name)
+    found = verdicts([*EARLIER, *(f"{name}{LURED}" for name in INSIDE)], level, ordinary=False)
 
-    assert passed == [name for name, row in rows().items() if f"`{level}`" in row.where]
+    assert [name for name, one in found.items() if not one["wrong"]] == [name for name, row in rows().items() if f"`{level}`" in row.where]
 
 
 @pytest.mark.skipif(not SOAK, reason="a coin is caught most times, not each time: PYTEST_GITTRIX_SOAK=1")

@@ -1,11 +1,13 @@
-"""Hidden tests, run on a result that is one module."""
+"""Hidden tests, run on a result."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from support.cheats import TESTS
+from support.new_cheats import MARK
 
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.levels import confinement, strongest
@@ -20,10 +22,28 @@ LEVEL = strongest().level
 
 def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) -> tuple[Verdict, Judge]:
     """The verdict on a module ``app``, by default in the strongest confinement there is; and the judge that it came to."""
+    verdict = verdict_on_files(lambda place: place.joinpath("app.py").write_text(result.replace("{root}", str(root))), root, level, tests)
+    return verdict, "canary" if (root / "check-2").exists() else "subject"
+
+
+def verdict_on_files(
+    write: Callable[[Path], object], root: Path, level: str = LEVEL, tests: str = TESTS, support: Mapping[str, str] | None = None
+) -> Verdict:
+    """The verdict on the result that a function writes into a directory.
+
+    Args:
+        write: writes the result.
+        root: an empty directory.
+        level: of confinement.
+        tests: the hidden tests.
+        support: the files beside these.
+    """
     count = 0
     case = root / "case"
     case.mkdir()
-    (case / "test_it.py").write_text(tests)
+    hidden = HiddenTests("test_it.py", tests, {path: text.encode() for path, text in (support or {}).items()})
+    for path, text in {**(support or {}), "test_it.py": tests}.items():
+        (case / path).write_text(text)
 
     def place() -> PytestPlace:
         nonlocal count
@@ -31,7 +51,8 @@ def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) 
         checkout, home = root / f"check-{count}", root / f"home-{count}"
         checkout.mkdir()
         home.mkdir()
-        (checkout / "app.py").write_text(result.replace("{root}", str(root)))
+        (home / MARK).touch()
+        write(checkout)
         variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         where = Place(checkout, home, toolchain(), "/workspace")
 
@@ -40,5 +61,4 @@ def verdict_on(result: str, root: Path, level: str = LEVEL, tests: str = TESTS) 
 
         return PytestPlace(run_in_place, home)
 
-    verdict = judge(HiddenTests("test_it.py", tests), place)
-    return verdict, "subject" if count == 1 else "canary"
+    return judge(hidden, place)

@@ -102,6 +102,9 @@ def test_name(nodeid: str) -> str:
 
 _Change = Callable[[], object]
 """Changes an expectation in the tree."""
+_Put = Callable[[ast.expr], object]
+_Value = tuple[ast.expr, _Put]
+"""An expression, and what replaces it."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +112,19 @@ class _Variable:
     """A name of a test that gets its values in one place, where they are written.
 
     Attributes:
-        values: what it may stand for.
-        binding: what gives it the value: the test for a parameter, an assignment, or a loop.
+        values: what it may stand for, each with what replaces it.
         loads: how often it is used.
+        assigned: whether its value is assigned, and not one of a row.
     """
 
-    values: list[ast.expr]
-    binding: _Test | ast.Assign | ast.For
+    values: list[_Value]
     loads: int
+    assigned: bool
 
 
 _Variables = Mapping[str, _Variable]
-_Put = Callable[[ast.expr], object]
-_Other = Callable[..., ast.expr | None]
-"""Makes the expression that is expected instead of one, given that and the types that its value may have if it is a name."""
+_Other = Callable[[ast.expr], ast.expr | None]
+"""Makes the expression that is expected instead of one."""
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -239,16 +241,13 @@ def _tolerance(call: Any) -> float | None:
 
 
 def _other_variable(name: ast.Name, variables: _Variables, other_of: _Other) -> Iterator[_Change]:
-    """The change of a name that is used nowhere else, where it gets its value: code under test must not be able to read the old one."""
+    """The change of a name that is used nowhere else, where it gets its values: code under test must not be able to read the old ones."""
     variable = variables.get(name.id)
     if variable is None or variable.loads != 1:
         return
-    if isinstance(variable.binding, ast.Assign):
-        if other := other_of(variable.binding.value):
-            yield partial(setattr, variable.binding, "value", other)
-    elif other := other_of(name, {kind_of(value) for value in variable.values}):
-        # Rows are left as they are, because the names of tests are made of them.
-        yield partial(variable.binding.body.insert, 0, ast.Assign([ast.Name(name.id, ast.Store())], other))
+    others = [(other_of(value), put) for value, put in variable.values]
+    if all(other is not None for other, _ in others):
+        yield lambda: [put(other) for other, put in others if other is not None]
 
 
 def _sides(statement: ast.stmt) -> list[tuple[ast.expr, _Put]]:
@@ -285,10 +284,10 @@ def _variables(test: _Test) -> _Variables:
     uses.update((argument.arg, ast.Store) for argument in test.args.args)
     found: dict[str, _Variable] = {}
 
-    def note(columns: Mapping[str, list[ast.expr]], binding: _Test | ast.Assign | ast.For) -> None:
+    def note(columns: Mapping[str, list[_Value]], *, assigned: bool = False) -> None:
         for name, values in columns.items():
             if uses[name, ast.Store] == 1:
-                found[name] = _Variable(values, binding, uses[name, ast.Load])
+                found[name] = _Variable(values, uses[name, ast.Load], assigned)
 
     decorators: list[Any] = test.decorator_list
     for decorator in decorators:
@@ -298,33 +297,38 @@ def _variables(test: _Test) -> _Variables:
             if isinstance(names, str):
                 names = [name.strip() for name in names.split(",") if name.strip()]
                 names = names[0] if len(names) == 1 else names
-            note(_columns(names, decorator.args[1]), test)
+            note(_columns(names, decorator.args[1]))
     for node in ast.walk(test):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            note({node.targets[0].id: [node.value]}, node)
+            note({node.targets[0].id: [(node.value, partial(setattr, node, "value"))]}, assigned=True)
         elif isinstance(node, ast.For):
             names = [getattr(one, "id", "") for one in node.target.elts] if isinstance(node.target, ast.Tuple) else ast.unparse(node.target)
-            note(_columns(names, _rows(node, found)), node)
+            note(_columns(names, _rows(node, found)))
     return found
 
 
 def _rows(loop: ast.For, variables: _Variables) -> Any:
     """What a loop goes over: an expression, or the one that its name is bound to."""
     variable = variables.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else None
-    return variable.values[0] if variable and isinstance(variable.binding, ast.Assign) else loop.iter
+    return variable.values[0][0] if variable and variable.assigned else loop.iter
 
 
-def _columns(names: Any, table: Any) -> Mapping[str, list[ast.expr]]:
+def _columns(names: Any, table: Any) -> Mapping[str, list[_Value]]:
     """The values by name that rows give to one name or to a list of names; none if they are not surely known."""
     rows: list[Any] = table.elts if isinstance(table, ast.List | ast.Tuple) else []
     if not rows or not isinstance(names, str | list | tuple):
         return {}
     if isinstance(names, str):
-        return {names: [row.args[0] if called(row) == "pytest.param" and row.args else row for row in rows]}
+        places = enumerate(rows)
+        return {names: [_cell(row.args, 0) if called(row) == "pytest.param" and row.args else _cell(rows, at) for at, row in places]}
     cells = [row.args if called(row) == "pytest.param" else getattr(row, "elts", []) for row in rows]
     if any(len(row) != len(names) or any(isinstance(cell, ast.Starred) for cell in row) for row in cells):
         return {}
-    return {str(name): [row[number] for row in cells] for number, name in enumerate(names)}
+    return {str(name): [_cell(row, number) for row in cells] for number, name in enumerate(names)}
+
+
+def _cell(row: list[Any], number: int) -> _Value:
+    return row[number], partial(row.__setitem__, number)
 
 
 def _executed(body: list[ast.stmt], variables: _Variables) -> Iterator[ast.stmt]:

@@ -44,12 +44,15 @@ class CanaryRounds:
         stopped = self._run_rounds()
         suspects = [name for name in self._names if "failed" in self._ends(name, changed=False)]
         # What a test that failed says of the result is only known where it fails as its author wrote it, too.
-        again = self._run_as(self._test.source, "here") if suspects and stopped is None else None
+        again = self._run_as(self._test.source, "free") if suspects and stopped is None else None
         stopped = again if again is not None and again.stopped else stopped
         if stopped is not None:
             return Verdict(stopped.stopped, stopped.done, passed, {name: self._judge_of(name) for name in self._chosen})
         found = {name: self._problem(name, again) for name in self._names}
         failed = {name: problem for name, problem in found.items() if problem is not None}
+        if looked := sorted({file for _, run in self._seen for file in run.looked}):
+            reason = f"the code under test read {', '.join(looked)} of the hidden tests, and no test gave it that"
+            failed = {**{name: ("unjudgeable", reason) for name in self._names if self._counts(name)}, **failed}
         judges = {**passed, **{name: self._judge_of(name) for name in self._names if name not in failed and self._counts(name)}}
         done = self._seen[0][1].done
         return Verdict(_told(failed, judges), done, judges, {name: judge for name, (judge, _) in failed.items()})
@@ -59,13 +62,16 @@ class CanaryRounds:
         for _ in range(_ROUNDS if self._can_change else 1):
             # A test is changed in one run of the two and not in the other; which one, and with which others, cannot be foreseen.
             half = {one for one in self._can_change if self._drawn.random() < 0.5}
+            pair: list[tuple[Collection[str], PytestRun]] = []
             for part in (half, {*self._can_change} - half) if self._can_change else [half]:
                 names = {name for name, function in self._functions.items() if function in part}
                 text = changed(self._test.source, names, self._drawn.getrandbits(32)) if names else printed(self._test.source)
                 run = self._run_as(text, "here")
                 if run.stopped:
                     return run
-                self._seen.append((names, run))
+                pair.append((names, run))
+            # A test whose rows are changed has the names that it has in the other run, where it is as it is.
+            self._seen += [(names, run.renamed(names, other)) for (names, run), (_, other) in zip(pair, pair[::-1], strict=True)]
             if any(self._is_suspect(name) for name in self._names):
                 return None
         return None

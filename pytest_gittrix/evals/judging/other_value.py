@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 _OTHER: Final = {
@@ -45,10 +45,8 @@ def written(node: ast.expr) -> Any:
         return node
 
 
-def other_value(node: ast.expr, kinds: Collection[str] = ()) -> ast.expr | None:
+def other_value(node: ast.expr) -> ast.expr | None:
     """An expression whose value is another one, of the same type where that is known; no expression if it might be the same."""
-    if kinds:
-        return _other_of(node, {*kinds})
     value = written(node)
     match value:
         case str() if value[-1:] in tuple("0123456789"):
@@ -72,7 +70,7 @@ def other_value(node: ast.expr, kinds: Collection[str] = ()) -> ast.expr | None:
         case None:
             other = 1
         case _:
-            return _other_of(node, {kind_of(node)})
+            return _other_of(node, kind_of(node))
     return ast.parse(repr(other), mode="eval").body
 
 
@@ -85,11 +83,10 @@ def _other_items(items: Sequence[Any]) -> Sequence[Any]:
     return [*items, items[-1]] if other in items else [*items[:-1], other]
 
 
-def _other_of(node: ast.expr, kinds: set[str]) -> ast.expr | None:
-    """The other value of an expression that has a value of one of these types."""
-    if "" in kinds:
+def _other_of(node: ast.expr, kind: str) -> ast.expr | None:
+    """The other value of an expression that has a value of a type."""
+    if not kind:
         return None
-    (kind,) = kinds if len(kinds) == 1 else ("any",)
     return ast.parse(_OTHER.get(kind, "{{'x': {}}}").format(f"({ast.unparse(node)})"), mode="eval").body
 
 
@@ -107,12 +104,15 @@ def kind_of(node: ast.expr) -> str:
     return _RETURNED.get(called(node), "")
 
 
-def far_from(node: ast.expr, kinds: Collection[str] = (), *, tolerance: float) -> ast.expr | None:
+def far_from(node: ast.expr, *, tolerance: float) -> ast.expr | None:
     """An expression whose value is out of reach of all that is near to another one's; more items where a container is compared."""
-    kinds = {*kinds} or {kind_of(node)}
-    if kinds <= {"list", "tuple", "dict"} and len(kinds) == 1:
-        return _other_of(node, kinds)
-    if not kinds <= {"int", "float"}:
+    kind = kind_of(node)
+    if kind in ("list", "tuple", "dict"):
+        return _other_of(node, kind)
+    if kind not in ("int", "float"):
         return None
+    value = written(node)
+    if isinstance(value, int | float):
+        return ast.parse(repr(value + 4 * abs(value) + 4 * tolerance + 1), mode="eval").body
     text = f"({ast.unparse(node)})"
     return ast.parse(f"{text} + 4 * abs{text} + {4 * tolerance + 1}", mode="eval").body

@@ -7,8 +7,9 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pytest_gittrix.evals.judging.canary import test_name
@@ -29,8 +30,8 @@ def judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
     """
     collisions: set[str] = set()
 
-    def run(source: str, way: str) -> PytestRun:
-        found = PytestRun.of(test, source, places(), way=way)
+    def run(source: str, way: str, rows: Mapping[str, Sequence[int]] | None = None) -> PytestRun:
+        found = PytestRun.of(test, source, places(), way=way, rows=rows)
         collisions.update(found.found.get("collisions", ()))
         return found
 
@@ -40,7 +41,7 @@ def judge(test: HiddenTests, places: Callable[[], PytestPlace]) -> Verdict:
     return replace(verdict, wrong=wrong, failed={**missing, **verdict.failed})
 
 
-def _judge(test: HiddenTests, run_as: Callable[[str, str], PytestRun]) -> Verdict:
+def _judge(test: HiddenTests, run_as: Callable[..., PytestRun]) -> Verdict:
     first = run_as(test.source, "subject")
     if first.done.timed_out:
         # A test may wait for ever for what cannot cross.
@@ -57,7 +58,7 @@ def _judge(test: HiddenTests, run_as: Callable[[str, str], PytestRun]) -> Verdic
     if first.found["gone"] and not first.found["touched"]:
         return Verdict("the result ended its process", first.done, passed, dict.fromkeys(failed, "subject"))
     doubted = [name for name in passing if name not in passed]
-    verdict = CanaryRounds(test, run_as, [*failed, *doubted]).judge(passed)
+    verdict = CanaryRounds(test, partial(run_as, rows=first.rows), [*failed, *doubted]).judge(passed)
     # Where only plain values crossed, the first run has already said how the result is wrong, and says it alike each time.
     crossed = not ended_well and not (all(failed.values()) if failed else first.found["touched"])
     told = crossed and {*verdict.failed.values()} != {"unjudgeable"}

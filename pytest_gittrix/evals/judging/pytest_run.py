@@ -6,14 +6,17 @@ import base64
 import json
 import secrets
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.evals.judging.canary import test_name
 
+_PARTS: Final = {"secret": str, "status": int, "given_up": str, "missing": bool, "ended": list, "touched": bool, "gone": bool}
+"""The parts of an answer that are neither tables nor lists of names."""
 _FIRST_SHARE: Final = 0.3
 """The part of the time that the run with a process for the code under test may take: others may follow."""
 
@@ -92,6 +95,26 @@ class PytestRun:
         return {name: TestEnd(*end) for name, end in self.found.get("tests", {}).items()}
 
     @property
+    def rows(self) -> Mapping[str, Sequence[int]]:
+        """The places of the rows that were run of each function."""
+        found: dict[str, list[int]] = {}
+        for name, place in self.found.get("rows", {}).items():
+            found.setdefault(test_name(name), []).append(place)
+        return found
+
+    @property
+    def looked(self) -> Collection[str]:
+        """The files of the tests that code of the result opened though no test gave it these."""
+        found: Collection[str] = self.found.get("looked", ())
+        return found
+
+    def renamed(self, functions: Collection[str], like: PytestRun) -> PytestRun:
+        """The same run, with the rows of some functions named as in another one, where other values may be written in them."""
+        own, others = ({(test_name(name), place): name for name, place in run.found.get("rows", {}).items()} for run in (self, like))
+        names = {name: others[row] for row, name in own.items() if row[0] in functions and row in others}
+        return replace(self, found={**self.found, "tests": {names.get(name, name): end for name, end in self.found["tests"].items()}})
+
+    @property
     def stopped(self) -> str:
         """Why tests of the run did not come to their end by themselves; empty if all did."""
         found = self.found
@@ -107,14 +130,18 @@ class PytestRun:
         return f"status {self.found['status']}"
 
     @classmethod
-    def of(cls, test: HiddenTests, source: str, place: PytestPlace, *, way: str) -> PytestRun:
+    def of(
+        cls, test: HiddenTests, source: str, place: PytestPlace, *, way: str, rows: Mapping[str, Sequence[int]] | None = None
+    ) -> PytestRun:
         """Run the tests of a file.
 
         Args:
             test: the tests.
             source: the text of their file, which may be changed.
             place: where to run them.
-            way: ``subject`` for a process of its own for the code under test, ``here`` for one that it shares with the tests.
+            way: ``subject`` for a process of its own for the code under test, ``here`` for one that it shares with the tests, and ``free``
+                for one in which, besides, programs may read all files of the tests.
+            rows: the places of the rows to run, by function. The process that is shared must not know their names.
         """
         secret, answer = secrets.token_hex(16), f".answer-{secrets.token_hex(8)}"
         request = {
@@ -125,11 +152,14 @@ class PytestRun:
             "test": source,
             "support": {path: base64.b64encode(data).decode() for path, data in test.support.items()},
             "roots": list(test.roots),
-            "chosen": sorted(test.chosen),
+            "chosen": sorted(test.chosen if way == "subject" else {test_name(name) for name in test.chosen}),
+            "rows": rows or {},
             "subject": _program("subject_program"),
             "places": _program("module_places"),
             "secrecy": _program("secrecy"),
             "recorder": _program("test_recorder"),
+            "collected": _program("collected_tests"),
+            "reads": _program("hidden_reads"),
         }
         # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
         argv = [sys.executable, "-P", "-s", "-c", _program("verifier_program")]
@@ -153,4 +183,19 @@ def _read(file: Path) -> dict[str, Any]:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and _is_answer(found) else {}
+
+
+def _is_answer(found: Mapping[str, Any]) -> bool:
+    """Whether an answer has the form of one: a result may have written it."""
+    tests, rows = found.get("tests"), found.get("rows")
+    lists = (found.get("collisions"), found.get("looked"))
+    return (
+        all(isinstance(found.get(name), kind) for name, kind in _PARTS.items())
+        and [type(number) for number in found["ended"]] == [int, int]
+        and isinstance(tests, dict)
+        and all(isinstance(end, list) and [type(part) for part in end] == [str, bool, str] for end in tests.values())
+        and isinstance(rows, dict)
+        and all(type(place) is int for place in rows.values())
+        and all(isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists)
+    )

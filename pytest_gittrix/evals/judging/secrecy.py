@@ -23,8 +23,8 @@ _OLDEST_ABI, _IOCTL_ABI = 3, 5
 """An older Landlock lets files be cut short; a newer one knows of commands to devices, too."""
 _RIGHTS, _IOCTL_DEV = (1 << 15) - 1, 1 << 15
 _OF_FILES = 1 | 2 | 4 | 1 << 14 | _IOCTL_DEV  # to execute, write, read and cut short
-_PREEXEC = 21
-"""Which argument of ``fork_exec`` is called in the new process."""
+_CWD, _ENVIRONMENT, _PREEXEC = 4, 5, 21
+"""Which arguments of ``fork_exec`` are the directory and the environment of the new process, and what is called in it."""
 _USUAL = "bin dev etc lib lib32 lib64 libx32 opt proc run sbin srv sys usr var"
 """What of the root directory programs use; under a guard it cannot be listed."""
 _BY_OTHER_CALLS = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty"}
@@ -52,12 +52,13 @@ class Secrecy:
 
     Args:
         directory: the directory.
+        may: whether a program may all the same, given its arguments, directory and environment; by default none may.
 
     Attributes:
         kept: whether that is so: the kernel can do it, and no program was started in a way that does it not.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, may: Callable[[Any, Any, Any], bool] = lambda *_: False) -> None:
         self._ruleset = _ruleset_without(os.path.realpath(directory))
         self.kept = self._ruleset is not None
         if self.kept:
@@ -65,7 +66,8 @@ class Secrecy:
 
             def kept_from(*given: Any) -> int:
                 arguments = [*given]
-                arguments[_PREEXEC] = self._behind_it(arguments[_PREEXEC])
+                if not may(given[0], given[_CWD], given[_ENVIRONMENT]):
+                    arguments[_PREEXEC] = self._behind_it(arguments[_PREEXEC])
                 return fork_exec(*arguments)
 
             changed: Any = subprocess

@@ -390,12 +390,14 @@ def main() -> None:
         _begin_subject(request, checkout, roots, places, test)
     else:
         sys.path[:0] = roots
-    chosen = [f"{test}::{name}" for name in request["chosen"]] or [test]
+    reads = _module_of(request["reads"]).watched(request, directory, checkout, secrecy)
+    collected = _module_of(request["collected"]).CollectedTests(request["chosen"], request["rows"])
+    chosen = [f"{test}::{name}" for name in collected.functions] or [test]
     # Tests with support files import these as in their own project.
     mode = "prepend" if request["support"] else "importlib"
     os.environ["PY_IGNORE_IMPORTMISMATCH"] = "1"  # in this mode pytest would look for the test file again, which is gone by then
     options = ["-q", "-p", "no:cacheprovider", f"--import-mode={mode}", "-c", settings, "--rootdir", directory]
-    status = int(pytest.main([*options, *chosen], plugins=[witness]))
+    status = int(pytest.main([*options, *chosen], plugins=[witness, collected]))
     subject = _finder.started
     if subject is not None:
         subject.process.kill()
@@ -404,6 +406,8 @@ def main() -> None:
         "secret": request["secret"],
         "status": status,
         "tests": witness.tests,
+        "rows": collected.places,
+        "looked": sorted(reads.found) if reads is not None else [],
         "given_up": witness.given_up,
         "collisions": sorted(places.collisions),
         "missing": witness.ended != witness.collected,

@@ -24,7 +24,7 @@ from pytest_gittrix.evals.judging.canary import changeable, changed, printed
         ("expected = [1]\n    assert f() == expected", "expected = [2]\n    assert f() == expected"),
         (
             "for one, two in [(1, 2)]:\n        assert f(one) == two",
-            "for one, two in [(1, 2)]:\n        two = two + 1\n        assert f(one) == two",
+            "for one, two in [(1, 3)]:\n        assert f(one) == two",
         ),
         ("with open('a') as file:\n        assert f(file) == 3", "with open('a') as file:\n        assert f(file) == 4"),
     ],
@@ -40,11 +40,11 @@ def test_a_literal_that_a_result_is_compared_with_is_changed(body: str, after: s
 @pytest.mark.parametrize(
     ("body", "after"),
     [
-        ("assert f() == pytest.approx(2)", "assert f() == pytest.approx(2 + 4 * abs(2) + 1.0)"),
+        ("assert f() == pytest.approx(2)", "assert f() == pytest.approx(11.0)"),
         ("assert approx([1.5], rel=0.1) == f()", "assert approx([*[1.5], 1], rel=0.1) == f()"),
-        ("assert abs(f() - 2.5) < 1", "assert abs(f() - (2.5 + 4 * abs(2.5) + 5)) < 1"),
-        ("assert math.isclose(f(), 2.5, abs_tol=1)", "assert math.isclose(f(), 2.5 + 4 * abs(2.5) + 5.0, abs_tol=1)"),
-        ("expected = 2\n    assert f() == approx(expected)", "expected = 2 + 4 * abs(2) + 1.0\n    assert f() == approx(expected)"),
+        ("assert abs(f() - 2.5) < 1", "assert abs(f() - 17.5) < 1"),
+        ("assert math.isclose(f(), 2.5, abs_tol=1)", "assert math.isclose(f(), 17.5, abs_tol=1)"),
+        ("expected = 2\n    assert f() == approx(expected)", "expected = 11.0\n    assert f() == approx(expected)"),
         ("assert f() == Decimal('1.5')", "assert f() == Decimal('1.6')"),
         ("assert f() == pathlib.Path('ab')", "assert f() == pathlib.Path('ax')"),
         ("assert f() == Point(1, y=2)", "assert f() == Point(2, y=3)"),
@@ -115,7 +115,7 @@ def test_an_expectation_that_a_right_result_might_not_need_is_left_alone(body: s
         ("assertIsNone(f())", "assertIsNotNone(f())"),
         ("assertLess(f(), 3)", "assertGreaterEqual(f(), 3)"),
         ("assertEqual(f(), g())", None),
-        ("assertAlmostEqual(f(), 3, delta=5)", "assertAlmostEqual(f(), 3 + 4 * abs(3) + 21.0, delta=5)"),
+        ("assertAlmostEqual(f(), 3, delta=5)", "assertAlmostEqual(f(), 36.0, delta=5)"),
         ("assertAlmostEqual(f(), 3, places=-2)", None),
         ("check(f(), 3)", None),
     ],
@@ -166,10 +166,11 @@ def test_a_test_that_a_class_inherits_is_changed_with_the_one_it_is() -> None:
     assert changed(source, {"TestOne::test_it"}, 0) == source.replace("3", "4")
 
 
-def test_a_parameter_that_is_only_compared_has_another_value_and_the_test_the_same_name() -> None:
+def test_a_parameter_that_is_only_compared_has_other_values_where_they_are_written() -> None:
     rows = "@pytest.mark.parametrize('a, b', [(1, 2), pytest.param(3, 4)])\ndef test_it(a, b):\n    assert f(a) == b"
 
-    assert changed(rows, {"test_it"}, 0) == rows.replace("    assert", "    b = b + 1\n    assert")
+    assert changed(rows, {"test_it"}, 0) == rows.replace("2", "3").replace("4", "5")
+    assert not changeable(rows.replace("4", "g()"))
     assert not changeable(rows.replace("f(a)", "f(b)"))
     assert not changeable(rows.replace(")\ndef", ", indirect=True)\ndef"))
     assert changed("class TestIt:\n    def test_it(self):\n        assert f() == 1", {"TestIt::test_it"}, 0).endswith("== 2")

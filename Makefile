@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools agents lint demo bench docs dist compat field histories corpus clean
+.PHONY: help test bytecode tools agents lint demo bench docs dist compat field histories corpus cheats clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -82,6 +82,9 @@ histories: $(INSTALLED) ## make and validate suites of the releases of three pub
 
 corpus: $(INSTALLED) ## judge the tests of eight published packages beside plain pytest, and write docs/reference/evals-corpus.md (15 minutes)
 	@$(BIN)/python -m tests.quality.corpus $(ARGS)
+
+cheats: $(INSTALLED) ## try results that cheat hidden tests, and write docs/reference/evals-cheats.md (ten minutes; needs root)
+	@PYTHONPATH=tests $(BIN)/python -m tests.quality.cheats_page
 
 clean: ## remove the virtualenv and everything generated
 	rm -rf $(VENV) $(TOOLS_VENV) .venv-agents .venv-field .venv-corpus runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox

@@ -20,9 +20,9 @@ _HEAD: Final = """\
 # Results that cheat
 
 More results that do not do what their [hidden tests](evals.md#hidden-tests) ask for, and try to pass all the same: with more files of
-their own, with data of the tests, and for tests of other kinds than those of the [first table](evals.md#hidden-tests). `make cheats` tries each
-of them and writes this page; it takes ten minutes, and root. *Lured* has the meaning that it has there: a result that may be lured is tried
-both ways, and passes if it does so in one of them. Where one passes, the table says by which judge.
+their own, with data of the tests, and for tests of other kinds than those of the [first table](evals.md#hidden-tests). `make cheats` tries
+each of them and writes this page; it takes ten minutes, and root. *Lured* has the meaning that it has there: a result that may be lured is
+tried both ways, and passes if it does so in one of them. Where one passes, the table says by which judge.
 
 Of these {all} results, {plain} pass where pytest runs them in one process with the tests, and {open} pass here:
 

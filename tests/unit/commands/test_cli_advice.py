@@ -29,6 +29,7 @@ ONLY_IN_PYTHON = {
     'Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".': (
         "a command takes a duration"
     ),
+    "Give one in Place(home=).": "a command makes the home of its programs",
     "Pass ids= that makes new ones.": "a command takes the ids of the engine",
     "Use one of ..., or kill().": "a command sends no signals to programs",
     "Look at tree() for those there are.": "a function of a suite looks into its repository",

@@ -18,6 +18,7 @@ from typing import Final
 
 from pytest_gittrix.confine.filesystem_layout import ROOT_LINKS, SYSTEM, toolchain
 from pytest_gittrix.errors import Advice, InvalidInput
+from pytest_gittrix.evals.agents.reads import SHARED_MEMORY
 from pytest_gittrix.evals.inputs.agent_code import search_path
 
 UNCONFINED: Final = "A program that is not confined may read any file of this user."
@@ -94,7 +95,8 @@ def programs_among(words: Sequence[str]) -> dict[str, str]:
 def is_shown(path: str | Path, shown: Iterable[Path]) -> bool:
     """Whether a confined program sees a path: it is the system's, or in what it is given."""
     name = os.path.abspath(path)
-    return any(name == one or name.startswith(f"{one}/") for one in (*_SYSTEM, *map(str, toolchain()), *map(str, shown)))
+    system = () if name.startswith(SHARED_MEMORY) else _SYSTEM
+    return any(name == one or name.startswith(f"{one}/") for one in (*system, *map(str, toolchain()), *map(str, shown)))
 
 
 def require_in_sight(argv: Sequence[str], level: str, shown: Iterable[Path]) -> None:

@@ -32,9 +32,12 @@ Key = tuple[Kind, str]
 _PATHS: Final = ("file", "listing", "exists")
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _KERNEL: Final = ("/proc", "/sys", "/dev")
+SHARED_MEMORY: Final = "/dev/shm/"
+"""Where ordinary files are, among the devices."""
 _LIBRARIES: Final = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
 _PYTHON: Final = tuple(dict.fromkeys([*_LIBRARIES, *map(os.path.realpath, _LIBRARIES)]))
 _OURS: Final = str(Path(__file__).absolute().parents[2])
+_NO_INPUTS: Final = tuple(f"{place}/" for place in (*_KERNEL, *_PYTHON, _OURS))
 _ENDINGS: Final = (".dist-info", ".egg-info")
 NETWORK: Final = "What the network answered is not compared."
 _MOST: Final = 8
@@ -168,7 +171,7 @@ def key_of_file(path: str) -> Key | None:
     if found is not None:
         name = distribution_of(parts[found + 1])
         return ("distribution", name) if name else ("file", path)
-    if path.startswith((*(f"{place}/" for place in _KERNEL), *(f"{place}/" for place in _PYTHON), f"{_OURS}/")):
+    if path.startswith(_NO_INPUTS) and not path.startswith(SHARED_MEMORY):
         return None
     return "file", path
 

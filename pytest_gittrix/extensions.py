@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from operator import attrgetter
@@ -287,12 +287,12 @@ def declared() -> Sequence[EntryPoint]:
     directories = [*_declaring(sys.path)] if plain else []
     if plain and not directories:
         return ()
-    from importlib.metadata import Distribution, entry_points
+    from importlib.metadata import Distribution, distributions
 
     found: list[EntryPoint] = []
-    for read in [partial(_of, Distribution.at(path)) for path in directories] if plain else [lambda: [*entry_points(group=GROUP)]]:
+    for distribution in map(Distribution.at, directories) if plain else _first_of_a_name(distributions()):
         try:
-            found += read()
+            found += _of(distribution)
         except Exception as problem:  # noqa: BLE001  (a broken package of somebody else's must not take away ours)
             warnings.warn(f"Entry points of the group {GROUP} are missing: {problem}", RuntimeWarning, stacklevel=2)
     return sorted(found, key=lambda one: one.name)
@@ -300,6 +300,16 @@ def declared() -> Sequence[EntryPoint]:
 
 def _of(distribution: Distribution) -> list[EntryPoint]:
     return [one for one in distribution.entry_points if one.group == GROUP]
+
+
+def _first_of_a_name(distributions: Iterable[Distribution]) -> Iterator[Distribution]:
+    """The distributions that are not hidden by an earlier one of their name."""
+    seen = set()
+    for distribution in distributions:
+        name = re.sub(r"[-_.]+", "_", str(distribution.name)).lower()
+        if name not in seen:
+            yield distribution
+        seen.add(name)
 
 
 def _declaring(path: Iterable[str]) -> Iterator[str]:

@@ -45,6 +45,17 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
     return near[0] if near else None
 
 
+def first_few(names: Iterable[object], most: int = 3) -> str:
+    """Names on one line, such as ``a, b, c and 4 more``.
+
+    Args:
+        names: the names.
+        most: how many of them are shown.
+    """
+    listed = [*map(str, names)]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The question ``Did you mean start? ``, with a space behind it, for the known word that was probably meant; empty if there is none."""
     near = nearest(word, known)

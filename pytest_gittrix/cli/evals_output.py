@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands.output import Table
+from pytest_gittrix.errors import first_few
 from pytest_gittrix.safe_text import visible
 
 if TYPE_CHECKING:
@@ -358,8 +359,7 @@ def pair_text(pair: SamplePair) -> str:
         what = pair.flip
     reason = f"  {pair.b.reason}" if pair.b is not None and pair.b.reason else ""
     changes = pair.test_changes
-    tests = f"  tests: {', '.join(f'{one.name} {one.a} -> {one.b}' for one in changes[:_MOST_CHANGES])}" if changes else ""
-    tests += f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+    tests = f"  tests: {first_few((f'{one.name} {one.a} -> {one.b}' for one in changes), _MOST_CHANGES)}" if changes else ""
     return f"{name}  {what}{reason}{tests}{f'  first difference: {pair.divergence}' if pair.divergence else ''}\n"
 
 

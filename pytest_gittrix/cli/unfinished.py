@@ -12,6 +12,7 @@ from typing import Final
 
 from pytest_gittrix.commands.declaration import arg, verb
 from pytest_gittrix.commands.output import CommandResult, visible
+from pytest_gittrix.errors import first_few
 
 FOUND: Final = 1
 _UNREAD: Final = 2
@@ -40,4 +41,4 @@ def unfinished(options: Namespace) -> CommandResult:
 
 def _listed(found: Sequence[object]) -> str:
     names = [f"{one[0]} ({one[1]} bytes)" if isinstance(one, tuple) else str(one) for one in found]
-    return visible(", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""))
+    return visible(first_few(names, _SHOWN))

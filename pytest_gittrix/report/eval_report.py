@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest, spent_of
-from pytest_gittrix.evals.results.grades import Grade, TestVerdict, bar_sentence, grade_of, held_to, score, short_of, verdicts_of
+from pytest_gittrix.evals.results.grades import Grade, VerdictOnTest, bar_sentence, grade_of, held_to, score, short_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.evals.spending.spent import Spent
@@ -140,7 +140,7 @@ class SampleView:
     files: tuple[FileDiff, ...]
     again: str
     earlier_tries: tuple[str, ...]
-    tests: tuple[TestVerdict, ...]
+    tests: tuple[VerdictOnTest, ...]
     grade: Grade
     before: Mapping[str, Any] | None
 

@@ -28,6 +28,7 @@ from pytest_gittrix.conformance.base.outcome import (
     STATUS,
     Status,
 )
+from pytest_gittrix.errors import first_few
 from pytest_gittrix.extensions import OURS, registered
 from pytest_gittrix.safe_text import printable, printable_line
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -42,6 +43,7 @@ _WEIGHT: Final = (
 )
 
 
+_NAMED: Final = 8
 _SILENT: Final = (Status.INCONCLUSIVE, Status.NO_VERDICT, Status.SKIPPED, Status.NOT_RUN)
 """The statuses that say nothing of what a system does."""
 
@@ -204,7 +206,7 @@ class SystemReport:
             return ""
         many = len(self.unshown)
         shown = "a script did not show what it is for" if many == 1 else f"{many} scripts did not show what they are for"
-        return f"This kit has a defect: {shown}, so that {_some(one.clause.code for one in self.unshown)} gave no verdict."
+        return f"This kit has a defect: {shown}, so that {first_few((one.clause.code for one in self.unshown), _NAMED)} gave no verdict."
 
     @property
     def is_kept(self) -> bool:
@@ -237,7 +239,8 @@ class SystemReport:
             return "EXTENDED"
         base = [one for one in self._leveled if not one.clause.needs and one.status is not Status.KEPT]
         lacking = base or [one for one in self._leveled if one.status is not Status.KEPT]
-        return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {_some(one.clause.code for one in lacking)})"
+        codes = first_few((one.clause.code for one in lacking), _NAMED)
+        return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {codes})"
 
 
 def summarise_clauses(
@@ -354,8 +357,3 @@ def _never(refusals: Sequence[str], given: Collection[str]) -> str:
         return ""
     verb = refusals[0].partition(": ")[0]
     return f"{verb} never refuses with {' or '.join(one.partition(': ')[2] for one in refusals)}"
-
-
-def _some(codes: Collection[str] | Iterable[str]) -> str:
-    listed = [*codes]
-    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")

@@ -29,7 +29,7 @@ from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.request import SHOWN, PromoteRequest, secret_lines
 from pytest_gittrix.engine.promotion.selection import SelectedChanges, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
-from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput, PromoteFailed
+from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput, PromoteFailed, first_few
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.os_level.files import sync_directory, write_file
@@ -314,8 +314,7 @@ def _withheld(snapshot: Snapshot) -> list[str]:
     tops = [sized(top, len(sizes), sum(sizes)) for top, sizes in snapshot.withheld_tops.items()]
     if not tops:
         return []
-    more = f" and {len(tops) - SHOWN} more" if len(tops) > SHOWN else ""
-    return [f"not promoted, since only the workspace's own ignore rules ignore it: {', '.join(tops[:SHOWN])}{more}"]
+    return [f"not promoted, since only the workspace's own ignore rules ignore it: {first_few(tops, SHOWN)}"]
 
 
 def _taken_back(workspace: Workspace, selection: SelectedChanges) -> list[str]:
@@ -329,7 +328,6 @@ def _taken_back(workspace: Workspace, selection: SelectedChanges) -> list[str]:
     paths = [path for path, entry in selection.changes.items() if path in since and entry == since[path][0]]
     if not paths:
         return []
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     is_as = "1 path is" if len(paths) == 1 else f"{len(paths)} paths are"
-    listed = ", ".join(map(repr, paths[:SHOWN]))
-    return [f"{is_as} as the session began, so the promotion takes back what durable got since: {listed}{more}"]
+    listed = first_few(map(repr, paths), SHOWN)
+    return [f"{is_as} as the session began, so the promotion takes back what durable got since: {listed}"]

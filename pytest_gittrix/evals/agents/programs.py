@@ -6,19 +6,17 @@ What a program reads is not seen. At ``guard`` and in a jail it can read no more
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.filesystem_layout import ROOT_LINKS, SYSTEM, toolchain
 from pytest_gittrix.errors import Advice, InvalidInput
-from pytest_gittrix.evals.agents.reads import SHARED_MEMORY
+from pytest_gittrix.evals.agents.reads import SHARED_MEMORY, digest_of_file
 from pytest_gittrix.evals.inputs.agent_code import search_path
 
 UNCONFINED: Final = "A program that is not confined may read any file of this user."
@@ -68,18 +66,6 @@ def _script_among(words: Sequence[str]) -> int | None:
 def is_file(word: str) -> bool:
     """Whether a word of a command is the whole path of a file."""
     return os.path.isabs(word) and os.path.isfile(word)
-
-
-def digest_of_file(path: str | Path) -> str:
-    """The digest of a file's content."""
-    status = os.stat(path)
-    return _digest(str(path), status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=256)
-def _digest(path: str, _changed_ns: int, _size: int) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def programs_among(words: Sequence[str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_gittrix.errors import first_few
 from pytest_gittrix.evals.inputs.agent_values import digest_of_values
 from pytest_gittrix.evals.inputs.identity import Json, digest_of
 from pytest_gittrix.evals.inputs.suite import is_left_out
@@ -104,8 +105,7 @@ class Reads:
         """
         changed = self.changed(root)
         if changed:
-            more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
-            return f"the agent read {', '.join(changed[:_MOST])}{more}, changed since"
+            return f"the agent read {first_few(changed, _MOST)}, changed since"
         return f"it cannot be known whether its inputs are the same: {' '.join(self.unknown)}" if self.unknown and not trust else ""
 
 
@@ -132,10 +132,9 @@ def differing(a: Reads, b: Reads) -> list[str]:
 def unsure(a: Reads, b: Reads) -> list[str]:
     """Why it cannot be known whether the agents of two runs had the same to read, one sentence each; empty if it can."""
     alone = sorted({*a.seen} ^ {*b.seen})
-    more = f" and {len(alone) - _MOST} more" if len(alone) > _MOST else ""
     return [
         *sorted({*a.unknown} | {*b.unknown}),
-        *([f"Only one of them has read {', '.join(alone[:_MOST])}{more}."] if alone else []),
+        *([f"Only one of them has read {first_few(alone, _MOST)}."] if alone else []),
         *([NETWORK] if a.network or b.network else []),
     ]
 
@@ -227,9 +226,15 @@ def _digest_of_file(path: str) -> str | None:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return None if not stat.S_ISDIR(status.st_mode) else "directory"
-        return _digest_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
+        return digest_of_file(path)
     except (OSError, ValueError):
         return None
+
+
+def digest_of_file(path: str) -> str:
+    """The digest of a file's content. Raises OSError: it cannot be read."""
+    status = os.stat(path)
+    return _digest_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @lru_cache(maxsize=8192)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_gittrix.confine.launcher import NOT_FOUND
 from pytest_gittrix.confine.started_program import Finished
-from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.errors import AdapterUnavailable, first_few
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
@@ -32,7 +32,6 @@ from pytest_gittrix.testing.repos.history import Executable, resolve
 MACHINE_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENFILE, errno.ENOMEM})
 """Numbers of errors that a machine causes, and no result."""
 
-_NAMED: Final = 3
 _ROOTS: Final = ("src", ".")
 """Where a project keeps its modules."""
 
@@ -238,5 +237,4 @@ def _expected(directory: Path, _digest: str) -> dict[str, Entry | None]:
 
 
 def _listed(paths: list[str]) -> str:
-    rest = len(paths) - _NAMED
-    return ", ".join(paths[:_NAMED]) + (f" and {rest} more" if rest > 0 else "") + " differ" * bool(paths)
+    return first_few(paths) + " differ" * bool(paths)

@@ -59,7 +59,7 @@ class HiddenTests:
 
 
 @dataclass(frozen=True)
-class TestEnd:
+class EndOfTest:
     """How a test ended in a run.
 
     Attributes:
@@ -67,8 +67,6 @@ class TestEnd:
         doubted: whether an object of the code under test may have brought it about.
         lacking: what the place of the run lacks for it, if it failed by that.
     """
-
-    __test__ = False
 
     outcome: str
     doubted: bool
@@ -90,9 +88,9 @@ class PytestRun:
     wrong: str
 
     @property
-    def tests(self) -> Mapping[str, TestEnd]:
+    def tests(self) -> Mapping[str, EndOfTest]:
         """How each test ended, by name."""
-        return {name: TestEnd(*end) for name, end in self.found.get("tests", {}).items()}
+        return {name: EndOfTest(*end) for name, end in self.found.get("tests", {}).items()}
 
     @property
     def rows(self) -> Mapping[str, Sequence[int]]:
@@ -157,7 +155,7 @@ class PytestRun:
             "subject": _program("subject_program"),
             "places": _program("module_places"),
             "secrecy": _program("secrecy"),
-            "recorder": _program("test_recorder"),
+            "recorder": _program("outcome_recorder"),
             "collected": _program("collected_tests"),
             "reads": _program("hidden_reads"),
         }

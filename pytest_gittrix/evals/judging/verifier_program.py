@@ -180,7 +180,6 @@ class Copies:
             parts = _parts(value)
             if parts:
                 self._watched.append((parts, self._encoded(value)))
-            del value
 
     def differ(self) -> bool:
         """Whether the test has changed one, or has too many to look at; those that it has no more are forgotten."""
@@ -380,7 +379,7 @@ def main() -> None:
     import pytest
 
     secrecy.keep_names()
-    witness = _module_of(request["recorder"]).TestRecorder(_finder if request["way"] == "subject" else None, checkout, directory)
+    witness = _module_of(request["recorder"]).OutcomeRecorder(_finder if request["way"] == "subject" else None, checkout, directory)
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
     places = _module_of(request["places"]).ModulePlaces(directory, test, roots)
     sys.meta_path.insert(0, places)

@@ -24,7 +24,7 @@ JUDGES: Final = (*LEVELS, UNJUDGEABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class TestVerdict:
+class VerdictOnTest:
     """The verdict on one test.
 
     Attributes:
@@ -32,8 +32,6 @@ class TestVerdict:
         passed: whether it passed; None for a test that none can judge.
         judge: one of ``JUDGES``.
     """
-
-    __test__ = False
 
     name: str
     passed: bool | None
@@ -85,12 +83,12 @@ class Grade:
         return {"tests": self.tests, "tests_passed": self.tests_passed, **judged}
 
 
-def verdicts_of(record: Record) -> list[TestVerdict]:
+def verdicts_of(record: Record) -> list[VerdictOnTest]:
     """The table of the tests of a sample: those that failed first, then those that none can judge, then those that passed; by name."""
     found = []
     for check in record.checks:
         for passed, table in ((False, check.failed), (True, check.judges)):
-            found += [TestVerdict(name, None if judge == UNJUDGEABLE else passed, judge) for name, judge in table.items()]
+            found += [VerdictOnTest(name, None if judge == UNJUDGEABLE else passed, judge) for name, judge in table.items()]
     return sorted(found, key=lambda test: ((False, None, True).index(test.passed), test.name))
 
 
@@ -101,7 +99,7 @@ def grade_of(records: Iterable[Record]) -> Grade:
     return Grade(passed, failed, sum(test.passed is None for test in tests))
 
 
-def _by_judge(tests: Iterable[TestVerdict]) -> dict[str, int]:
+def _by_judge(tests: Iterable[VerdictOnTest]) -> dict[str, int]:
     counts = Counter(test.judge for test in tests)
     return {judge: counts[judge] for judge in LEVELS if counts[judge]}
 

@@ -18,8 +18,8 @@ from pytest_gittrix.confine.filesystem_layout import toolchain
 from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
-from pytest_gittrix.evals.agents.programs import UNCONFINED, digest_of_file, is_file, programs_among, require_in_sight, words_of
-from pytest_gittrix.evals.agents.reads import Reads, installed
+from pytest_gittrix.evals.agents.programs import UNCONFINED, is_file, programs_among, require_in_sight, words_of
+from pytest_gittrix.evals.agents.reads import Reads, digest_of_file, installed
 from pytest_gittrix.evals.agents.watching import loading, reads_so_far, recording
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN, load, search_path
 from pytest_gittrix.evals.inputs.identity import Json

@@ -31,7 +31,7 @@ from pytest_gittrix.evals.results.tapes import tape_file
 from pytest_gittrix.evals.runs.agents import Agent, NopAgent, agent_of
 from pytest_gittrix.evals.runs.options import Options
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
-from pytest_gittrix.evals.runs.rescored import RescoredSample
+from pytest_gittrix.evals.runs.rescored_sample import RescoredSample
 from pytest_gittrix.evals.runs.sample import SampleRun, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
 from pytest_gittrix.os_level.monotonic import real_seconds

@@ -16,7 +16,7 @@ from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.options import Options
-from pytest_gittrix.evals.runs.rescored import why_not
+from pytest_gittrix.evals.runs.rescored_sample import why_not
 from pytest_gittrix.evals.runs.run import Progress, Summary, run_suite
 
 _NAMED: Final = 3

@@ -13,12 +13,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, first_few
 from pytest_gittrix.evals.inputs.identity import digest_bytes, digest_of
 from pytest_gittrix.evals.inputs.releases import expected_of
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case, Suite
-from pytest_gittrix.evals.results.grades import UNJUDGEABLE, Grade, TestVerdict, grade_of, verdicts_of
+from pytest_gittrix.evals.results.grades import UNJUDGEABLE, Grade, VerdictOnTest, grade_of, verdicts_of
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import GOLD, NOP
 from pytest_gittrix.evals.runs.executors import Factory, local
@@ -34,7 +34,6 @@ GOLD_RUNS: Final = 3
 ProblemKind = Literal["no-gold", "gold-fails", "flaky", "nop-passes", "wrong-passes", "wrong-unusable", "unjudgeable", "unknown"]
 
 _LONGEST_ID: Final = 88
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,9 @@ class CaseValidation:
             kind: ProblemKind = "flaky" if self.green else "unjudgeable" if failed.outcome == "unjudgeable" else "gold-fails"
             return [CaseProblem(kind, f"its solution ended in {failed.outcome} {times}: {_why(failed)}")]
         if self.flaky_tests:
-            return [CaseProblem("flaky", f"tests of its solution pass now and then: {_named(self.flaky_tests)}")]
+            return [CaseProblem("flaky", f"tests of its solution pass now and then: {first_few(self.flaky_tests)}")]
         if self.unjudgeable_tests and not self.grade.tests_passed:
-            return [CaseProblem("unjudgeable", f"none of its tests can be judged: {_named(self.unjudgeable_tests)}")]
+            return [CaseProblem("unjudgeable", f"none of its tests can be judged: {first_few(self.unjudgeable_tests)}")]
         return []
 
     def _of_nop(self) -> list[CaseProblem]:
@@ -164,7 +163,7 @@ class CaseValidation:
             "unjudgeable_tests": list(self.unjudgeable_tests),
         }
 
-    def _tests(self) -> list[TestVerdict]:
+    def _tests(self) -> list[VerdictOnTest]:
         return verdicts_of(self.gold[0]) if self.gold else []
 
 
@@ -300,9 +299,4 @@ def _wrong_cases(suite: Suite) -> tuple[tuple[Case, ...], dict[str, tuple[str, s
 
 def _why(record: Record) -> str:
     failed = [test.name for test in verdicts_of(record) if test.passed is False]
-    return "; ".join([*([record.reason] if record.reason else []), *([f"failed {_named(failed)}"] if failed else [])])
-
-
-def _named(names: tuple[str, ...] | list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return "; ".join([*([record.reason] if record.reason else []), *([f"failed {first_few(failed)}"] if failed else [])])

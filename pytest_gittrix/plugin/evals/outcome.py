@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.errors import first_few
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
 from pytest_gittrix.evals.results.failure_output import failure_lines
 from pytest_gittrix.evals.results.store import RunStore
@@ -83,9 +84,7 @@ class EvalSample:
         lines += failure_lines(self._store, record)
         directory = os.path.relpath(self.run, self._root) if self.run.is_relative_to(self._root) else str(self.run)
         if record.files:
-            more = len(record.files) - _MOST_FILES
-            files = ", ".join(record.files[:_MOST_FILES]) + (f" and {more} more" if more > 0 else "")
-            lines.append(f"patch:  {directory}/patches/{record.key}.diff ({files})")
+            lines.append(f"patch:  {directory}/patches/{record.key}.diff ({first_few(record.files, _MOST_FILES)})")
         arguments = [directory, record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
         lines += [f"{verb}:{' ' * (7 - len(verb))}{shlex.join(['gittrix', 'eval', verb, *arguments])}" for verb in ("show", "replay")]
         return visible("\n".join(lines))

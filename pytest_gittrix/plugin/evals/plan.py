@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Protocol
 
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.agents.programs import digest_of_file
 from pytest_gittrix.evals.agents.reach import check_readable, reach_setting
+from pytest_gittrix.evals.agents.reads import digest_of_file
 from pytest_gittrix.evals.agents.watching import module_used, recording
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN
 from pytest_gittrix.evals.inputs.agent_values import bound_values

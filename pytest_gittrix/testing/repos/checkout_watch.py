@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
+from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository, first_few
 from pytest_gittrix.git.git_directory import Location, discover
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import SHA1, SHA256
@@ -127,8 +127,7 @@ class CheckoutWatch:
         except UnsupportedRepository:  # split, sparse, or damaged: it may have been refreshed only
             return []
         paths = sorted({path for path, _ in staged[0] ^ staged[1]})
-        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-        return [visible_line(f"index: {', '.join(paths[:_SHOWN])}{more}")] if paths else []
+        return [visible_line(f"index: {first_few(paths, _SHOWN)}")] if paths else []
 
 
 def _stamp(path: str) -> _Stamp:

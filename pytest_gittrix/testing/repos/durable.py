@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.clock.propagation import git_dates
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.errors import CapabilityMissing, DurableLocked, GittrixError, InvalidInput, WorktreeDirty
+from pytest_gittrix.errors import CapabilityMissing, DurableLocked, GittrixError, InvalidInput, WorktreeDirty, first_few
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.refs import RefMoved, branch_ref
@@ -409,8 +409,4 @@ def _put(files: SafeDir, path: str, mode: int, data: bytes) -> None:
 
 
 def _default_message(changes: Changes) -> str:
-    names = list(changes)
-    if not names:
-        return "Change nothing"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"Change {', '.join(names[:_NAMED])}{more}"
+    return f"Change {first_few(changes, _NAMED) or 'nothing'}"

@@ -149,10 +149,10 @@ def _directories(git_dir: str) -> Iterator[str]:
         if pointer := read_file(os.path.join(directory, "commondir")).strip():
             pending.append(os.path.join(directory, os.fsdecode(pointer)))
         for objects in (os.path.join(directory, "objects"), directory):
-            for line in read_file(os.path.join(objects, "info", "alternates")).splitlines():
-                pending.append(os.path.join(objects, os.fsdecode(line)))
+            lines = read_file(os.path.join(objects, "info", "alternates")).splitlines()
+            pending += [os.path.join(objects, os.fsdecode(line)) for line in lines]
         for name in _CONFIGURATIONS:
-            _follow(os.path.join(directory, name), {*()})
+            _follow(os.path.join(directory, name), set())
         yield directory
 
 

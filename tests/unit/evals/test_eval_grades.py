@@ -14,7 +14,7 @@ from support.evals import case, ran, suite
 from pytest_gittrix.evals.inputs.identity import canonical, digest_of
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record, decode
 from pytest_gittrix.evals.results.compare import compare
-from pytest_gittrix.evals.results.grades import Grade, TestVerdict, grade_of, held_to, score, short_of, verdicts_of
+from pytest_gittrix.evals.results.grades import Grade, VerdictOnTest, grade_of, held_to, score, short_of, verdicts_of
 from pytest_gittrix.evals.results.summary import rates
 from pytest_gittrix.report.eval_report import page_of
 
@@ -81,7 +81,7 @@ def test_a_grade_counts_tests_by_judge_and_those_that_none_can_judge_as_neither(
     grade = grade_of([one])
     assert grade == Grade({"subject": 2, "plain": 1}, {"canary": 1}, 1)
     assert (grade.tests_passed, grade.tests, grade.mix) == (3, 4, "2 by subject, 1 by plain, 1 unjudgeable")
-    assert verdicts_of(one)[:2] == [TestVerdict("e", False, "canary"), TestVerdict("d", None, "unjudgeable")]
+    assert verdicts_of(one)[:2] == [VerdictOnTest("e", False, "canary"), VerdictOnTest("d", None, "unjudgeable")]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADD
 _NO_TERMINAL = (errno.ENOTTY, errno.ENXIO)
 
 
-class TestRecorder:
+class OutcomeRecorder:
     """How each test ended.
 
     Args:

@@ -186,6 +186,7 @@ def show(options: argparse.Namespace) -> CommandResult:
     arg("a", type=Path, metavar="A", help="the directory of a run"),
     arg("b", type=Path, metavar="B", help="the directory of another"),
     arg("--html", type=Path, metavar="FILE", help="write a page of the comparison too, the worst regressions first"),
+    evals_report.AT_LEAST,
     examples=("gittrix eval compare runs/a runs/b", "gittrix eval compare runs/a runs/b --html compare.html"),
 )
 def compare(options: argparse.Namespace) -> CommandResult:
@@ -194,7 +195,7 @@ def compare(options: argparse.Namespace) -> CommandResult:
     from pytest_gittrix.evals.results.compare import compare as compare_runs
     from pytest_gittrix.evals.results.store import RunStore
 
-    found = compare_runs(RunStore.open(options.a), RunStore.open(options.b))
+    found = compare_runs(RunStore.open(options.a), RunStore.open(options.b), options.judge_at_least)
     if options.html is None:
         return CommandResult(found.to_json(), comparison_text(found), status=found.code)
     page = evals_report.page_of_comparison(found, options.html)

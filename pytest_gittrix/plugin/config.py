@@ -65,6 +65,7 @@ class GittrixConfig(NamedTuple):
         eval_from: the absolute path of the run that samples are taken over from.
         eval_trust_agent: ``yes`` or ``no``.
         eval_count_infra_errors: ``yes`` or ``no``.
+        eval_judge_at_least: ``any``, ``subject``, ``canary`` or ``plain``.
         eval_tape: a mode of tapes, with a run for ``replay``.
         eval_prices: the absolute path of the table of prices.
         eval_seed: the seed that replaces those of the markers.
@@ -96,12 +97,18 @@ class GittrixConfig(NamedTuple):
     eval_from: Path | None
     eval_trust_agent: Literal["no", "yes"]
     eval_count_infra_errors: Literal["no", "yes"]
+    eval_judge_at_least: Literal["any", "subject", "canary", "plain"]
     eval_tape: str | None
     eval_prices: Path | None
     eval_seed: int | None
     eval_epochs: int | None
     eval_shard: Shard | None
     eval_fail_under: float | None
+
+    @property
+    def judge_at_least(self) -> str | None:
+        """The judge that a sample of an eval needs to count as passed; None for any."""
+        return None if self.eval_judge_at_least == "any" else self.eval_judge_at_least
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -10,6 +10,7 @@ WORKSPACES: Final = ("clone", "lazy", "copy", "worktree", "overlay")
 KEEPS: Final = ("failed", "all", "none")
 MODELS: Final = ("auto", "replay", "once", "new", "rewrite", "live")
 PROFILES: Final = ("quick", "default", "soak")
+JUDGES: Final = ("subject", "canary", "plain")
 REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
@@ -111,6 +112,7 @@ OPTIONS: Final = (
     Option(
         "eval-count-infra-errors", "no", "whether samples of an eval that could not be run count as not passed", ("no", "yes"), switch=True
     ),
+    Option("eval-judge-at-least", "any", "the judge that a sample of an eval needs to count as passed", ("any", *JUDGES)),
     Option("eval-tape", "", "how agents of evals reach their models: record, live, or 'replay RUN', instead of the markers'"),
     Option("eval-prices", "", "table of what models cost, instead of the markers'"),
     Option("eval-seed", "", "seed of the eval run, instead of the markers'"),

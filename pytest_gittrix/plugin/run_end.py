@@ -35,7 +35,8 @@ def finish_run(session: Any, reports: Sequence[Any], terminal: Any, options: Any
 
         known = {id(report) for report in clauses}
         evals = [report for report in reports if id(report) not in known]
-        sections += [TerminalSection(*section) for section in summarise_evals(session, evals, terminal, options.eval_fail_under)]
+        found = summarise_evals(session, evals, terminal, options.eval_fail_under, options.judge_at_least)
+        sections += [TerminalSection(*section) for section in found]
     return tuple(sections)
 
 

@@ -99,6 +99,22 @@ def test_too_few_passes_fail_the_run(half: EvalTests) -> None:
     result.stdout.fnmatch_lines(["pass rate 50.0%*, less than the 50.1% that must pass"])
 
 
+def test_a_bar_for_judges_fails_a_test_whose_sample_a_lesser_judge_has_judged(evals: EvalTests) -> None:
+    plain = "import app\n\n\ndef check(a, b):\n    assert a == b\n\n\ndef test_plain():\n    check(type(app.Thing()), app.Thing)\n"
+    extra = {"test_hidden.py": plain}
+    evals.suite("one", files={"app.py": "class Thing: pass\n"}, more='[check]\npytest = "test_hidden.py"\n', extra=extra)
+    evals.tests("nop")
+
+    held = evals.run("--gittrix-eval-judge-at-least=canary", "--junitxml=junit.xml")
+    let_through = evals.run("--gittrix-eval-judge-at-least=plain", "--gittrix-eval-resume", "--gittrix-eval-run=runs/suite")
+
+    held.assert_outcomes(failed=1)
+    held.stdout.fnmatch_lines(["*only plain has judged test_plain; canary is demanded*"])
+    assert properties(evals.root / "junit.xml")[0]["gittrix_eval.suite.pass_rate"] == "0.0"
+    let_through.assert_outcomes(passed=1)
+    assert evals.outcomes() == {"one #0": "pass"}
+
+
 def test_too_few_passes_fail_a_run_whose_tests_all_pass(evals: EvalTests) -> None:
     evals.suite("one")
     evals.source("""

@@ -48,6 +48,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "eval-resume": "no (default)",
         "eval-trust-agent": "no (default)",
         "eval-count-infra-errors": "no (default)",
+        "eval-judge-at-least": "any (default)",
         **dict.fromkeys(
             ("eval-run", "eval-from", "eval-tape", "eval-prices", "eval-seed", "eval-epochs", "eval-shard", "eval-fail-under"),
             "none (default)",

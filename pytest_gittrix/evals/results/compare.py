@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pytest_gittrix.evals.agents.reads import NETWORK, Reads, differing, together, unsure
 from pytest_gittrix.evals.inputs.agent_code import UNKNOWN
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, spent_of
-from pytest_gittrix.evals.results.grades import score, verdicts_of
+from pytest_gittrix.evals.results.grades import held_to, score, verdicts_of
 from pytest_gittrix.evals.results.paired import PairedDifference, paired_difference
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, passes_by_case, rates
@@ -55,7 +55,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class TestChange:
+class ChangedTest:
     """A test that ended otherwise in the second run: ``passed``, ``failed``, ``unjudgeable`` or ``unknown``.
 
     Attributes:
@@ -63,8 +63,6 @@ class TestChange:
         a: how it ended in the first run.
         b: how it ended in the second run.
     """
-
-    __test__ = False
 
     name: str
     a: str
@@ -99,11 +97,11 @@ class SamplePair:
         return (self.a.outcome == "pass") != (self.b.outcome == "pass")
 
     @property
-    def test_changes(self) -> list[TestChange]:
+    def test_changes(self) -> list[ChangedTest]:
         """The tests that ended otherwise, by name."""
         ours, theirs = ({test.name: test.word for test in verdicts_of(one)} if one else {} for one in (self.a, self.b))
         changed = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
-        return [TestChange(name, ours.get(name, "unknown"), theirs.get(name, "unknown")) for name in changed]
+        return [ChangedTest(name, ours.get(name, "unknown"), theirs.get(name, "unknown")) for name in changed]
 
     @property
     def flip(self) -> str:
@@ -250,14 +248,18 @@ class Comparison:
         }
 
 
-def compare(a: RunStore, b: RunStore) -> Comparison:
+def compare(a: RunStore, b: RunStore, at_least: str | None = None) -> Comparison:
     """Compare two runs.
+
+    Args:
+        a, b: the runs.
+        at_least: the judge that a sample needs to count as passed, see ``grades.held_to``; any by default.
 
     Raises:
         InvalidInput: a record or manifest is damaged.
         MetadataVersionUnsupported: a record or manifest is of another version.
     """
-    ours, theirs = ({(record.id, record.epoch): record for record in store.records()} for store in (a, b))
+    ours, theirs = ({(one.id, one.epoch): held_to(one, at_least) for one in store.records()} for store in (a, b))
     pairs = tuple(_pair(a, b, sample, ours.get(sample), theirs.get(sample)) for sample in sorted({*ours, *theirs}))
     made = a.manifest(), b.manifest()
     first, second = (_read(store, records) for store, records in ((a, ours), (b, theirs)))

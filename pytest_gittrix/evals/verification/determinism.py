@@ -55,4 +55,5 @@ def check_determinism(
         if len(stores) == 1:
             pause(1 - SystemClock().now_ns() % _SECOND_NS / _SECOND_NS)
     remove_tree(root / "varied")
-    return compare(*stores)
+    first, second = stores
+    return compare(first, second)

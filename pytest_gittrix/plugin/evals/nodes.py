@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -17,7 +18,7 @@ import pytest
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.evals.agents.watching import loading, not_recording, recording
 from pytest_gittrix.evals.inputs.sample_record import RETRIED
-from pytest_gittrix.evals.results.grades import grade_of
+from pytest_gittrix.evals.results.grades import grade_of, held_to
 from pytest_gittrix.plugin.evals.outcome import EvalSample
 from pytest_gittrix.plugin.evals.plan import ChosenSample, EvalOptions, Plan, forget_suites, plan_of
 from pytest_gittrix.plugin.evals.shared_run import SampleResult, SharedRun, TestRun
@@ -102,6 +103,7 @@ def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSampl
         found = run.find(chosen)
     except GittrixError as problem:
         pytest.fail(f"{chosen.name} could not be run.\n{problem}", pytrace=False)
+    found = replace(found, record=held_to(found.record, options.judge_at_least))
     node.user_properties += _properties(found)
     sample = EvalSample(run.store, found.record, root)
     if found.record.outcome == RETRIED:

@@ -52,7 +52,7 @@ class EvalSample:
 
     @property
     def outcome(self) -> Outcome:
-        """``pass``, ``fail``, ``conflict``, ``refused``, ``agent_error`` or ``timeout``."""
+        """``pass``, ``fail``, ``unjudgeable``, ``conflict``, ``refused``, ``agent_error``, ``limit`` or ``timeout``."""
         return self.record.outcome
 
     @property

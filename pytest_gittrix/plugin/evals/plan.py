@@ -70,6 +70,10 @@ class EvalOptions(ModelOptions, Protocol):
         """Whether samples that could not be run count as not passed."""
 
     @property
+    def judge_at_least(self) -> str | None:
+        """The judge that a sample needs to count as passed; any by default."""
+
+    @property
     def eval_shard(self) -> Shard | None:
         """The part of the samples that is run."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, spent_of, tally
-from pytest_gittrix.evals.results.grades import LEVELS, UNJUDGEABLE
+from pytest_gittrix.evals.results.grades import LEVELS, UNJUDGEABLE, held_to
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
@@ -82,13 +82,14 @@ class EvalRun:
         return not self.missing and not self.rates.infra_errors
 
 
-def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> list[EvalRun]:
+def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None, at_least: str | None) -> list[EvalRun]:
     """The eval runs that the properties of reports name, by directory.
 
     Args:
         reports: pytest's reports of all phases.
         root: the directory that paths are relative to.
         fail_under: the percentage that must pass.
+        at_least: the judge that a sample needs to count as passed; any by default.
     """
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for report in reports:
@@ -96,15 +97,15 @@ def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> lis
         if RUN in properties and KEY in properties:
             path, line, _ = report.location
             found.setdefault(str(properties[RUN]), {})[str(properties[KEY])] = (str(path), (line or 0) + 1)
-    return [_eval_run(shown, root, locations, fail_under) for shown, locations in sorted(found.items())]
+    return [_eval_run(shown, root, locations, fail_under, at_least) for shown, locations in sorted(found.items())]
 
 
-def _eval_run(shown: str, root: Path, locations: dict[str, tuple[str, int]], fail_under: float | None) -> EvalRun:
+def _eval_run(shown: str, root: Path, locations: dict[str, tuple[str, int]], fail_under: float | None, at_least: str | None) -> EvalRun:
     store = RunStore(root / shown)
     records = []
     for key in locations:
         with suppress(GittrixError):
-            records.append(store.record(key))
+            records.append(held_to(store.record(key), at_least))
     ordered = tuple(sorted(records, key=lambda record: (record.id, record.epoch)))
     counts_all = False
     with suppress(GittrixError):
@@ -208,7 +209,7 @@ def write_github_summary(run: EvalRun, file: Path) -> list[str]:
 
 
 def summarise_evals(
-    session: Any, reports: Sequence[Any], terminal: Any, fail_under: float | None
+    session: Any, reports: Sequence[Any], terminal: Any, fail_under: float | None, at_least: str | None
 ) -> list[tuple[str, list[tuple[str, str]]]]:
     """Write the reports of eval runs, decide the exit status, and return the terminal's sections: titles and lines.
 
@@ -217,9 +218,10 @@ def summarise_evals(
         reports: the reports of all phases of the tests of evals.
         terminal: pytest's terminal reporter.
         fail_under: the percentage that must pass, if one was given.
+        at_least: the judge that a sample needs to count as passed; any by default.
     """
     config = session.config
-    runs = [replace(run, fail_under=fail_under) for run in runs_of(reports, config.rootpath, fail_under)]
+    runs = [replace(run, fail_under=fail_under) for run in runs_of(reports, config.rootpath, fail_under, at_least)]
     for junit in (plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "add_global_property")):
         for run in runs:
             for name, value in properties(run).items():

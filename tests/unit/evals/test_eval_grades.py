@@ -143,6 +143,8 @@ def test_run_show_and_report_say_what_the_rate_is_worth(
     assert (data["outcomes"]["pass"], data["short"], data["rates"]["grade"]["tests_passed"]) == (0, 1, 4)
     assert [sample["tests"] for sample in data["samples"]] == [6, 1]
     assert cli.data("eval", "show", out)["outcomes"]["pass"] == 1
+    assert cli.data("eval", "compare", out, out)["rates"]["a"]["pass_rate"]["value"] == 0.5
+    assert cli.data("eval", "compare", out, out, "--judge-at-least", "canary")["rates"]["a"]["pass_rate"]["value"] == 0
     assert data["digest"] == cli.data("eval", "show", out)["digest"]
 
 

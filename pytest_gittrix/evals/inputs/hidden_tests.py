@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,6 +27,39 @@ def is_test_file(path: str) -> bool:
     """Whether pytest collects tests from a file of that path."""
     name = path.rpartition("/")[2]
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def imports_of(source: str) -> set[str]:
+    """The modules that a file imports anywhere, and what it imports from them, without leading dots; none if it cannot be parsed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            whole = [node.module] if node.module else []
+            found |= {".".join(whole)} | {".".join([*whole, one.name]) for one in node.names}
+    return found - {""}
+
+
+def imported_files(sources: Mapping[str, bytes], path: str) -> dict[str, bytes]:
+    """The files, of some, that a file imports by their names, and those that these import.
+
+    Args:
+        sources: the files by path.
+        path: that of the file, which is among them.
+    """
+    found: dict[str, bytes] = {}
+    pending = [path]
+    while pending:
+        names = {name.rpartition(".")[2] for name in imports_of(sources[pending.pop()].decode("utf-8", "replace"))}
+        new = [one for one in sources if PurePosixPath(one).stem in names and one not in (path, *found)]
+        found |= {one: sources[one] for one in new}
+        pending += new
+    return found
 
 
 @contextmanager

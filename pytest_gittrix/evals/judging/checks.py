@@ -18,6 +18,7 @@ from pytest_gittrix.confine.started_program import Finished
 from pytest_gittrix.errors import AdapterUnavailable, first_few
 from pytest_gittrix.evals.inputs.agent_code import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
+from pytest_gittrix.evals.inputs.hidden_tests import imported_files
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, CaseCheck, CheckKind
 from pytest_gittrix.evals.judging.pytest_check import judge
@@ -118,7 +119,7 @@ def run_check(check: CaseCheck, result: ResultToCheck, context: CheckContext) ->
         case "command":
             return _by_program(check, context.place())
         case "pytest" | "tests":
-            return _by_pytest(check, context)
+            return _by_pytest(check, result, context)
         case "tree":
             return _by_tree(check, result), None
         case "diff":
@@ -141,17 +142,30 @@ def _by_program(check: CaseCheck, place: CheckPlace) -> tuple[CheckResult, Finis
     return CheckResult(check.kind, done.code == 0, "" if done.code == 0 else how), done
 
 
-def _by_pytest(check: CaseCheck, context: CheckContext) -> tuple[CheckResult, Finished]:
+def _by_pytest(check: CaseCheck, result: ResultToCheck, context: CheckContext) -> tuple[CheckResult, Finished]:
     assert check.path is not None
+    known = _modules_of(result)
 
     def place() -> PytestPlace:
         made = context.place()
         return PytestPlace(partial(made.launch, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), made.home)
 
     if check.kind == "pytest":
-        verdict = judge(HiddenTests(check.path.name, check.path.read_text(encoding="utf-8")), place)
+        verdict = judge(HiddenTests(check.path.name, check.path.read_text(encoding="utf-8"), known=known), place)
         return CheckResult(check.kind, not verdict.wrong, verdict.detail, dict(verdict.judges), dict(verdict.failed)), verdict.done
-    return _by_files(check.kind, [*_hidden_tests(check.path, check.must_pass)], place)
+    return _by_files(check.kind, [*_hidden_tests(check.path, check.must_pass, known)], place)
+
+
+def _modules_of(result: ResultToCheck) -> frozenset[str]:
+    """The top-level modules that the repository had before the agent came."""
+    found = set()
+    for path in result.repository.entries(result.before):
+        root, *inside = path.removeprefix("src/").split("/")
+        if inside == ["__init__.py"]:
+            found.add(root)
+        elif not inside and root.endswith(".py"):
+            found.add(root.removesuffix(".py"))
+    return frozenset(found)
 
 
 def _by_files(kind: CheckKind, files: Sequence[HiddenTests], place: Callable[[], PytestPlace]) -> tuple[CheckResult, Finished]:
@@ -172,16 +186,18 @@ def _by_files(kind: CheckKind, files: Sequence[HiddenTests], place: Callable[[],
     return CheckResult(kind, not wrong, detail, judges, failed), (wrong or found)[0 if wrong else -1][1].done
 
 
-def _hidden_tests(directory: Path, named: Sequence[str]) -> Iterator[HiddenTests]:
-    """The tests of each file that has some that must pass. No file of tests sees another one."""
+def _hidden_tests(directory: Path, named: Sequence[str], known: frozenset[str]) -> Iterator[HiddenTests]:
+    """The tests of each file that has some that must pass. A file of tests sees the others that it imports."""
     contents = {path: one.data if isinstance(one, Executable) else one for path, one in contents_of(directory).items()}
     files = {path: data for path, data in contents.items() if isinstance(data, bytes)}
     modules = dict.fromkeys(one.partition("::")[0] for one in named)
     support = {path: data for path, data in files.items() if path not in modules}
+    tests = {path: files[path] for path in modules}
     for module in modules:
         # A file that is named without a test is run whole.
         chosen = () if module in named else tuple(one.partition("::")[2] for one in named if one.startswith(f"{module}::"))
-        yield HiddenTests(module, files[module].decode("utf-8"), support, chosen, _ROOTS)
+        beside = {**support, **imported_files(tests, module)}
+        yield HiddenTests(module, files[module].decode("utf-8"), beside, chosen, _ROOTS, known)
 
 
 def _by_tree(check: CaseCheck, result: ResultToCheck) -> CheckResult:

@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ class ModulePlaces(importlib.abc.MetaPathFinder):
         directory: the directory of the hidden files.
         test: the file of tests in it.
         roots: the directories of the result that modules are imported from, the checkout itself last.
+        known: the modules that the repository had at first. What is installed does not stand for one that the result lacks.
     """
 
-    def __init__(self, directory: str, test: str, roots: list[str]) -> None:
+    def __init__(self, directory: str, test: str, roots: list[str], known: list[str]) -> None:
         self._directory, self._test, self._result = directory, test, roots
+        self._known = {*known} - {"conftest", *sys.stdlib_module_names}
         self._roots = _roots_of(Path(test), Path(directory))
         self.collisions: set[str] = set()
         self._above = _packages_above(Path(test).parent, Path(directory), roots)
@@ -53,6 +56,8 @@ class ModulePlaces(importlib.abc.MetaPathFinder):
         if name in self._above:
             return importlib.machinery.PathFinder.find_spec(name, path or self._result)
         file = self.own(name)
+        if file is None and name in self._known and self.of_result(name) is None and not os.path.isdir(os.path.join(self._directory, name)):
+            raise ModuleNotFoundError(f"No module named {name!r} in the result", name=name)
         if file is None or name == "conftest" or name.partition(".")[0] in sys.stdlib_module_names:
             return None
         # A file of the result at the path of the tests' own is an earlier version of it.
@@ -60,6 +65,11 @@ class ModulePlaces(importlib.abc.MetaPathFinder):
         self.collisions |= others - {os.path.relpath(file, self._directory)}
         above = file.parent.parent if file.name == "__init__.py" else file.parent
         return importlib.machinery.PathFinder.find_spec(name, [str(above)])
+
+    def taken(self, loaded: Iterable[str]) -> list[str]:
+        """The modules, of those that are loaded already, that tests would mean the result's by."""
+        own = {name for name in loaded if any(one.is_file() for root in self._result for one in _files(root, name))}
+        return sorted(name for name in own | self._known.intersection(loaded) if name not in sys.stdlib_module_names)
 
 
 def _files(root: str, name: str) -> tuple[Path, Path]:

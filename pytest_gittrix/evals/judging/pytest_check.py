@@ -48,6 +48,9 @@ def _judge(test: HiddenTests, run_as: Callable[..., PytestRun]) -> Verdict:
         return CanaryRounds(test, run_as, ()).judge({})
     if first.wrong:
         return Verdict(first.wrong, first.done, {})
+    if taken := sorted(test.imports.intersection(first.taken)):
+        names = [*first.tests] or [*test.chosen] or [test.name]
+        return Verdict(f"none can judge {names[0]}: pytest itself uses {taken[0]}", first.done, {}, dict.fromkeys(names, "unjudgeable"))
     passing = {name: end.doubted for name, end in first.tests.items() if test.counts(name, end.outcome)}
     failed = {name: end.doubted for name, end in first.tests.items() if end.outcome == "failed"}
     apart = tells_objects_apart(test.source, {test_name(name) for name in passing})

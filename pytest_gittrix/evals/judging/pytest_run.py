@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.started_program import Finished
+from pytest_gittrix.evals.inputs.hidden_tests import imports_of
 from pytest_gittrix.evals.judging.canary import test_name
 
 _PARTS: Final = {"secret": str, "status": int, "given_up": str, "missing": bool, "ended": list, "touched": bool, "gone": bool}
@@ -45,6 +46,7 @@ class HiddenTests:
         support: the files in its directory, such as ``conftest.py`` and data, by path.
         chosen: the tests that must pass, such as ``TestIt::test_it[1]``; all by default, and then it is enough that none fails.
         roots: the directories of the checkout that modules are imported from.
+        known: the top-level modules that the repository had at first: what is installed under these names never stands for the result's.
     """
 
     name: str
@@ -52,6 +54,13 @@ class HiddenTests:
     support: Mapping[str, bytes] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     roots: tuple[str, ...] = (".",)
+    known: frozenset[str] = frozenset()
+
+    @property
+    def imports(self) -> set[str]:
+        """The top-level names of the modules that the tests and the files beside them import."""
+        sources = [self.source, *(data.decode("utf-8", "replace") for path, data in self.support.items() if path.endswith(".py"))]
+        return {name.partition(".")[0] for source in sources for name in imports_of(source)}
 
     def counts(self, name: str, outcome: str) -> bool:
         """Whether a test of that name has passed; one that its author expects to fail does so if it was chosen."""
@@ -106,6 +115,12 @@ class PytestRun:
         found: Collection[str] = self.found.get("looked", ())
         return found
 
+    @property
+    def taken(self) -> Collection[str]:
+        """The modules that pytest itself had loaded, installed, before the tests could import those of the result under the same names."""
+        found: Collection[str] = self.found.get("taken", ())
+        return found
+
     def renamed(self, functions: Collection[str], like: PytestRun) -> PytestRun:
         """The same run, with the rows of some functions named as in another one, where other values may be written in them."""
         own, others = ({(test_name(name), place): name for name, place in run.found.get("rows", {}).items()} for run in (self, like))
@@ -150,6 +165,7 @@ class PytestRun:
             "test": source,
             "support": {path: base64.b64encode(data).decode() for path, data in test.support.items()},
             "roots": list(test.roots),
+            "known": sorted(test.known),
             "chosen": sorted(test.chosen if way == "subject" else {test_name(name) for name in test.chosen}),
             "rows": rows or {},
             "subject": _program("subject_program"),
@@ -187,7 +203,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _is_answer(found: Mapping[str, Any]) -> bool:
     """Whether an answer has the form of one: a result may have written it."""
     tests, rows = found.get("tests"), found.get("rows")
-    lists = (found.get("collisions"), found.get("looked"))
+    lists = (found.get("collisions"), found.get("looked"), found.get("taken"))
     return (
         all(isinstance(found.get(name), kind) for name, kind in _PARTS.items())
         and [type(number) for number in found["ended"]] == [int, int]

@@ -381,7 +381,8 @@ def main() -> None:
     secrecy.keep_names()
     witness = _module_of(request["recorder"]).OutcomeRecorder(_finder if request["way"] == "subject" else None, checkout, directory)
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
-    places = _module_of(request["places"]).ModulePlaces(directory, test, roots)
+    places = _module_of(request["places"]).ModulePlaces(directory, test, roots, request["known"])
+    taken = places.taken([*sys.modules])
     sys.meta_path.insert(0, places)
     if request["way"] == "subject":
         kept = secrecy.Secrecy(directory)
@@ -406,6 +407,7 @@ def main() -> None:
         "status": status,
         "tests": witness.tests,
         "rows": collected.places,
+        "taken": taken,
         "looked": sorted(reads.found) if reads is not None else [],
         "given_up": witness.given_up,
         "collisions": sorted(places.collisions),

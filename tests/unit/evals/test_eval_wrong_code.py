@@ -140,3 +140,53 @@ def test_each_conftest_of_the_tests_is_its_own(tmp_path: Path) -> None:
     hidden = {"conftest.py": fixture.format("outer"), "tests/conftest.py": fixture.format("inner"), "tests/test_it.py": test}
 
     assert judged(tmp_path, {"app.py": RIGHT, "conftest.py": "raise SystemExit\n"}, hidden).outcome == "pass"
+
+
+# Names that are installed, too ----------------------------------------------------------------------------------------------------
+
+VENDORED = {"pytest_timeout.py": "", "iniconfig/__init__.py": "def parse(text): return [text]\n", "app.py": "def add(a, b): return a + b\n"}
+
+
+def test_what_pytest_has_loaded_itself_is_not_taken_for_the_results(tmp_path: Path) -> None:
+    test = "import iniconfig\n\n\ndef test_it():\n    assert iniconfig.parse('x') == ['x']\n"
+
+    record = judged(tmp_path, VENDORED, {"tests/test_it.py": test})
+
+    assert (record.outcome, record.reason) == (
+        "unjudgeable",
+        "tests: tests/test_it.py: none can judge test_it: pytest itself uses iniconfig",
+    )
+
+
+def test_tests_of_other_modules_are_judged_beside_a_module_that_pytest_has_loaded(tmp_path: Path) -> None:
+    test = "import app\n\n\ndef test_it():\n    assert app.add(1, 2) == 3\n"
+
+    assert judged(tmp_path, VENDORED, {"tests/test_it.py": test}).outcome == "pass"
+
+
+def test_what_is_installed_does_not_stand_for_code_that_the_result_has_removed(tmp_path: Path) -> None:
+    repository = {"filelock/__init__.py": "VERSION = 1\n"}
+    test = "import filelock\n\n\ndef test_it():\n    assert filelock.FileLock\n"
+    agent = tmp_path / "agent.sh"
+    agent.write_text("#!/bin/sh\nrm -r filelock\n")
+    agent.chmod(0o755)
+    check = '[check]\ntests = "tests"\nmust_pass = ["tests/test_it.py"]\n'
+    place = suite(tmp_path, files=repository, more=check, extra={"tests/tests/test_it.py": test})
+
+    (record,) = ran(place, tmp_path, str(agent)).records
+
+    assert record.outcome == "fail"
+
+
+def test_a_file_of_tests_sees_another_one_that_it_imports_and_no_more(tmp_path: Path) -> None:
+    reading = "from app import add\nfrom tests.test_rows import ROWS\n\n\ndef test_it():\n"
+    reading += "    for a, b, c in ROWS:\n        assert add(a, b) == c\n"
+    alone = "import importlib.util\n\nROWS = [(1, 2, 3)]\n\n\ndef test_alone():\n"
+    alone += "    assert importlib.util.find_spec('tests.test_it') is None\n"
+    hidden = {"tests/test_it.py": reading, "tests/test_rows.py": alone, "tests/__init__.py": ""}
+    check = '[check]\ntests = "tests"\nmust_pass = ["tests/test_it.py", "tests/test_rows.py"]\n'
+    extra = {f"tests/{path}": text for path, text in hidden.items()}
+
+    (record,) = ran(suite(tmp_path, files=VENDORED, more=check, extra=extra), tmp_path, "nop").records
+
+    assert (record.outcome, record.reason) == ("pass", "")

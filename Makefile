@@ -77,10 +77,10 @@ compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and
 field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (ten minutes)
 	@$(BIN)/python -m tests.quality.field $(ARGS)
 
-histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (20 minutes)
+histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (three minutes)
 	@$(BIN)/python -m tests.quality.histories $(ARGS)
 
-corpus: $(INSTALLED) ## judge the tests of eight published packages beside plain pytest, and write docs/reference/evals-corpus.md (15 minutes)
+corpus: $(INSTALLED) ## judge the tests of eight published packages beside plain pytest, and write docs/reference/evals-corpus.md (seven minutes)
 	@$(BIN)/python -m tests.quality.corpus $(ARGS)
 
 cheats: $(INSTALLED) ## try results that cheat hidden tests, and write docs/reference/evals-cheats.md (ten minutes; needs root)

@@ -46,7 +46,7 @@ class HiddenTests:
         support: the files in its directory, such as ``conftest.py`` and data, by path.
         chosen: the tests that must pass, such as ``TestIt::test_it[1]``; all by default, and then it is enough that none fails.
         roots: the directories of the checkout that modules are imported from.
-        known: the top-level modules that the repository had at first: what is installed under these names never stands for the result's.
+        known: the top-level modules that the repository had at first: what is installed under these names is never taken for the result's.
     """
 
     name: str
@@ -58,7 +58,7 @@ class HiddenTests:
 
     @property
     def imports(self) -> set[str]:
-        """The top-level names of the modules that the tests and the files beside them import."""
+        """The top-level names of the modules that the tests and their support files import."""
         sources = [self.source, *(data.decode("utf-8", "replace") for path, data in self.support.items() if path.endswith(".py"))]
         return {name.partition(".")[0] for source in sources for name in imports_of(source)}
 

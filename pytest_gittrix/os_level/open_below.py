@@ -17,6 +17,7 @@ from pytest_gittrix.errors import CapabilityMissing, GittrixError, PathNotFound,
 from pytest_gittrix.os_level.files import temporary_name
 
 MAX_PATH = 4096
+_MOST_HELD = 100
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | NO_FOLLOW
@@ -77,10 +78,15 @@ class LinkInTheWay(WriteRejected):
 class Root:
     """Owns a directory's descriptor and closes it when the last user lets go, so its number is never reused under an operation."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_entered", "_fd")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, hold: bool = False) -> None:
         """Open a directory. Links on the way to it are the caller's and are followed; it must not be one itself.
+
+        Args:
+            name: the path.
+            hold: keep the directories below it open that are passed through, until the root is closed or one of them is missing. Only
+                one thread may use such a root.
 
         Raises:
             PathNotFound: nothing is there.
@@ -88,6 +94,7 @@ class Root:
             CapabilityMissing: this platform has no descriptor-relative access.
         """
         self._fd = -1
+        self._entered: dict[tuple[str, ...], int] | None = {} if hold else None
         if not _IS_SUPPORTED:
             raise CapabilityMissing(
                 f"{name!r} cannot be guarded on this platform",
@@ -103,8 +110,21 @@ class Root:
                 raise ParentNotDirectory(name, kind_at(None, name)) from error
 
     def __del__(self) -> None:
+        self.forget()
         if self._fd >= 0:
             os.close(self._fd)
+
+    @property
+    def holds(self) -> bool:
+        """Whether directories stay open."""
+        return self._entered is not None
+
+    def forget(self) -> None:
+        """Close the directories that were kept open, so that the next look finds what is at their paths by then."""
+        if self._entered:
+            for fd in self._entered.values():
+                os.close(fd)
+            self._entered.clear()
 
     def is_at(self, name: str) -> bool:
         """Whether a path leads to this very directory."""
@@ -114,7 +134,7 @@ class Root:
             return False
 
     def descend(self, parents: Sequence[str], *, last: int = PASS, made: list[int] | None = None) -> int:
-        """A descriptor, the caller's to close, of the directory at ``parents``.
+        """A descriptor of the directory at ``parents``, for the caller to ``leave``.
 
         Args:
             parents: components, as ``components`` gives them; none for the root itself.
@@ -126,17 +146,34 @@ class Root:
             ParentNotDirectory: a component is not a directory.
         """
         if not parents:
-            return os.open(".", last, dir_fd=self._fd)
-        fd = self._fd
-        for depth in range(1, len(parents) + 1):
+            return self._fd if last == PASS else os.open(".", last, dir_fd=self._fd)
+        if self._entered and len(self._entered) >= _MOST_HELD:
+            self.forget()
+        depth, fd = self._nearest(parents, len(parents) if last == PASS else len(parents) - 1)
+        while depth < len(parents):
+            depth += 1
             flags = last if depth == len(parents) else PASS
             try:
                 child = _enter(fd, parents[:depth], flags) if made is None else _enter_or_make(fd, parents[:depth], flags, made)
             finally:
-                if fd != self._fd:
-                    os.close(fd)
+                self.leave(fd)
             fd = child
+            if self._entered is not None and flags == PASS:
+                self._entered[*parents[:depth]] = fd
         return fd
+
+    def leave(self, fd: int) -> None:
+        """Close what ``descend`` gave, unless it is the root's own or stays open."""
+        if fd != self._fd and not (self._entered and fd in self._entered.values()):
+            os.close(fd)
+
+    def _nearest(self, parents: Sequence[str], depth: int) -> tuple[int, int]:
+        """The depth and descriptor of the innermost of the first ``depth`` parents that is open."""
+        while self._entered and depth:
+            if (fd := self._entered.get((*parents[:depth],))) is not None:
+                return depth, fd
+            depth -= 1
+        return 0, self._fd
 
     def prune(self, parents: Sequence[str], *, keep: int = 0) -> None:
         """Remove empty directories, the innermost of ``parents`` first, sparing the first ``keep``; stop at one that is not empty."""
@@ -146,7 +183,8 @@ class Root:
                 try:
                     os.rmdir(parents[depth - 1], dir_fd=fd)
                 finally:
-                    os.close(fd)
+                    self.leave(fd)
+                self.forget()
 
     def replace(self, parents: Sequence[str], name: str, place: Callable[[int, str, str], T]) -> T:
         """Run ``place(parent, name, temporary)``, which makes ``temporary`` and renames it to ``name``; leave nothing if it fails.
@@ -171,7 +209,7 @@ class Root:
                     os.unlink(temporary, dir_fd=parent)
                 raise
             finally:
-                os.close(parent)
+                self.leave(parent)
         except BaseException:
             if made:
                 self.prune(parents, keep=made[0] - 1)
@@ -206,6 +244,27 @@ def kind_at(parent: int | None, name: str) -> str:
         return kind(os.stat(name, dir_fd=parent, follow_symlinks=False))
     except OSError:
         return ""
+
+
+def status_at(parent: int, name: str) -> os.stat_result | None:
+    """The status of the file at a name, of the link where it is one; None if nothing is there."""
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def make_directory_at(parent: int, name: str, _temporary: str) -> None:
+    """Make a directory at a name, for ``Root.replace``; one that is there already stays.
+
+    Raises:
+        WriteRejected: something else is there.
+    """
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        if (found := kind_at(parent, name)) != "directory":
+            raise wrong_kind(name, found, "directory") from None
 
 
 def wrong_kind(path: str, found: str, wanted: str) -> WriteRejected:

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -56,11 +56,13 @@ class SafeDir:
         self._name = name
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, hold: bool = False) -> Self:
         """Hold a directory by descriptor; later renames of it change nothing.
 
         Args:
             path: the root. Links on the way to it are the caller's and are followed; it must not be one itself.
+            hold: hold the directories that are entered below it as well, for one operation of one thread. If one of them is removed
+                meanwhile, a write into it fails, and the next call finds the directory that is there by then.
 
         Raises:
             PathNotFound: nothing is there.
@@ -68,7 +70,7 @@ class SafeDir:
             CapabilityMissing: this platform has no descriptor-relative access.
         """
         name = os.fspath(path)
-        return cls(open_below.Root(name), name)
+        return cls(open_below.Root(name, hold=hold), name)
 
     def close(self) -> None:
         """Let go of the directory. Closing twice is allowed."""
@@ -169,11 +171,12 @@ class SafeDir:
         """
         *parents, name = open_below.components(path)
         try:
-            parent = self._root.descend(parents)
+            root = self._root
+            parent = root.descend(parents)
             try:
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
             finally:
-                os.close(parent)
+                root.leave(parent)
         except FileNotFoundError:
             return None
         except OSError:
@@ -207,7 +210,7 @@ class SafeDir:
         """
 
         def place(parent: int, name: str, temporary: str) -> os.stat_result:
-            before = _status_at(parent, name)
+            before = open_below.status_at(parent, name)
             if before is not None and not over_link and stat.S_ISLNK(before.st_mode):
                 raise open_below.LinkInTheWay(path)
             fd = os.open(temporary, _CREATE, 0o666, dir_fd=parent)
@@ -284,7 +287,7 @@ class SafeDir:
         Raises:
             WriteRejected: something else is there, a parent is not a directory, or the system refused.
         """
-        self._replace(path, _make_directory)
+        self._replace(path, open_below.make_directory_at)
 
     def chmod(self, path: str, executable: bool) -> None:
         """Set or clear a regular file's executable bits (set: for whoever may read it).
@@ -303,18 +306,20 @@ class SafeDir:
         # The same file has another name, perhaps outside: this one gets a copy of its own instead.
         self.write(path, self.read(path)[0], executable=executable)
 
-    def sync(self, path: str) -> None:
-        """Write a file, and the names that lead to it, through to the disk. Where nothing is any more, its absence is.
+    def sync(self, paths: Iterable[str]) -> None:
+        """Write the names of files through to the disk, and those of the directories that lead to them. ``write`` does it with contents.
+
+        Args:
+            paths: the files. Where nothing is any more, its absence is written.
 
         Raises:
-            WriteRejected: the disk refused; whether it kept the file is unknown.
+            WriteRejected: the disk refused; whether it kept the names is unknown.
         """
-        parents = open_below.components(path)[:-1]
-        with open_below.tolerating_shape(), self._file(path) as (fd, _):
-            os.fsync(fd)
-        for depth in range(len(parents), -1, -1):
-            with open_below.tolerating_shape(), open_below.typed(path):
-                fd = self._root.descend(parents[:depth], last=open_below.LIST)
+        names = [open_below.components(path) for path in paths]
+        directories = {(*name[:depth],) for name in names for depth in range(len(name))}
+        for parents in sorted(directories, key=len, reverse=True):
+            with open_below.tolerating_shape(), open_below.typed("/".join(parents) or "."):
+                fd = self._root.descend(parents, last=open_below.LIST)
                 try:
                     os.fsync(fd)
                 finally:
@@ -368,11 +373,12 @@ class SafeDir:
         """The parent's descriptor and the last name, for a body whose ``OSError`` becomes a typed error."""
         *parents, name = open_below.components(path)
         with open_below.typed(path):
-            parent = self._root.descend(parents)
+            root = self._root
+            parent = root.descend(parents)
             try:
                 yield parent, name
             finally:
-                os.close(parent)
+                root.leave(parent)
 
     @contextmanager
     def _file(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
@@ -414,25 +420,11 @@ class SafeDir:
             except IsADirectoryError as error:
                 raise open_below.wrong_kind(path, "directory", "file") from error
             except OSError as error:
-                if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS:
+                root.forget()
+                if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS or root.holds:
                     raise open_below.not_written(path, error) from error
                 if attempt > _AT_ONCE:
                     time.sleep(0.0002 * attempt)  # another process removes its directory each time: get out of step
-
-
-def _make_directory(parent: int, name: str, _temporary: str) -> None:
-    try:
-        os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        if (kind := open_below.kind_at(parent, name)) != "directory":
-            raise open_below.wrong_kind(name, kind, "directory") from None
-
-
-def _status_at(parent: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _mode(mode: int, executable: bool | None) -> int:

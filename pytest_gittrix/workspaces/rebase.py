@@ -106,13 +106,17 @@ def rebase(
     seed = workspace.seed if workspace.seed.commit == commit else workspace.seed_of(commit)
     between = from_bases(workspace.seed.differences(seed), workspace.bases, workspace.seed)
     bases: dict[str, Entry | None] = {}
+    brought: list[str] = []
     for path, is_own in differing(workspace, between, ours, deleted, durable):
         old, new = between[path]
         if not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
             is_own = not _bring(workspace, path, new, seed)
+            brought.append(path)
             points.reached("rebase:written")
         if is_own and (path in workspace.bases if promoted is None else path not in promoted):
             bases[path] = old
+    if seed.sync:
+        workspace.files.sync(brought)
     if seed is workspace.seed and bases == workspace.bases:
         return
     workspace.store_baseline(seed, bases)
@@ -192,8 +196,6 @@ def _bring(workspace: Workspace, path: str, entry: Entry | None, seed: Seed) -> 
                 files.make_link(path, data)
             else:
                 files.write(path, data, executable=entry.mode == EXECUTABLE, sync=seed.sync)
-            if seed.sync:
-                files.sync(path)
         except GittrixError as error:
             if system_refused(error):
                 raise

@@ -11,24 +11,30 @@ Once the branch has moved, the index follows even where a file cannot: then ``gi
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import Advice, GittrixError, WorktreeDirty, WorktreeUnwritable
+from pytest_gittrix.errors import GittrixError, WorktreeDirty
 from pytest_gittrix.git.index import IndexEntry, IndexFile, operations_in, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.git.worktree.attributes import ATTRIBUTES
+from pytest_gittrix.git.worktree.checkout_obstacles import (
+    dirty_error,
+    is_directory,
+    is_fixed,
+    submodule_obstacle,
+    untracked_obstacle,
+    unwritable_error,
+)
 from pytest_gittrix.git.worktree.conversion import Conversions
 from pytest_gittrix.git.worktree.encodings import Unconvertible
 from pytest_gittrix.os_level.file_lock import make_lock_file
@@ -37,11 +43,6 @@ from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 
 _T = TypeVar("_T")
-_ELSEWHERE: Final = Advice(
-    "Or promote with strategy='branch', which leaves the checked-out branch alone.",
-    "Or promote with --strategy branch, which leaves the checked-out branch alone.",
-)
-
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
 
@@ -55,8 +56,10 @@ class LockedCheckout:
     sides: Sides
     contents: Callable[[str], bytes]
     index: IndexFile
+    index_mtime_ns: int
     token: str
     resumed: bool = False
+    _found: dict[str, list[IndexEntry]] = field(default_factory=dict, repr=False)
 
     def update(self, *, sync: bool = False) -> dict[str, str]:
         """Give the selected paths their new contents, in the work tree and in the index.
@@ -74,18 +77,17 @@ class LockedCheckout:
         staged: dict[str, IndexEntry | None] = {}
         skipped: dict[str, str] = {}
         removed = _removed(self.sides)
-        with SafeDir.open(self.checkout.path) as files:
+        with SafeDir.open(self.checkout.path, hold=True) as files:
             # Deletions come first, to make room for new files, and a directory's files are deleted before the directory.
             for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
-                staged_reason = self._index_obstacle(path, removed)
-                reason = staged_reason or self._file_obstacle(files, path, removed)
+                reason = self._index_obstacle(path, removed)
                 if not reason:
-                    reason = self._try_to_write(files, path, staged, sync)
-                elif not staged_reason:
-                    staged[path] = self._unwritten(path)
+                    staged[path], reason = self._bring(files, path, removed, sync)
                 if reason:
                     skipped[path] = reason
                     removed.discard(path)
+            if sync:
+                skipped.update(_unsynced(files, [path for path in self.sides if path not in skipped]))
         _tried_twice(lambda: self._write_index(staged, sync))
         return skipped
 
@@ -118,64 +120,82 @@ class LockedCheckout:
             WorktreeUnwritable: the system would refuse it.
         """
         removed = _removed(self.sides)
-        with SafeDir.open(self.checkout.path) as files:
+        with SafeDir.open(self.checkout.path, hold=True) as files:
             for path in self.sides:
-                reason = self._index_obstacle(path, removed) or self._file_obstacle(files, path, removed)
+                reason = self._index_obstacle(path, removed) or self._file_obstacle(files, path, removed, trusts_index=True)
                 if reason:
-                    raise _dirty_error(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
+                    raise dirty_error(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
             self._require_writable(files)
 
     def _require_writable(self, files: SafeDir) -> None:
         """Check that the system lets the files and the index be replaced, as far as it says so. Raises WorktreeUnwritable."""
         root = self.checkout.path
-        if _is_fixed(self._index_path):
-            raise _unwritable_error(self.checkout, self._index_path)
+        if is_fixed(self._index_path):
+            raise unwritable_error(self.checkout, self._index_path)
         written = [path for path in self.sides if not self._leaves_out(path)]
         for path in written:
-            if _is_fixed(os.path.join(root, path)):
-                raise _unwritable_error(self.checkout, path)
+            if is_fixed(os.path.join(root, path)):
+                raise unwritable_error(self.checkout, path)
         for directory in {path.rpartition("/")[0] for path in written}:
-            while directory and not _is_directory(files, directory):
+            while directory and not is_directory(files, directory):
                 directory = directory.rpartition("/")[0]
             if not os.access(os.path.join(root, directory), os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-                raise _unwritable_error(self.checkout, directory or ".")
+                raise unwritable_error(self.checkout, directory or ".")
 
     def remove_temporaries(self) -> None:
         """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
-        with SafeDir.open(self.checkout.path) as files:
+        with SafeDir.open(self.checkout.path, hold=True) as files:
             for directory in {path.rpartition("/")[0] or "." for path in self.sides}:
                 with tolerating_shape():
                     for found in [*files.scan(directory, skip=lambda path: not is_temporary(path.rpartition("/")[2]))]:
                         files.delete(found.path)
 
+    def _staged(self, path: str) -> list[IndexEntry]:
+        """The entries that the index has for a path."""
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = self.index.entries(path)
+        return found
+
     def _index_obstacle(self, path: str, removed: Collection[str]) -> str:
         """Why the index cannot have the new entry of a path, if the paths in ``removed`` are deleted; empty if it can."""
         old, new = self.sides[path]
-        staged = self.index.entries(path)
+        staged = self._staged(path)
         if any(entry.stage for entry in staged):
             return "is in an unresolved merge"
         if [(entry.mode, entry.id) for entry in staged] not in (_staged_as(old), *([_staged_as(new)] if self.resumed else ())):
             return "has staged changes"
         if old is not None or new is None:
             return ""
-        others = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
+        others = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self._staged(other)]
         return f"collides with {others[0]!r}, which is staged" if others else ""
 
-    def _file_obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
-        """Why the file at a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""
+    def _file_obstacle(self, files: SafeDir, path: str, removed: Collection[str], *, trusts_index: bool = False) -> str:
+        """Why the file at a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can.
+
+        With ``trusts_index`` a file is clean whose status the index has, as it is to git. The file that is then replaced has been read.
+        """
         old, new = self.sides[path]
-        staged = self.index.entries(path)
+        staged = self._staged(path)
         if any(entry.skip_worktree for entry in staged) or (self.resumed and self._is_written(files, path, new)):
             return ""
         if old is not None and old.mode == SUBMODULE:
-            return "" if new is not None and new.mode == SUBMODULE else _submodule_obstacle(files, path)
+            return "" if new is not None and new.mode == SUBMODULE else submodule_obstacle(files, path)
         if old is not None:
-            return "" if staged and self._is_clean(files, path, staged[0]) else "has changes that are not committed"
-        if new is None:
-            return ""
-        if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
-            return "would go below a file that is not committed"
-        return _untracked_obstacle(files, path, removed)
+            is_clean = staged and ((trusts_index and self._is_recorded(files, path, staged[0])) or self._is_clean(files, path, staged[0]))
+            return "" if is_clean else "has changes that are not committed"
+        return "" if new is None else untracked_obstacle(files, path, removed)
+
+    def _is_recorded(self, files: SafeDir, path: str, staged: IndexEntry) -> bool:
+        """Whether a file has the status that the index has, which was written a while after it was saved."""
+        status = files.lstat(path)
+        return (
+            status is not None
+            and stat.S_ISREG(status.st_mode)
+            and self._is_kind(status, staged.mode)
+            and staged.matches(status)
+            and status.st_mtime_ns < self.index_mtime_ns
+        )
 
     def _is_clean(self, files: SafeDir, path: str, staged: IndexEntry) -> bool:
         if self._matches(files, path, Entry(staged.mode, staged.id)):
@@ -215,7 +235,7 @@ class LockedCheckout:
 
         def read(directory: str) -> bytes:
             path = f"{directory}/{ATTRIBUTES}" if directory else ATTRIBUTES
-            staged = next((Entry(entry.mode, entry.id) for entry in self.index.entries(path)), None)
+            staged = next((Entry(entry.mode, entry.id) for entry in self._staged(path)), None)
             entry = self.sides[path][1] if path in self.sides else staged
             return self.contents(entry.id) if entry is not None and entry.mode in (FILE, EXECUTABLE) else b""
 
@@ -229,22 +249,24 @@ class LockedCheckout:
             status = files.lstat(path)
             if status is not None:
                 return files.read(path)[0] if stat.S_ISREG(status.st_mode) else b""
-            staged = self.index.entries(path)
+            staged = self._staged(path)
             return self.contents(staged[0].id) if staged and staged[0].mode in (FILE, EXECUTABLE) else b""
 
         return Conversions(read, self.checkout.common_dir)
 
     def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether the file at a path equals the entry in kind, mode and bytes."""
-        status = files.lstat(path)
-        if status is None or entry is None:
-            return status is None and entry is None
-        if entry.mode == SUBMODULE:
-            return stat.S_ISDIR(status.st_mode)
-        if not self._is_kind(status, entry.mode):
+        if entry is not None and entry.mode in (FILE, EXECUTABLE):
+            with tolerating_shape():
+                data, status = files.read(path)
+                return self._is_kind(status, entry.mode) and self.format.hash_object("blob", data) == entry.id
             return False
-        data = files.read_link(path) if entry.mode == SYMLINK else files.read(path)[0]
-        return self.format.hash_object("blob", data) == entry.id
+        found = files.lstat(path)
+        if found is None or entry is None:
+            return found is None and entry is None
+        if entry.mode == SUBMODULE:
+            return stat.S_ISDIR(found.st_mode)
+        return stat.S_ISLNK(found.st_mode) and self.format.hash_object("blob", files.read_link(path)) == entry.id
 
     def _is_kind(self, status: os.stat_result, mode: int) -> bool:
         if stat.S_ISLNK(status.st_mode) or mode == SYMLINK:
@@ -255,7 +277,7 @@ class LockedCheckout:
 
     def _leaves_out(self, path: str) -> bool:
         """Whether a path is not to be in the work tree."""
-        staged = self.index.entries(path)
+        staged = self._staged(path)
         return any(entry.skip_worktree for entry in staged) or (not staged and self.index.leaves_out(os.path.dirname(path)))
 
     def _unwritten(self, path: str) -> IndexEntry | None:
@@ -263,17 +285,21 @@ class LockedCheckout:
         new = self.sides[path][1]
         return None if new is None else IndexEntry(new.mode, new.id, skip_worktree=self._leaves_out(path))
 
-    def _try_to_write(self, files: SafeDir, path: str, staged: dict[str, IndexEntry | None], sync: bool) -> str:
-        """Give a path its new contents, and note its new index entry in any case. Returns why the system refused; empty if it did not."""
-        staged[path] = self._unwritten(path)
-        try:
-            staged[path] = _tried_twice(lambda: self._write_path(files, path, sync))
-            if sync:
-                _tried_twice(lambda: files.sync(path))
-        except (GittrixError, OSError) as error:
-            cause = error if isinstance(error, OSError) and error.strerror else error.__cause__
-            return f"could not be written: {cause.strerror if isinstance(cause, OSError) else error}"
-        return ""
+    def _bring(self, files: SafeDir, path: str, removed: Collection[str], sync: bool) -> tuple[IndexEntry | None, str]:
+        """Give a path its new contents if nothing is in the way, and try once more, from that look on, where the system refused it.
+
+        Returns:
+            Its new index entry, in any case; and why it was not written, empty if it was.
+        """
+        for is_last in (False, True):
+            if reason := self._file_obstacle(files, path, removed):
+                return self._unwritten(path), reason
+            try:
+                return self._write_path(files, path, sync), ""
+            except (GittrixError, OSError) as error:
+                if is_last:
+                    return self._unwritten(path), _refusal(error)
+        raise AssertionError
 
     def _write_path(self, files: SafeDir, path: str, sync: bool) -> IndexEntry | None:
         """Give a path its new contents. Returns its new index entry; None for a deletion."""
@@ -339,10 +365,9 @@ def lock_checkout(
     _acquire(checkout, lock, token, settle, wait, sync)
     try:
         if operations := operations_in(checkout.git_dir):
-            raise _dirty_error(checkout, f"a {operations[0]} is in progress", "Finish or abort it, then promote again.")
-        index_path = Path(checkout.git_dir, "index")
-        index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
-        locked = LockedCheckout(checkout, format_, sides, contents, index, token, resumed)
+            raise dirty_error(checkout, f"a {operations[0]} is in progress", "Finish or abort it, then promote again.")
+        data, mtime_ns = _read_index(os.path.join(checkout.git_dir, "index"))
+        locked = LockedCheckout(checkout, format_, sides, contents, IndexFile(data, format_), mtime_ns, token, resumed)
         if not resumed:
             locked.require_clean()
         elif os.path.isdir(checkout.path):
@@ -355,6 +380,15 @@ def lock_checkout(
                 sync_directory(checkout.git_dir)
 
 
+def _read_index(path: str) -> tuple[bytes, int]:
+    """The bytes of an index and when it was written (ns since the epoch); empty and 0 where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(), os.fstat(file.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return b"", 0
+
+
 def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float, sync: bool) -> None:
     def make() -> None:
         prefix = temporary_prefix(token)
@@ -362,7 +396,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
 
     def refusal() -> WorktreeDirty:
         fix = "Wait for it to end; if no git is running there, remove the file."
-        return _dirty_error(checkout, f"another program holds {lock}", fix)
+        return dirty_error(checkout, f"another program holds {lock}", fix)
 
     make_lock_file(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
@@ -375,76 +409,29 @@ def _tried_twice(act: Callable[[], _T]) -> _T:
         return act()
 
 
+def _unsynced(files: SafeDir, paths: Sequence[str]) -> dict[str, str]:
+    """Write the names of written files through to the disk; returns why that failed, for each path of which it did."""
+    try:
+        files.sync(paths)
+    except (GittrixError, OSError):
+        failed: dict[str, str] = {}
+        for path in paths:
+            try:
+                files.sync([path])
+            except (GittrixError, OSError) as error:
+                failed[path] = _refusal(error)
+        return failed
+    return {}
+
+
+def _refusal(error: GittrixError | OSError) -> str:
+    cause = error if isinstance(error, OSError) and error.strerror else error.__cause__
+    return f"could not be written: {cause.strerror if isinstance(cause, OSError) else error}"
+
+
 def _removed(sides: Sides) -> set[str]:
     return {path for path, (_, new) in sides.items() if new is None}
 
 
 def _staged_as(entry: Entry | None) -> list[tuple[int, str]]:
     return [(entry.mode, entry.id)] if entry is not None else []
-
-
-def _submodule_obstacle(files: SafeDir, path: str) -> str:
-    """Why a submodule's directory cannot be removed; empty if it can, or is gone already."""
-    status = files.lstat(path)
-    if status is None:
-        return ""
-    if not stat.S_ISDIR(status.st_mode):
-        return "has changes that are not committed"
-    return "is a submodule with files in it" if any(True for _ in files.scan(path)) else ""
-
-
-def _untracked_obstacle(files: SafeDir, path: str, removed: Collection[str]) -> str:
-    """Why a new file cannot be written because of what is at its path; empty if it can."""
-    status = files.lstat(path)
-    if status is None:
-        return ""
-    if not stat.S_ISDIR(status.st_mode):
-        return "is there already, untracked"
-    emptied = {parent for other in removed for parent in parents(other)}
-    left = [found.path for found in files.scan(path) if found.path not in removed and not (found.is_dir and found.path in emptied)]
-    if left or path not in emptied:
-        return f"is a directory there, with {left[0]!r} in it" if left else "is an empty directory there"
-    return ""
-
-
-def _is_fixed(path: str) -> bool:
-    """Whether a file cannot even be replaced: it is immutable, or on a file system that is read-only. Permissions do not hinder that."""
-    if os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids) or not os.path.isfile(path):
-        return False
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno in (errno.EPERM, errno.EROFS)
-    return False
-
-
-def _is_directory(files: SafeDir, path: str) -> bool:
-    status = files.lstat(path)
-    return status is not None and stat.S_ISDIR(status.st_mode)
-
-
-def _is_leaf(files: SafeDir, path: str) -> bool:
-    status = files.lstat(path)
-    return status is not None and not stat.S_ISDIR(status.st_mode)
-
-
-def _unwritable_error(checkout: Checkout, path: str) -> WorktreeUnwritable:
-    branch = (checkout.branch or "").removeprefix("refs/heads/")
-    return WorktreeUnwritable(
-        f"{branch!r} is checked out in {checkout.path}, and {path!r} cannot be written there.",
-        stage="staging",
-        why="The branch would move, and the checkout would show the promotion as undone: the next commit there would take it back.",
-        fix="See that this user may write there (permissions, a read-only mount, an immutable file), then promote again.",
-        opt_out=_ELSEWHERE,
-    )
-
-
-def _dirty_error(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
-    branch = (checkout.branch or "").removeprefix("refs/heads/")
-    return WorktreeDirty(
-        f"{branch!r} is checked out in {checkout.path}, and {what}.",
-        stage="staging",
-        why="Promoting would have to overwrite your work there, or leave the checkout showing the promotion as undone.",
-        fix=fix,
-        opt_out=_ELSEWHERE,
-    )

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
 from pytest_gittrix.git import libgit2
+from pytest_gittrix.git.environment import quote_config
 from pytest_gittrix.git.objects import ObjectFormat, object_format
 from pytest_gittrix.os_level.files import read_text, sync_directory, sync_tree, write_file
 
@@ -262,8 +263,16 @@ def _stamp(path: str) -> tuple[int, ...]:
     return status.st_ino, status.st_ctime_ns, status.st_size
 
 
-def open_bare(path: Path, format_name: str, borrow: str | None = None, *, sync: bool = False) -> None:
-    """Make a small bare repository, if it is not there yet; it may borrow objects of others, of one more each time. Its HEAD comes last."""
+def open_bare(path: Path, format_name: str, borrow: str | None = None, *, promised_by: str | None = None, sync: bool = False) -> None:
+    """Make a small bare repository, if it is not there yet. Its HEAD comes last.
+
+    Args:
+        path: its directory.
+        format_name: its object format.
+        borrow: an object directory whose objects it has too; one more each time.
+        promised_by: the address of a repository that git fetches objects from which are missing here; None where none may be missing.
+        sync: write through to the disk.
+    """
     alternates = path / "objects" / "info" / "alternates"
     lender = b"" if borrow is None else os.fsencode(borrow) + b"\n"
     if (path / "HEAD").exists():
@@ -276,6 +285,9 @@ def open_bare(path: Path, format_name: str, borrow: str | None = None, *, sync: 
     sha256 = format_name != "sha1"
     extensions = f"[extensions]\n\tobjectFormat = {format_name}\n" if sha256 else ""
     config = f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n"
+    if promised_by:  # libgit2 refuses a repository with git's extension for partial clones, and git needs the remote alone
+        # Who fetches from here is sent what differs along the paths that changed: no other tree is looked at.
+        config += f'[pack]\n\tuseSparse = true\n[remote "durable"]\n\turl = {quote_config(promised_by)}\n\tpromisor = true\n'
     write_file(path / "config", config.encode())
     if lender:
         write_file(alternates, lender)

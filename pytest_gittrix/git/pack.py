@@ -153,6 +153,7 @@ def install_pack(
     pack: Pack,
     *,
     keep: str | None = None,
+    promised: bool = False,
     sync: bool = False,
     mode: int = 0o400,
     permit: Permit | None = None,
@@ -163,6 +164,7 @@ def install_pack(
         objects_dir: the ``objects`` directory.
         pack: the pack, from ``build_pack``.
         keep: text of a ``.keep`` file, which stops gc from deleting the pack before a reference leads to it; None for no such file.
+        promised: whether another repository has promised the objects that those of the pack name, so that they need not be here.
         sync: write through to the disk before returning.
         mode: permission bits of its files; by default only their owner reads them.
         permit: the repository's rule for modes, if it has one.
@@ -176,6 +178,8 @@ def install_pack(
     if keep is not None:
         # Not synced: after a power cut its name alone counts, which the directory's sync covers.
         _write(stem + ".keep", keep.encode() + b"\n", f"tmp_keep_{_mark(pack.name)}", False, mode, permit)
+    if promised:
+        _write(stem + ".promisor", b"", f"tmp_promisor_{_mark(pack.name)}", sync, mode, permit)
     if not os.path.exists(stem + ".idx"):
         _write(stem + ".pack", pack.data, f"tmp_pack_{_mark(pack.name)}", sync, mode, permit)
         _write(stem + ".idx", pack.index, f"tmp_idx_{_mark(pack.name)}", sync, mode, permit)

@@ -1,13 +1,15 @@
 """The archive of unpromoted work, made before its workspace is removed: a patch to read, and a commit to fetch (rule 8).
 
 The commit is in a bare repository next to the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
-an eviction changes nothing there.
+an eviction changes nothing there. The repository has what the session changed, as it was and as it became, with the trees above it. It is a
+partial clone of durable: git fetches a file that the session did not change from there when it is asked for. So an archive is as large as
+the work is, whatever the size of durable.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,9 @@ from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.git_directory import open_bare
-from pytest_gittrix.git.pack import install_pack, store_object
-from pytest_gittrix.git.tree import Changes, Entry, parents
-from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file
+from pytest_gittrix.git.pack import build_pack, install_pack, store_object
+from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, lookup, parents, subtree_of
+from pytest_gittrix.os_level.files import remove_left, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
 from pytest_gittrix.workspaces.finder.ignored import LeftOut
@@ -31,6 +33,11 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 _MOST_COPIED: Final = 4 << 30
 WHOLE: Final = "archive.workspace"
 """A workspace, or what of it is kept, that could not be archived as a change of its baseline."""
+
+_DESCRIPTION: Final = (
+    "Here is what a session changed and did not promote, as it was and as it became.\n"
+    "Files that it did not change are those of commit {} in durable, from where git fetches them.\n"
+)
 
 _PATCH: Final = "archive.patch"
 _COMMIT: Final = "archive.git"
@@ -82,12 +89,13 @@ def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry 
 
 
 def store_large_files(
-    directory: Path, snapshot: Snapshot, files: SafeDir, *, sync: bool, on_step: Callable[[], object] = lambda: None
+    directory: Path, durable: str, snapshot: Snapshot, files: SafeDir, *, sync: bool, on_step: Callable[[], object] = lambda: None
 ) -> dict[str, Entry]:
     """Copy the files that are too large for a snapshot into the archive's repository, without holding any of them.
 
     Args:
         directory: the session's directory.
+        durable: as for ``write_archive``.
         snapshot: the workspace, at the moment when it was taken.
         files: the workspace's files.
         sync: write through to the disk.
@@ -111,7 +119,7 @@ def store_large_files(
     if not snapshot.large:
         return {}
     format_ = snapshot.seed.format
-    repository = _open_repository(directory, snapshot.seed, sync)
+    repository = _open_repository(directory, snapshot.seed, durable, sync)
 
     def pieces(path: str) -> Iterator[bytes]:
         for piece in files.pieces(path):
@@ -128,6 +136,7 @@ def write_archive(
     directory: Path,
     session_id: str,
     task: str,
+    durable: str,
     snapshot: Snapshot,
     changes: Mapping[str, Entry | None],
     *,
@@ -139,12 +148,11 @@ def write_archive(
 ) -> Archive:
     """Set changes aside in a session's directory; an earlier archive is replaced.
 
-    The repository is whole in itself: it holds the seed's pack too, so it outlives the seed, durable, and what durable forgets.
-
     Args:
         directory: the session's directory.
         session_id: its id.
         task: for the commit message.
+        durable: where git finds the files that the session did not change: a path or an address.
         snapshot: the workspace.
         changes: what of it to keep.
         large: what ``store_large_files`` gave.
@@ -169,9 +177,11 @@ def write_archive(
         message=f"gittrix: set aside from {visible(task) or session_id}",
         format_=seed.format,
     )
-    repository = _open_repository(directory, seed, sync)
+    repository = _open_repository(directory, seed, durable, sync)
     ref = f"refs/gittrix/archive/{session_id}"
-    install_pack(str(repository / "objects"), built.pack, sync=sync)
+    before = _objects_before(seed, {*changes, *large, *ignored.entries})
+    pack = build_pack({**before, **built.objects}, seed.format, level=built.level)
+    install_pack(str(repository / "objects"), pack, sync=sync, promised=True)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
     for place in (repository, repository / "objects", repository / "objects" / "pack", directory):
         remove_left(place, lambda name: name.startswith("tmp_"))  # of an attempt that was killed: nothing else writes here
@@ -181,20 +191,20 @@ def write_archive(
     return Archive(patch, repository, ref, built.id, tuple(sorted([*changes, *large, *ignored.entries])), tuple(large))
 
 
-def _open_repository(directory: Path, seed: Seed, sync: bool) -> Path:
+def _open_repository(directory: Path, seed: Seed, durable: str, sync: bool) -> Path:
     repository = directory / _COMMIT
-    open_bare(repository, seed.format.name, sync=sync)
-    _take_packs(seed, repository / "objects" / "pack")
-    if seed.shallow:
-        write_file(str(repository / "shallow"), seed.shallow.encode(), sync=sync)
+    open_bare(repository, seed.format.name, promised_by=durable, sync=sync)
+    if seed.baseline.parents:
+        write_file(str(repository / "shallow"), f"{seed.commit}\n".encode(), sync=sync)
+    write_file(str(repository / "description"), _DESCRIPTION.format(seed.commit).encode(), sync=sync)
     return repository
 
 
-def _take_packs(seed: Seed, directory: Path) -> None:
-    """Give a repository a hard link to the seed's pack, which is never written to."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in seed.packs:
-        source, target = os.path.join(seed.pack_dir, name), directory / name
-        if target.exists():
-            continue
-        link_or_copy(source, target)
+def _objects_before(seed: Seed, changed: Collection[str]) -> dict[str, tuple[str, bytes]]:
+    """Kind and data of what the baseline has at paths that changed, by id: the files, the trees above them and its commit.
+
+    Git needs all of these to send the change to who has the baseline, and nothing else of it.
+    """
+    files = {entry.id for path in changed if (entry := seed.entries.get(path)) is not None and entry.mode != SUBMODULE}
+    above = {subtree_of(lookup(seed.trees.read, seed.root, parent)) for path in changed for parent in parents(path)}
+    return {id_: seed.objects.read(id_) for id_ in {seed.commit, seed.root, *files, *above} if id_}

@@ -85,6 +85,10 @@ class Archiver:
     def _sync(self) -> bool:
         return self.recorder.store.durability == "full"
 
+    @property
+    def _durable(self) -> str:
+        return self.state.durable_path or self.state.durable_ref.partition("#")[0]
+
     def archive(self, workspace: Workspace) -> Removed:
         """Archive a workspace that was moved out of the agent's reach, or keep it whole.
 
@@ -115,7 +119,9 @@ class Archiver:
 
     def _files_beyond(self, workspace: Workspace, snapshot: Snapshot) -> tuple[Mapping[str, Entry], LeftOut]:
         """The files that a snapshot has not read: large ones, which are stored now, and ignored ones."""
-        large = store_large_files(self.recorder.directory, snapshot, workspace.files, sync=self._sync, on_step=self.time.check)
+        large = store_large_files(
+            self.recorder.directory, self._durable, snapshot, workspace.files, sync=self._sync, on_step=self.time.check
+        )
         return large, read_left_out(workspace.files, snapshot, self.time.check)
 
     def _archive_all(self, workspace: Workspace, found: list[str]) -> tuple[Exception | None, LeftOut]:
@@ -161,6 +167,7 @@ class Archiver:
             recorder.directory,
             state.id,
             state.task,
+            self._durable,
             snapshot,
             left,
             large=large,

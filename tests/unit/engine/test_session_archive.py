@@ -154,24 +154,47 @@ class TestTheArchiveOfAnEndedSession:
         session.discard()
         assert any("/archive.git/" in path for path in synced) == written_through
 
-    def test_is_whole_though_its_first_copy_met_a_full_disk(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_as_large_as_the_work(self, tmp_path: Path) -> None:
+        with open_site(tmp_path, {"large": os.urandom(3 << 20).hex(), "app.py": "1\n", "src/util.py": "2\n"}) as site:
+            session = site.start()
+            session.write("app.py", "mine\n")
+            session.discard()
+            archive = site.directory(session) / "archive.git"
+            assert sum(file.stat().st_size for file in archive.rglob("*")) < 20_000
+            assert git("fsck", "--strict", "--full", cwd=archive) == b""
+
+    def test_has_the_other_files_from_durable_when_git_asks_for_them(self, site: Site) -> None:
         session = site.start()
         work(session)
+        session.discard()
+        place = site.root / "whole"
+        place.mkdir()
+        archive = site.directory(session) / "archive.git"
+        asks = {"GIT_NO_LAZY_FETCH": "0"}  # as the git of a person does
+        git("--work-tree", str(place), "checkout", f"refs/gittrix/archive/{session.id}", "--", ".", cwd=archive, env=asks)
+        there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()}
+        assert there == set(fetched(site, session))
 
-        def no_links(*_: object) -> None:
-            raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-        def half(source: str, target: Path) -> None:
-            Path(target).write_bytes(Path(source).read_bytes()[:20])
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(os, "link", no_links)
-        with monkeypatch.context() as full:
-            full.setattr(shutil, "copyfile", half)
-            with pytest.raises(AdapterUnavailable, match="No space left"):
-                session.archive()
-        assert session.archive() is not None
-        git("fsck", "--strict", "--full", cwd=site.directory(session) / "archive.git")
+    def test_has_what_changed_where_durable_has_gone_and_says_what_else_there_was(self, site: Site) -> None:
+        session = site.start()
+        work(session)
+        session.discard()
+        baseline = site.state(session.id).baseline
+        shutil.rmtree(site.durable.path)
+        archive = site.directory(session) / "archive.git"
+        ref = f"refs/gittrix/archive/{session.id}"
+        assert git("show", f"{ref}:src/util.py", cwd=archive) == edited(3).encode()
+        assert git("diff", "--name-only", f"{ref}^", ref, cwd=archive).split() == [
+            b"README.md",
+            b"bin",
+            b"no",
+            b"newline",
+            b"run.sh",
+            b"src/util.py",
+        ]
+        assert git("show", f"{ref}^:README.md", cwd=archive)
+        assert git("fsck", "--strict", "--full", cwd=archive) == b""
+        assert f"commit {baseline} in durable" in (archive / "description").read_text()
 
 
 class TestAnEvictionThatIsInterrupted:

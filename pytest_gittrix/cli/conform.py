@@ -52,6 +52,7 @@ def workers(text: str) -> str:
     arg("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help"),
     arg("--ask", action="store_true", help="with --worktree-init: ask five questions; an empty answer takes the default"),
     arg("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description"),
+    arg("--fast", action="store_true", help="with --worktree: only the families that lose the most work, removing and cleaning"),
     examples=(
         "gittrix conform acme.testing:system",
         "gittrix conform acme.testing:system --report conformance.html",
@@ -60,6 +61,7 @@ def workers(text: str) -> str:
         "gittrix conform acme.testing:system --crash 60 --race 120",
         "gittrix conform --list --family CNF",
         "gittrix conform --worktree tool.toml",
+        "gittrix conform --worktree tool.toml --fast",
         "gittrix conform --worktree tool.toml --family WSRV --race 600",
     ),
 )
@@ -124,6 +126,12 @@ def _check_flags(options: Namespace) -> None:
             why="The questions are about the first description of a worktree manager.",
             fix="Add --worktree-init TOOL, or leave --ask out.",
         )
+    if options.fast and options.worktree is None:
+        raise InvalidInput(
+            "--fast does nothing without --worktree.",
+            why="It chooses families of the worktree profile.",
+            fix="Add --worktree FILE, or choose clauses with --family.",
+        )
     if options.worktree is not None and options.waive:
         raise InvalidInput(
             "--waive does nothing with --worktree.",
@@ -157,14 +165,14 @@ def _worktree(options: Namespace) -> CommandResult:
     from pytest_gittrix.conformance.reports.files import WRITERS, write_files
     from pytest_gittrix.conformance.reports.json_report import to_json
     from pytest_gittrix.conformance.worktrees.base.description import read_tool
-    from pytest_gittrix.conformance.worktrees.catalogue import select_worktree_clauses
+    from pytest_gittrix.conformance.worktrees.catalogue import FAST, select_worktree_clauses
     from pytest_gittrix.conformance.worktrees.findings import system_report
     from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
     from pytest_gittrix.conformance.worktrees.text import report_text
     from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.testing.systems.driver import SearchBudget
 
-    clauses = select_worktree_clauses([*options.family, *options.clause])
+    clauses = select_worktree_clauses([*options.family, *options.clause, *(FAST if options.fast else ())])
     if options.list:
         rows: list[tuple[str, ...]] = [(one.code, one.promise, ", ".join(one.needs)) for one in clauses]
         listed = [{"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs]} for one in clauses]

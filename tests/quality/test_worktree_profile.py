@@ -174,7 +174,19 @@ def test_a_report_of_no_kind_is_refused_before_the_run(tmp_path: Path, capsys: p
 def test_the_clauses_can_be_listed_by_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conform", "--worktree", "any.toml", "--list", "--family", "WTRU", "--json"]) == 0
 
-    assert [one["code"] for one in json.loads(capsys.readouterr().out)["data"]] == ["WTRU-01", "WTRU-02", "WTRU-03"]
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)["data"]] == ["WTRU-01", "WTRU-02", "WTRU-03", "WTRU-04"]
+
+
+def test_the_fast_clauses_are_about_removing_and_cleaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "--worktree", "any.toml", "--list", "--fast", "--json"]) == 0
+
+    assert {one["code"][:4] for one in json.loads(capsys.readouterr().out)["data"]} == {"WREM", "WMRG"}
+
+
+def test_fast_is_refused_without_a_manager_of_worktrees(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "--fast"]) == 2
+
+    assert "--fast does nothing without --worktree." in capsys.readouterr().err
 
 
 def test_a_clause_that_is_not_there_is_refused() -> None:

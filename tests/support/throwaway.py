@@ -19,21 +19,29 @@ ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 _NAMESPACES = ("--mount", "--pid", "--fork", "--ipc", "--net", "--kill-child", "--mount-proc")
 _PRIVATE = ("/dev/shm", "/tmp", "/var/tmp", "/run", str(Path.home()))
+_KEEP = "THROWAWAY_KEEP"
+"""The variable with one more directory that is there."""
 _TAKEN = (16, 17, 21, 22, 25, 27)
 """The powers to load modules, to use raw devices, to mount, to restart the machine, to set its clock and to make devices."""
 
 
-def in_throwaway(argv: Sequence[str], *, stdin: bytes = b"", ordinary: bool = False) -> subprocess.CompletedProcess[bytes]:
+def in_throwaway(
+    argv: Sequence[str], *, stdin: bytes = b"", ordinary: bool = False, first: str = "", keep: str = "", timeout: float = 600
+) -> subprocess.CompletedProcess[bytes]:
     """Run a program in a throwaway machine, with an empty directory as its own.
 
     Args:
         argv: the program.
         stdin: what it reads.
         ordinary: as an ordinary user, and not as root.
+        first: a directory in which programs are looked for before the others.
+        keep: one more directory that is there, read-only, also where it is below home or a temporary directory.
+        timeout: seconds after which it is ended.
     """
     own = [sys.executable, "-P", str(Path(__file__).resolve()), "ordinary" if ordinary else "root", *argv]
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(["unshare", *_NAMESPACES, *own], input=stdin, capture_output=True, env=variables, timeout=600, check=False)
+    path = os.pathsep.join(filter(None, (first, os.environ["PATH"])))
+    variables = {"PATH": path, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1", _KEEP: keep}
+    return subprocess.run(["unshare", *_NAMESPACES, *own], input=stdin, capture_output=True, env=variables, timeout=timeout, check=False)
 
 
 def _lay_out() -> None:
@@ -41,7 +49,7 @@ def _lay_out() -> None:
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.set_mount("/", linux.READ_ONLY, below=True)
     linux.mount("tmpfs", "/dev/shm", "tmpfs", 0)
-    kept = [os.path.realpath(one) for one in (ROOT, sys.prefix, sys.base_prefix)]
+    kept = [os.path.realpath(one) for one in (ROOT, sys.prefix, sys.base_prefix, os.environ.pop(_KEEP, "")) if one]
     kept = [one for one in dict.fromkeys(kept) if any(f"{one}/".startswith(f"{private}/") for private in _PRIVATE[1:])]
     kept = [one for one in kept if not any(one != other and one.startswith(f"{other}/") for other in kept)]
     for number, place in enumerate(kept):

@@ -17,10 +17,13 @@ _HEAD: Final = """\
 What a manager of git worktrees must not lose. [Test your worktree tool](../how-to/test-your-worktree-tool.md) says how to run them.
 A clause is claimed by tools that have its commands. Each code is stable, and is never given to another promise.
 
-`WREM-26` and `WMRG-16` count a plain `git worktree prune` as a loss: it drops the last name of commits in a worktree that is not mounted.
+`WREM-26`, `WMRG-16`, `WNEW-20`, `WNEW-23` and `WTRU-04` count a plain `git worktree prune` as a loss: it drops the last name of commits in
+a worktree that is not mounted.
 `WSRV-04` needs `delete` and `finish` for all of its cases, although one case is about two creations alone. Where a command is wrong
 even when it runs alone, `WSRV-03` and `WSRV-04` give no verdict, and say what was wrong.
 """
+FAST: Final = ("WREM", "WMRG")
+"""The families that lose the most work."""
 _MODULES: Final = (remove, merged, finish, create, listing, crashes)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause
@@ -28,6 +28,7 @@ from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 LONGEST_RUN: Final = 3600.0
 """Seconds after which a run is ended, not counting those that it searches for."""
 
+T = TypeVar("T")
 Progress: TypeAlias = Callable[[int, int], None]
 Work: TypeAlias = tuple[WorktreeClause, str]
 Played: TypeAlias = tuple[CellOutcome, bool]
@@ -60,25 +61,38 @@ def run_worktree_profile(
     chosen = tuple(clauses) or worktree_clauses()
     most = workers or (os.cpu_count() or 1) + 1
     longest = LONGEST_RUN + 2 * (search.crash + search.race)
+    return apart(lambda stage, offline: _run(tool, chosen, most, progress, stage, search, offline=offline), longest)
 
+
+def apart(job: Callable[[CellStage, bool], T], longest: float) -> T:
+    """Do a job with a stage for worlds, in a process of its own without the machine's network. Nothing of it is left afterwards.
+
+    Args:
+        job: is given the stage, and whether the network is kept away, which not every system allows.
+        longest: seconds after which the process is ended.
+
+    Raises:
+        GittrixError: it did not end.
+    """
     # This process removes it, since the other one may be killed.
     with scratch_directory("gittrix-worktrees-") as scratch:
 
-        def apart() -> WorktreeReport:
+        def done() -> tuple[T]:
             offline = _leave_network()
             linux.adopt_orphans()
-            return _run(tool, chosen, most, progress, Path(scratch), search, offline=offline)
+            return (job(CellStage.below(Path(scratch)), offline),)
 
-        ended = in_fork(apart, timeout=longest)
+        ended = in_fork(done, timeout=longest)
     if ended.error is not None:
         raise ended.error
-    if not isinstance(ended.value, WorktreeReport):
+    if not isinstance(ended.value, tuple):
         raise GittrixError(
             f"The run took more than {longest:g} seconds." if ended.timed_out else f"The run was killed by signal {ended.signal}.",
             why="There is no report of a part of a run.",
             fix="Run a part of the clauses, with --family or --clause, or lower the tool's timeout.",
         )
-    return ended.value
+    result: T = ended.value[0]
+    return result
 
 
 def _leave_network() -> bool:
@@ -96,13 +110,12 @@ def _run(
     chosen: Sequence[WorktreeClause],
     workers: int,
     progress: Progress | None,
-    scratch: Path,
+    stage: CellStage,
     search: SearchBudget,
     *,
     offline: bool,
 ) -> WorktreeReport:
     begun = real_seconds()
-    stage = CellStage.below(scratch)
     with ThreadPoolExecutor(workers) as pool:
         claimed = [one for one in chosen if one.claimed_by(tool)]
         commands = [*dict.fromkeys(command for one in claimed for command in one.controls)]

@@ -72,19 +72,126 @@ HELP = """usage: tool [-h] {new,rm,prune,ls} ...
 Commands:
   new   Create a worktree.
   rm    Remove one.
+  sync  DISCARD local changes, and begin again from the base branch.
 │ merge      Finish one.      │
 """
 
 
-def test_a_first_description_is_made_from_the_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tool = written(tmp_path, f"#!/bin/sh\ncat <<'E'\n{HELP}E\n", "tool")
+def made_by(tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str) -> tuple[WorktreeTool, str]:
+    """The first description of a tool, whose program is given, and its text."""
+    tool = written(tmp_path, f"#!/bin/sh\n{program}", "tool")
     tool.chmod(0o755)
-
     assert main(["conform", "--worktree-init", str(tool)]) == 0
-    made = read_tool(written(tmp_path, capsys.readouterr().out))
+    text = capsys.readouterr().out
+    return read_tool(written(tmp_path, text.replace(str(tool), "tool"))), text
 
-    assert (made.create, made.delete) == (f"{tool} new {{name}}", f"{tool} rm {{name}}")
-    assert (made.clean, made.finish, made.list, made.sync) == (f"{tool} prune", f"{tool} merge {{name}}", f"{tool} ls", "")
+
+def test_a_first_description_is_made_from_the_help_and_says_what_did_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, text = made_by(tmp_path, capsys, f"cat <<'E'\n{HELP}E\n")
+
+    assert (made.create, made.delete) == ("tool new {name}", "tool rm {name}")
+    assert (made.clean, made.finish, made.list) == ("tool prune", "tool merge {name}", "tool ls")
+    assert f"# This did not work: `{tmp_path}/tool new demo` ended with 0 and made no worktree" in text
+
+
+def test_what_discards_work_is_never_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, _ = made_by(tmp_path, capsys, f"cat <<'E'\n{HELP}E\n")
+
+    assert made.sync == ""
+
+
+WITH_DOMAINS = """case "$*" in
+*--help) cat <<'E'
+USAGE:
+    tool <domain> <action>
+
+    tool ws new [base-branch]
+        Create a worktree.
+    tool ws clean [--id ID]
+        Remove the worktree after it was merged.
+    tool task add <id>
+        Add a task (not yet implemented).
+E
+;;
+"ws new") git worktree add -q -b agent-7 ../agent-7;;
+"ws clean") git worktree remove ../agent-7;;
+*) exit 2;;
+esac
+"""
+OF_A_POOL = """case "$*" in
+*--help) cat <<'E'
+usage: tool [-h] {init,fill,take,release} ...
+
+A pool of worktrees.
+
+  init     write a configuration
+  fill     create slots
+  take     claim a slot for a branch
+  release  return a slot to the pool
+E
+;;
+init) touch pool.toml;;
+fill) test -e pool.toml && git worktree add -q --detach ../slot-1;;
+take*) git worktree add -q --detach ../slot-2; git -C ../slot-1 checkout -q -b "$2";;
+release*) git -C ../slot-1 checkout -q --detach && git branch -q -d "$2";;
+*) exit 2;;
+esac
+"""
+WITH_A_BARE_REPOSITORY = """case "$*" in
+--help) cat <<'E'
+usage: tool [-h] ...
+
+  convert  make the clone a bare repository with worktrees
+  create   create a worktree
+  rm       remove one
+E
+;;
+"create --help") cat <<'E'
+usage: tool create [-h] kind [kind ...]
+
+  tool create temp <name> --from main
+E
+;;
+*--help) exit 2;;
+convert) mv .git .bare; git --git-dir .bare config core.bare true; rm file.txt other.txt .gitignore
+    git --git-dir .bare worktree add -q main main; echo "gitdir: ./.bare" > .git;;
+"create temp"*) test -e ../.bare && git worktree add -q -b "$3" "../$3" "$5";;
+rm*) git worktree remove "../$2" && git branch -q -d "$2";;
+*) exit 2;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (WITH_DOMAINS, {"unnamed": True, "create": "tool ws new", "delete": "tool ws clean"}),
+        (OF_A_POOL, {"setup": ("tool init", "tool fill"), "pool": True, "create": "tool take {name}", "delete": "tool release {name}"}),
+        (
+            WITH_A_BARE_REPOSITORY,
+            {
+                "setup": ("tool convert",),
+                "main": "{repo}/main",
+                "create": "tool create temp {name} --from {base}",
+                "delete": "tool rm {name}",
+            },
+        ),
+    ],
+    ids=["with domains", "of a pool", "with a bare repository"],
+)
+def test_lines_are_tried_until_they_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, expected: dict[str, object]
+) -> None:
+    made, text = made_by(tmp_path, capsys, program)
+
+    assert made.model_dump(exclude_defaults=True) == expected, text
+    assert "did not work" not in text
+
+
+def test_before_is_another_word_for_setup(tmp_path: Path) -> None:
+    text = '[worktree]\ncreate = "x new {name}"\nbefore = ["x init", "x fill"]\n'
+
+    assert read_tool(written(tmp_path, text)).setup == ("x init", "x fill")
 
 
 def test_five_questions_make_a_description_whose_defaults_are_from_the_help(

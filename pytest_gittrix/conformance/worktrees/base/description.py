@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.formats.toml_file import read_toml, validated
@@ -56,7 +56,9 @@ class WorktreeTool(BaseModel):
         finish: brings the work of one to the base branch; without it WFIN is not claimed.
         sync: brings a worktree up to date with the base branch.
         list: prints the worktrees; without it WTRU is not claimed.
-        setup: commands that run once in each world, before the first command of the tool.
+        setup: commands that run once in each world, before the first command of the tool, such as one that writes a configuration which the
+            tool requires; ``before`` in a file means the same.
+        main: the main checkout, where ``setup`` moves it, as tools do that keep a bare repository with worktrees in it: ``{repo}/main``.
         env: further environment variables of all commands.
         cwd: where ``create``, ``delete``, ``clean`` and ``list`` run: ``repo``, ``worktree``, or a path with placeholders.
         finish_cwd: the same for ``finish``.
@@ -83,7 +85,8 @@ class WorktreeTool(BaseModel):
     finish: str = ""
     sync: str = ""
     list: str = ""
-    setup: tuple[str, ...] = ()
+    setup: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("setup", "before"))
+    main: str = ""
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str = "repo"
     finish_cwd: str = "repo"
@@ -102,7 +105,7 @@ class WorktreeTool(BaseModel):
     def _one_or_more(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator(*COMMANDS, "setup")
+    @field_validator(*COMMANDS, "setup", "main")
     @classmethod
     def _known_placeholders(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         for line in (value,) if isinstance(value, str) else value:

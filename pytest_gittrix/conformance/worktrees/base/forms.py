@@ -16,7 +16,7 @@ class Form:
 
     Attributes:
         what: the work, as a sentence about its loss begins.
-        plant: what an agent does in the worktree; ``@`` is the text of the work, and ``{base}`` the base branch.
+        plant: what an agent does in the worktree; ``@`` is the text of the work, ``{base}`` the base branch, ``{repo}`` the main checkout.
         before: what a person does in the main checkout before the worktree is created.
         meanwhile: what a person does in the main checkout once the work is there.
         place: the work is the directory itself: it must still be there, whatever the files.
@@ -32,7 +32,7 @@ class Form:
 
 
 _COMMIT: Final = "git add -A; git commit -qm"
-_CONFLICT: Final = f'echo mine > file.txt; {_COMMIT} mine; cd "$R/app"; echo theirs > file.txt; {_COMMIT} theirs'
+_CONFLICT: Final = f'echo mine > file.txt; {_COMMIT} mine; cd "{{repo}}"; echo theirs > file.txt; {_COMMIT} theirs'
 
 FORMS: Final[Mapping[str, Form]] = {
     "modified": Form("the text of a modified file", "echo @ >> file.txt"),
@@ -101,7 +101,7 @@ def plant(world: ToolWorld, form: Form, name: str, *, finished: bool = False, co
         finish_by_hand(world)
     if committed:
         world.sh("echo more > more.txt; git add -A; git commit -qm more", path)
-    world.sh(fill(form.plant, {"base": world.tool.base}).replace("@", text), path)
+    world.sh(fill(form.plant, {"base": world.base, "repo": str(world.repo)}, str).replace("@", text), path)
     if form.meanwhile:
         world.sh(form.meanwhile)
     return text
@@ -136,7 +136,8 @@ _UNMOUNTED: Final = (
 )
 # A maintenance in the background holds one of these locks until it ends.
 _MAINTENANCE_ENDS: Final = (
-    "sleep 0.1; for n in $(seq 50); do test -e .git/gc.pid || test -e .git/objects/maintenance.lock || break; sleep 0.1; done"
+    "sleep 0.1; G=$(git rev-parse --git-common-dir); "
+    "for n in $(seq 50); do test -e $G/gc.pid || test -e $G/objects/maintenance.lock || break; sleep 0.1; done"
 )
 
 
@@ -146,8 +147,9 @@ def keeps_what_maintenance_keeps(world: ToolWorld, verb: str) -> None:
     In the main checkout a person has dropped an entry of the stash and reset a commit away. The directory of another worktree, with a
     commit on a detached HEAD, is not mounted.
     """
-    world.create()
-    finish_by_hand(world)
+    if verb != "create":
+        world.create()
+        finish_by_hand(world)
     world.sh(f"{_DROPPED}; {_RESET}; {_UNMOUNTED}")
     world.command(verb)
     dropped, reset, away = (f'"$(sed -n {line}p "$R/before")"' for line in (1, 2, 3))
@@ -157,6 +159,27 @@ def keeps_what_maintenance_keeps(world: ToolWorld, verb: str) -> None:
     world.check(f"git cat-file -e {reset}", "a commit is gone that a person had reset away, which git keeps for weeks", lost=True)
     what = "the commits of a worktree whose directory is not mounted have no name any more, which git keeps for months"
     world.check(f"git rev-list --all | grep -q {away}", what, lost=True)
+
+
+_LINKS: Final = {
+    "to a directory of the main checkout": ("{repo}/node_modules", 'ln -s "{repo}/node_modules" node_modules'),
+    "to a directory elsewhere": ("$R/shared", 'ln -s "$R/shared" node_modules'),
+    "hard links of files": ("{repo}/node_modules", 'mkdir node_modules; ln "{repo}/node_modules/module.js" node_modules'),
+}
+LINKS: Final = tuple(_LINKS)
+"""The links that a finished worktree may hold, to files that others use."""
+
+
+def follows_no_link(world: ToolWorld, verb: str, case: str) -> None:
+    """Judge that a command that removes a finished worktree leaves what links in it lead to, which git ignores."""
+    path, text = world.create(), token("linked")
+    finish_by_hand(world)
+    target, link = (fill(line, {"repo": str(world.repo)}, str) for line in _LINKS[case])
+    excluded = 'echo node_modules >> "$(git rev-parse --git-common-dir)/info/exclude"'
+    world.sh(f'{excluded}; mkdir -p "{target}"; echo {text} > "{target}/module.js"')
+    world.sh(link, path)
+    world.command(verb)
+    world.check(f'grep -q {text} "{target}/module.js"', "lost: files outside of the worktree, which a link in it leads to", lost=True)
 
 
 def judge_form(world: ToolWorld, form: Form, text: str, name: str = "demo") -> None:

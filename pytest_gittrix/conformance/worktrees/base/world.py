@@ -37,7 +37,13 @@ OUR_FILES: Final = ("before", "said", "pid", "was")
 _LISTED: Final = r'BEGIN { RS = ""; FS = "\n" } NR > 1 { print substr($1, 10) "\t" $2 $3 }'
 TREES_LINE: Final = f"trees() {{ git worktree list --porcelain | awk '{_LISTED}' | sort; }}"
 """A function of the scripts that lists the linked worktrees as git does, one a line."""
-ASKED: Final = '$(trees | comm -13 "$R/was" - | head -n 1 | cut -f 1)'
+_BRANCHES_FIRST: Final = r"""awk '/detached$/ { last = last $0 "\n"; next } 1; END { printf "%s", last }'"""
+FRESH_LINE: Final = f'fresh() {{ trees | comm -13 "$R/was" - | {_BRANCHES_FIRST} | head -n 1 | cut -f 1; }}'
+"""A function of the scripts that prints the directory of the worktree that was created since the worktrees were listed.
+
+A pool may have made a spare one meanwhile, which is on no branch yet.
+"""
+ASKED: Final = "$(fresh)"
 """The directory of the worktree that was created since the worktrees were listed, as a script asks git for it."""
 MOST_LINES: Final = 10
 """The length of a script."""
@@ -227,15 +233,14 @@ class ToolWorld:
             lines = entry.strip().splitlines()
             if lines and lines[0].startswith("worktree "):
                 found[Path(lines[0].removeprefix("worktree "))] = "\n".join(lines[1:3])
+        found.pop(self.repo, None)  # the checkout that is the main one may be linked to a bare repository
         return found
 
     def found_new(self, before: dict[Path, str]) -> Path | None:
-        """The worktree that was not there before; of a pool the one whose HEAD changed."""
+        """The worktree that was not there before; of a pool the one whose HEAD changed. One on a branch comes before a spare one."""
         now = self.worktrees()
-        fresh = [path for path in now if path not in before and path.is_dir()]
-        if not fresh and self.tool.pool:
-            fresh = [path for path, head in now.items() if before.get(path) != head]
-        return fresh[0] if fresh else None
+        fresh = [path for path in now if path.is_dir() and (path not in before or (self.tool.pool and before[path] != now[path]))]
+        return min(fresh, key=lambda path: "branch " not in now[path], default=None)
 
     def branch_of(self, path: Path) -> str:
         """The branch that is checked out in a directory; empty for a detached HEAD."""
@@ -280,11 +285,15 @@ class ToolWorld:
 
     def findable(self, text: str, what: str) -> None:
         """Judge that a piece of work can still be found: on the disk, in a ref, a stash, an index, or in a commit that the output names."""
-        if self.on_disk(text) or any(self._stores(place, text) for place in self._repositories()):
+        if self.is_findable(text):
             return
         looked = f'grep -rs --exclude-dir=.git --exclude=before "{text}" "$R"'
         show = f'{{ git log --all -p -m; git stash list -p; {looked}; }} | grep -q "{text}"'
         self.require(False, what, show, lost=True)
+
+    def is_findable(self, text: str) -> bool:
+        """Whether a piece of work can still be found, as ``findable`` judges it."""
+        return self.on_disk(text) or any(self._stores(place, text) for place in self._repositories())
 
     def on_disk(self, text: str) -> bool:
         """Whether a file of the world contains a text."""
@@ -344,7 +353,7 @@ class ToolWorld:
         for number in range(1, len(self._paths) + 1):
             if not any(f"${{W{number}}}" in line for line in lines):
                 lines = [line.replace(f"; W{number}=$W", "") for line in lines]
-        functions = f"{TREES_LINE}; " if any("trees" in line for line in lines) else ""
+        functions = f"{TREES_LINE}; {FRESH_LINE}; " if any("trees" in line for line in lines) else ""
         head = [
             "#!/bin/sh",
             f"# {' '.join(printable(title).split())}",
@@ -419,6 +428,15 @@ def opened_world(tool: WorktreeTool, template: Path, scratch: Path, *, remote: b
             ran = world.typed(fill(line, {"repo": str(world.repo), "world": str(root), "base": tool.base}), world.repo)
             if not ran.done:
                 raise NoVerdict(f"the setup `{line}` ended with {ran.status}: {ran.last_line}")
+        if tool.main:
+            main = Path(fill(tool.main, {"repo": str(world.repo), "world": str(root)}, str))
+            if not main.is_dir() or not main.is_relative_to(root):
+                raise NoVerdict(f"after the setup there is no main checkout at {world.portable(str(main))}")
+            world.place = str(main.relative_to(root))
+        if tool.setup and world.look("git rev-parse --is-inside-work-tree").strip() != "true":
+            raise NoVerdict(
+                f"after the setup there is no main checkout at {world.portable(str(world.repo))}; the key `main` says where it is"
+            )
         yield world
     finally:
         world.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
+from pytest_gittrix.conformance.worktrees.base.forms import keeps_what_maintenance_keeps
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
 REFUSED_NAMES: Final = ("a..b", "a~b", "a:b", "x.lock", "a@{b", "two words", "")
@@ -219,8 +220,8 @@ def names_by_case(world: ToolWorld, _case: str) -> None:
 def a_failing_hook(world: ToolWorld, _case: str) -> None:
     """The hook that runs after each checkout fails: the command does so too, or shows what the hook said."""
     text = r'#!/bin/sh\ntouch "$R/ran"\necho the hook fails\nexit 1\n'
-    hook = ".git/hooks/post-checkout"
-    world.sh(f"mkdir -p .git/hooks; printf '{text}' > {hook}; chmod +x {hook}; git config core.hooksPath \"$R/app/.git/hooks\"")
+    hook = '"$R/hooks/post-checkout"'
+    world.sh(f'mkdir "$R/hooks"; printf \'{text}\' > {hook}; chmod +x {hook}; git config core.hooksPath "$R/hooks"')
     ran = world.command("create", said=True)
     if not (world.root / "ran").exists():
         raise NoVerdict(f"`{ran.line}` runs no hook of the repository after a checkout")
@@ -249,7 +250,7 @@ def settings_stay(world: ToolWorld, _case: str) -> None:
     "WNEW-15",
     "two repositories of one name have worktrees of their own",
     "one project's worktree is made, or removed, in place of another's",
-    applies=lambda tool: named(tool) and not tool.pool,
+    applies=lambda tool: named(tool) and not tool.pool and not tool.main,
 )
 def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
     """A second clone, in a directory of the same name elsewhere, has a worktree of the same name with an untracked file in it."""
@@ -271,6 +272,7 @@ def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
     "WNEW-16",
     "in a submodule, the worktree is one of the submodule, and outside of all git directories",
     "the agent works on the wrong project, or in a hidden place",
+    applies=lambda tool: not tool.main,
 )
 def in_a_submodule(world: ToolWorld, _case: str) -> None:
     """The command runs in the work tree of a submodule, whose git directory is inside that of the superproject."""
@@ -311,3 +313,111 @@ def a_process_of_the_last_tenant(world: ToolWorld, _case: str) -> None:
     shared = world.found_new(before) == path and bool(world.look(f"{_STILL_THERE} && echo yes"))
     what = "the second tenant got the directory in which a process of the first one runs"
     world.require(not shared, what, f'! {{ git -C "$W" symbolic-ref HEAD | grep second && {_STILL_THERE}; }}')
+
+
+@clause(
+    "WNEW-18",
+    "what was done before a second creation of the same name is kept",
+    "the commits of the first run count as where the work began, and go with it",
+    "delete",
+    applies=lambda tool: named(tool) and not tool.pool,
+)
+def done_before_a_second_creation(world: ToolWorld, _case: str) -> None:
+    """An agent has committed, the worktree is asked for again by its name, and is removed. Another one, asked for once, is the measure."""
+    for name in ("first", "demo"):
+        world.sh(f"echo {token(name)} > new.txt; git add new.txt; git commit -qm {name}", world.create(name))
+    world.command("delete", "first")
+    if not world.is_findable(token("first")):
+        raise NoVerdict("a removal loses commits that are not merged, also without a second creation: see WREM-12")
+    world.command("create", "demo")
+    world.command("delete", "demo")
+    world.findable(token("demo"), "lost: the commits that were made before the worktree was asked for again")
+
+
+_PERSON: Final = {
+    "on a branch": "git checkout -q -b person; git commit -q --allow-empty -m mine",
+    "on a detached HEAD": "git checkout -q --detach; git commit -q --allow-empty -m mine",
+}
+_OF_THE_PERSON: Final = "git symbolic-ref -q HEAD; git rev-parse HEAD; git stash list --format=%H; git status --porcelain -uno"
+
+
+@clause(
+    "WNEW-19",
+    "creating leaves HEAD, branch and stash of the main checkout",
+    "the person's next commit goes to another branch than they think",
+    cases=tuple(_PERSON),
+)
+def where_the_person_is(world: ToolWorld, case: str) -> None:
+    """The person works in the main checkout, not on the base branch, has committed everything, and has an older stash."""
+    world.sh(f'echo mine >> other.txt; git stash push -q; {_PERSON[case]}; {{ {_OF_THE_PERSON}; }} > "$R/before"')
+    world.create()
+    world.check(f'{{ {_OF_THE_PERSON}; }} | diff "$R/before" -', "HEAD, branch or stash of the main checkout is not as it was")
+
+
+@clause(
+    "WNEW-20",
+    "creating prunes nothing that git's own maintenance keeps: dropped stashes, commits of a reflog, worktrees that are not mounted",
+    "the way back from a slip is closed, which git keeps open for weeks",
+)
+def creating_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
+    """A worktree is created, and nothing else is asked for."""
+    keeps_what_maintenance_keeps(world, "create")
+
+
+@clause(
+    "WNEW-21",
+    "a sync leaves stashes of others, and HEAD and branch of the main checkout",
+    "a person's stash is popped into an agent's worktree, and the entry is gone",
+    "sync",
+    cases=("clean", "with an unsaved edit"),
+)
+def stashes_of_others(world: ToolWorld, case: str) -> None:
+    """The person has a stash; the base has a new commit; in the worktree there is a commit, and in one case an edit that is not saved."""
+    path = world.create()
+    world.sh("echo mine >> other.txt; git stash push -q")
+    world.sh("echo done > done.txt; git add done.txt; git commit -qm done", path)
+    if case != "clean":
+        world.sh(f"echo {token('unsynced')} >> file.txt", path)
+    world.sh(f'echo new > new.txt; git add new.txt; git commit -qm new; {{ {_OF_THE_PERSON}; }} > "$R/before"')
+    world.command("sync")
+    world.check(f'{{ {_OF_THE_PERSON}; }} | diff "$R/before" -', "stash, HEAD or branch of the main checkout is not as it was")
+    if case != "clean":
+        world.findable(token("unsynced"), "lost: the text of a modified file in the worktree that was synced")
+
+
+_SAYS_BEHIND: Final = "behind|out.of.date|stale|not? fetch|local (branch|base)|differs from|newer"
+
+
+@clause(
+    "WNEW-22",
+    "a command that asks the remote begins the worktree at the remote's head, or says that it does not",
+    "the agent works on code that was replaced long ago",
+    remote=True,
+)
+def begins_at_the_head(world: ToolWorld, _case: str) -> None:
+    """A colleague has pushed to the base branch meanwhile. About a tool that asks no remote there is no verdict."""
+    pushed = "echo theirs > theirs.txt; git add theirs.txt; git commit -qm theirs; git push -q"
+    world.sh(f'git clone -q "$R/origin.git" "$R/colleague"; cd "$R/colleague"; {pushed}')
+    before, known = world.worktrees(), f"refs/remotes/origin/{world.tool.base}"
+    ran = world.command("create", said=True)
+    path = world.found_new(before)
+    if path is None:
+        raise NoVerdict(f"`{ran.line}` ended with {ran.status} and made no worktree: {ran.last_line}")
+    if world.look(f"git rev-parse '{known}'") != world.look(f"git rev-parse {world.base}", world.origin):
+        raise NoVerdict(f"`{ran.line}` does not ask the remote")
+    world.enter("demo", path)
+    begins = f"git merge-base --is-ancestor '{known}' HEAD"
+    announced = not world.look(f"{begins} || echo behind", path) or bool(re.search(_SAYS_BEHIND, ran.output, re.IGNORECASE))
+    what = "the worktree begins behind the remote's head, and the command does not say so"
+    world.require(announced, what, f'cd "$W"; {begins} || grep -qiE "{_SAYS_BEHIND}" "$R/said"')
+
+
+@clause(
+    "WNEW-23",
+    "a sync prunes nothing that git's own maintenance keeps: dropped stashes, commits of a reflog, worktrees that are not mounted",
+    "the way back from a slip is closed, which git keeps open for weeks",
+    "sync",
+)
+def syncing_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
+    """A worktree is brought up to date, and nothing else is asked for."""
+    keeps_what_maintenance_keeps(world, "sync")

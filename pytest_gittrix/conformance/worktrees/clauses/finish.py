@@ -112,8 +112,8 @@ def an_ignored_file_in_the_way(world: ToolWorld, _case: str) -> None:
 @clause("WFIN-08", "the main checkout stays on its branch", "the person's next commit goes to another branch than they think", "finish")
 def the_branch_of_the_checkout(world: ToolWorld, _case: str) -> None:
     """The person works on a branch of their own in the main checkout."""
-    world.sh("git checkout -q -b person")
     _committed(world)
+    world.sh("git checkout -q -b person")
     world.command("finish")
     world.check('test "$(git symbolic-ref -q --short HEAD)" = person', "the main checkout is no longer on the person's branch")
 
@@ -228,8 +228,8 @@ def a_failing_hook(world: ToolWorld, _case: str) -> None:
     """The repository's hooks refuse every commit, and the base has moved, so that a merge commit is needed."""
     text = _committed(world)
     world.sh("echo theirs > theirs.txt; git add theirs.txt; git commit -qm theirs")
-    hooks = f"for hook in {_HOOKS}; do printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/$hook; chmod +x .git/hooks/$hook; done"
-    world.sh(f'mkdir -p .git/hooks; {hooks}; git config core.hooksPath "$R/app/.git/hooks"')
+    hooks = f'for hook in {_HOOKS}; do printf \'#!/bin/sh\\nexit 1\\n\' > "$R/hooks/$hook"; chmod +x "$R/hooks/$hook"; done'
+    world.sh(f'mkdir "$R/hooks"; {hooks}; git config core.hooksPath "$R/hooks"')
     world.snapshot(world.repo)
     if world.command("finish").done and _landed(world, text):
         return
@@ -252,9 +252,8 @@ def a_merge_in_progress(world: ToolWorld, _case: str) -> None:
 @clause("WFIN-19", "the stash stays", "a person's stash is popped into somebody else's work", "finish")
 def the_stash(world: ToolWorld, _case: str) -> None:
     """The person has stashed an edit, and has another one unsaved."""
-    world.sh(f"echo {token('stashed')} >> other.txt; git stash push -q")
     _committed(world)
-    world.sh(f"echo {token('unsaved')} >> file.txt")
+    world.sh(f"echo {token('stashed')} >> other.txt; git stash push -q; echo {token('unsaved')} >> file.txt")
     before = world.look("git stash list --format=%H").strip()
     world.command("finish")
     world.check(f'test "$(git stash list --format=%H)" = {before}', "the stash is not as it was")
@@ -295,3 +294,18 @@ def a_sparse_checkout(world: ToolWorld, _case: str) -> None:
         )
     world.check("test -d near && test ! -e far", "the main checkout is not sparse any more")
     world.check('test -z "$(git status --porcelain)"', "the sparse main checkout differs from its branch")
+
+
+@clause(
+    "WFIN-22",
+    "the stash stays, also where the main checkout is clean",
+    "a person's older stash is popped into their checkout, and the entry is gone",
+    "finish",
+)
+def the_stash_of_a_clean_checkout(world: ToolWorld, _case: str) -> None:
+    """The person has stashed an edit, and nothing unsaved: a tool that stashes and pops finds nothing of its own to pop."""
+    _committed(world)
+    world.sh(f"echo {token('stashed')} >> other.txt; git stash push -q")
+    before = world.look("git stash list --format=%H").strip()
+    world.command("finish")
+    world.check(f'test "$(git stash list --format=%H)" = {before}', "the stash is not as it was")

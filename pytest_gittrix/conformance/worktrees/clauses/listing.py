@@ -7,6 +7,7 @@ import shutil
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
+from pytest_gittrix.conformance.worktrees.base.forms import keeps_what_maintenance_keeps
 from pytest_gittrix.conformance.worktrees.base.world import ToolWorld
 
 _GONE: Final = re.compile(r"gone|missing|prunable|stale|deleted|removed|not found|orphan|broken|invalid|no such", re.IGNORECASE)
@@ -70,3 +71,14 @@ def the_same_worktrees(world: ToolWorld, _case: str) -> None:
         right = f'{"! " if shown else ""}grep -q {name} "$R/said"'
         expected = path in there and not world.gone(path, before.get(path, ""))
         world.require(shown == expected, f"the list is wrong about {name}", right)
+
+
+@clause(
+    "WTRU-04",
+    "listing prunes nothing that git's own maintenance keeps: dropped stashes, commits of a reflog, worktrees that are not mounted",
+    "a look at the list closes the way back from a slip",
+    "list",
+)
+def listing_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
+    """A person asks for the list, and nothing else."""
+    keeps_what_maintenance_keeps(world, "list")

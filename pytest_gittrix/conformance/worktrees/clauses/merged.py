@@ -9,7 +9,9 @@ from typing import Final
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
 from pytest_gittrix.conformance.worktrees.base.forms import (
     FORMS,
+    LINKS,
     finish_by_hand,
+    follows_no_link,
     judge_form,
     keeps_what_maintenance_keeps,
     plant,
@@ -288,3 +290,15 @@ def written_is_not_old(world: ToolWorld, _case: str) -> None:
 def cleaning_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
     """A finished worktree is cleaned; other things that a tool tidies, at once or in the background, belong to others."""
     keeps_what_maintenance_keeps(world, "clean")
+
+
+@clause(
+    "WMRG-17",
+    "cleaning follows no link: what links in a worktree lead to stays",
+    "everybody's dependencies, or a person's data, go with one agent's worktree",
+    "clean",
+    cases=LINKS,
+)
+def cleaning_follows_no_link(world: ToolWorld, case: str) -> None:
+    """A finished worktree has links to files that others use, as tools make them to share dependencies."""
+    follows_no_link(world, "clean", case)

@@ -8,7 +8,9 @@ from typing import Final
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
 from pytest_gittrix.conformance.worktrees.base.forms import (
     FORMS,
+    LINKS,
     finish_by_hand,
+    follows_no_link,
     judge_form,
     keeps_what_maintenance_keeps,
     plant,
@@ -103,10 +105,11 @@ def others_are_left_alone(world: ToolWorld, _case: str) -> None:
     finish_by_hand(world)
     other = world.create("other")
     world.sh(f"{_MIXED.replace('@', token('other'))}; echo other > .env", other)
+    main = f'cd "{world.repo}"'
     mine = f"{_MIXED.replace('@', token('main'))}; echo main > .env; mkdir build; echo built > build/out.txt"
     world.sh(f'{mine}; {{ {_STATE_OF_MAIN}; cd "{other}"; {_STATE_OF_OTHER}; }} > "$R/before" 2>&1')
     world.command("delete")
-    now = f'{{ cd "$R/app"; {_STATE_OF_MAIN}; cd "{other}"; {_STATE_OF_OTHER}; }} 2>&1'
+    now = f'{{ {main}; {_STATE_OF_MAIN}; cd "{other}"; {_STATE_OF_OTHER}; }} 2>&1'
     world.check(f'{now} | diff "$R/before" -', "the main checkout or another worktree was changed")
 
 
@@ -143,6 +146,7 @@ def checked_out_twice(world: ToolWorld, _case: str) -> None:
     "unsaved work is not lost where the main checkout was moved",
     "git cannot say what is in the worktree, and that is taken for nothing",
     "delete",
+    applies=lambda tool: not tool.main,
 )
 def a_moved_checkout(world: ToolWorld, _case: str) -> None:
     """Somebody gave the directory of the main checkout another name, so that git in the worktree does not find its repository."""
@@ -160,6 +164,7 @@ def a_moved_checkout(world: ToolWorld, _case: str) -> None:
     "unsaved work in a worktree of a bare repository is not lost",
     "the work of everybody who keeps a bare repository is gone",
     "delete",
+    applies=lambda tool: not tool.main,
 )
 def a_bare_repository(world: ToolWorld, _case: str) -> None:
     """The repository has worktrees alone. A tool that refuses to work there has no verdict."""
@@ -179,3 +184,15 @@ def a_bare_repository(world: ToolWorld, _case: str) -> None:
 def removing_keeps_what_maintenance_keeps(world: ToolWorld, _case: str) -> None:
     """The worktree that is removed is finished; other things that a tool tidies, at once or in the background, belong to others."""
     keeps_what_maintenance_keeps(world, "delete")
+
+
+@clause(
+    "WREM-27",
+    "removing follows no link: what links in the worktree lead to stays",
+    "everybody's dependencies, or a person's data, go with one agent's worktree",
+    "delete",
+    cases=LINKS,
+)
+def removing_follows_no_link(world: ToolWorld, case: str) -> None:
+    """A finished worktree has links to files that others use, as tools make them to share dependencies."""
+    follows_no_link(world, "delete", case)

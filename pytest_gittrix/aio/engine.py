@@ -44,6 +44,7 @@ class AsyncUserSession(AsyncAgentSession):
     end_turn = mirrored(UserSession.end_turn)
     review = mirrored(UserSession.review)
     promote = mirrored(UserSession.promote)
+    rebase = mirrored(UserSession.rebase)
     discard = mirrored(UserSession.discard)
     extend = mirrored(UserSession.extend)
     relocate = mirrored(UserSession.relocate)

@@ -209,7 +209,7 @@ class Records:
         promoted: set[str] = set()
         for row in self.index.each(promoted=True):
             result = row.metadata["promote"]["result"]
-            promoted.update(_baselines(row)[1:], [result["sha"]] if result else [])
+            promoted.update(_promoted_baselines(row), [result["sha"]] if result else [])
         return promoted
 
     def _node(self, row: IndexRow, above: frozenset[str], depth: int) -> Node:
@@ -231,8 +231,14 @@ class Records:
 
 
 def _baselines(row: IndexRow) -> list[str]:
-    """Every baseline that a session has had, oldest first: all but the first are commits of its promotions."""
+    """Every baseline that a session has had, oldest first."""
     return [*row.metadata.get("earlierBaselines", ()), row.metadata["baselineSha"]]
+
+
+def _promoted_baselines(row: IndexRow) -> list[str]:
+    """The baselines of a session that its promotions made: all but the first, and but those that it was rebased onto."""
+    rebased = frozenset(row.metadata.get("rebasedOnto", ()))
+    return [commit for commit in _baselines(row)[1:] if commit not in rebased]
 
 
 def _chain_of(row: IndexRow) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,47 +16,38 @@ from pytest_gittrix.engine.operations.agent_commits import CommitEntry
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
-from pytest_gittrix.engine.operations.recorder import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import require_live
 from pytest_gittrix.engine.operations.requester import require_person
 from pytest_gittrix.engine.operations.resources import durable_ref
 from pytest_gittrix.engine.operations.review import Review, filtered_of, narrowed
 from pytest_gittrix.engine.operations.shown_files import ListEntry
-from pytest_gittrix.engine.operations.validation import check_hunks, check_paths, check_text, check_ttl, policy_of
+from pytest_gittrix.engine.operations.validation import check_hunks, check_paths, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import Promotion
+from pytest_gittrix.engine.promotion.rebasing import Rebase
 from pytest_gittrix.engine.promotion.request import PromoteRequest, check_on_hazard
 from pytest_gittrix.engine.promotion.selection import select
 from pytest_gittrix.engine.promotion.strategy import check_strategy
 from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.engine.session_with_turns import SessionWithTurns
 from pytest_gittrix.engine.sweep import evict
-from pytest_gittrix.errors import GittrixError, TurnOver
-from pytest_gittrix.record.eventlog.events import Actor, Event, path_fields
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
-from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.engine.agents.turns import Turn, TurnContext, TurnFunction
     from pytest_gittrix.engine.lineage.fork import FilesOf
     from pytest_gittrix.engine.operations.moved_refs import MovedRef
     from pytest_gittrix.engine.promotion.promotion import PromoteResult
+    from pytest_gittrix.engine.promotion.rebasing import RebaseResult
     from pytest_gittrix.record.state.records import Eviction
 
 __all__ = ["AgentSession", "CommitEntry", "ListEntry", "Review", "SessionInfo", "UserSession"]
 
 
-class UserSession(AgentSession):
+class UserSession(SessionWithTurns):
     """What the person in charge gets: everything the agent has, and the decisions."""
-
-    _actor: Actor = "human"
-
-    def __init__(self, services: EngineServices, recorder: Recorder, workspace: Workspace) -> None:
-        super().__init__(recorder, workspace, services.resources.ephemeral.limits)
-        self._services = services
-
-    def for_agent(self) -> AgentSession:
-        """The object to hand to the agent."""
-        return AgentSession(self._recorder.twin(), self._workspace, self._limits)
 
     def review(self, files: Iterable[str] | None = None) -> Review:
         """Fix a snapshot to review; ``promote(review)`` promotes exactly its bytes.
@@ -155,6 +145,30 @@ class UserSession(AgentSession):
         ).checked(self._relative)
         services = self._services
         result = Promotion(services.promoting, services.settled(self._recorder), self._workspace, request).run()
+        services.tidy()
+        return result
+
+    def rebase(self) -> RebaseResult:
+        """Move the session's baseline to durable's head; what the agent did stays, on top of it.
+
+        Where both sides changed a file, the two edits are merged as by ``promote(on_overlap="merge")``. Files that git ignores stay as they
+        are. The files of before are kept as a checkpoint: ``fork(result.checkpoint)`` starts a session with them.
+
+        Returns:
+            What came of it; nothing was done where durable has not changed.
+
+        Raises:
+            BaselineConflict: two edits do not merge, or what durable changed is in the way of work; nothing was changed.
+            SessionInUse: programs work in the workspace; nothing was changed.
+            TurnBusy: a turn is running.
+            CapabilityMissing: another system started the session, so it cannot get another baseline.
+            PersonRequired: an agent's process asks.
+        """
+        services = self._services
+        require_person(services.store.root, "rebase")
+        recorder = services.settled(self._recorder)
+        with services.turns.pausing(recorder):
+            result = Rebase(services.resources, recorder, self._workspace).run()
         services.tidy()
         return result
 
@@ -279,98 +293,6 @@ class UserSession(AgentSession):
             InvalidInput: there is no such view.
         """
         return view(self.history(), name)
-
-    def start_turn(self, fn: TurnFunction, *, runs: str | None = None, role: str | None = None) -> Turn:
-        """Let the agent take a turn: run ``fn(context)`` next to this program (Pixir).
-
-        Tool calls without an answer of an earlier turn are answered first, so that the history can be shown to a model.
-
-        Args:
-            fn: a function or coroutine function of a ``TurnContext``. A process is a fork of this one: it has a copy of this memory, and
-                only the result comes back, which must be picklable.
-            runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end). By default it is a process, with a
-                ``RuntimeWarning`` if the function is a closure that changes variables around it, as this program would not see that.
-            role: the role of the agent, for the context; by default that of the session's identity, or ``build``.
-
-        Raises:
-            TurnBusy: a turn is running, here or in another process.
-            SessionExpired: the session has ended.
-            InvalidInput: ``runs`` is neither.
-        """
-        if runs is None:
-            from pytest_gittrix.engine.agents.closures import warn_of_copies
-
-            warn_of_copies(fn, stacklevel=2)
-        return self._services.turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs or "process", role=role)
-
-    @contextmanager
-    def turn(self, *, role: str | None = None) -> Iterator[TurnContext]:
-        """Begin a turn, run the block, end the turn; a block that raises has ``failed``. Arguments and errors as for the two calls."""
-        context = self.begin_turn(role=role)
-        try:
-            yield context
-        except BaseException as problem:
-            with suppress(TurnOver):  # the block was interrupted, and its turn ended by that
-                self.end_turn(context, error=f"{type(problem).__name__}: {problem}")
-            raise
-        self.end_turn(context)
-
-    def begin_turn(self, *, role: str | None = None) -> TurnContext:
-        """Begin a turn of an agent that this program runs by itself, such as a prompt to a server; ``end_turn`` ends it.
-
-        What is recorded until then belongs to the turn. It is this process's turn, and is over if the process dies. An ``interrupt()``, the
-        end of the session and ``close()`` of the engine set ``cancelled`` of the context. From then on the context and its ``session``
-        raise ``TurnOver``, while this object goes on. As for ``start_turn``, tool calls without an answer are answered first.
-
-        Args:
-            role: the role of the agent, for the context; by default that of the session's identity, or ``build``.
-
-        Returns:
-            The turn: records with ``record`` and ``emit``, and has the agent's side of the session.
-
-        Raises:
-            TurnBusy: a turn is running, here or in another process.
-            SessionExpired: the session has ended.
-            AdapterUnavailable: the engine was closed.
-        """
-        return self._services.turns.begin(self._recorder.twin(), self.for_agent(), role=role)
-
-    def end_turn(self, context: TurnContext, *, error: str | None = None) -> None:
-        """End a turn that ``begin_turn`` began; its context can do nothing more. If that cannot be stored, the next turn finds it ``lost``.
-
-        Args:
-            context: what ``begin_turn`` returned.
-            error: why it failed; None if it is done.
-
-        Raises:
-            TurnOver: it was interrupted, or has been ended already.
-            InvalidInput: the turn is that of a function or of another session; or the error is no text.
-        """
-        self._services.turns.end(self.id, context, None if error is None else check_text(error, "error"))
-
-    @property
-    def turn_running(self) -> bool:
-        """Whether a turn of the session runs, here or in another process."""
-        return self._services.turns.is_running(self._recorder)
-
-    def interrupt(self) -> bool:
-        """End the running turn, with all it started, and answer its open calls; the session goes on. Returns whether a turn ran.
-
-        Raises:
-            TurnBusy: one runs in another process, which alone can end it.
-        """
-        return self._services.turns.interrupt(self._recorder)
-
-    def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
-        """Whether to warn that the model's context fills up: ``warn`` the first time for a checkpoint and a tier, then ``already_warned``.
-
-        Remembered by this engine and not stored, so a new engine warns again (Pixir).
-
-        Args:
-            checkpoint_to_seq: the last event of the latest compaction; None if there was none.
-            tier: how full the context is, such as ``warning``.
-        """
-        return self._services.turns.pressure.register(self.id, checkpoint_to_seq, tier)
 
     def extend(self, ttl: timedelta | str) -> None:
         """Replace the idle TTL, which starts again now.

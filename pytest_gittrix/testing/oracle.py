@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import subprocess
+import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,25 @@ class Facts:
     tree: str
     parents: tuple[str, ...]
     message: str
+
+
+def merged_by_git(base: Content | None, ours: Content | None, theirs: Content | None) -> Content | None:
+    """Merge the edits of both sides to a file, as ``git merge-file`` does; None where a person has to decide."""
+    sides = [content.data if isinstance(content, Executable) else content for content in (base, ours, theirs)]
+    texts = [side.encode() if isinstance(side, str) else side for side in sides if isinstance(side, bytes | str)]
+    if len(texts) < len(sides):
+        return None
+    modes = [isinstance(content, Executable) for content in (base, ours, theirs)]
+    is_executable = modes[1] if modes[2] == modes[0] else modes[2]
+    with tempfile.TemporaryDirectory(prefix="gittrix-merge-") as directory:
+        names = [os.path.join(directory, name) for name in ("ours", "base", "theirs")]
+        for name, text in zip(names, (texts[1], texts[0], texts[2]), strict=True):
+            with open(name, "wb") as file:
+                file.write(text)
+        done = subprocess.run([git_binary(), "merge-file", "-p", "-q", *names], capture_output=True, check=False, env=hermetic_env())
+    if done.returncode:
+        return None
+    return Executable(done.stdout) if is_executable else done.stdout
 
 
 class Judge:

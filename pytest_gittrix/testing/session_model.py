@@ -8,7 +8,7 @@ choices there (``native``). The model knows no disk and no engine, so that it do
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -20,6 +20,8 @@ from pytest_gittrix.testing.repos.history import Content, Executable
 State = Literal["active", "promoted", "discarded", "expired"]
 Answers = frozenset[str]
 """The correct answers: codes of errors, and ``OK``."""
+
+Merge = Callable[[Content | None, Content | None, Content | None], Content | None]
 
 OK: Final = "OK"
 FINE: Final[Answers] = frozenset({OK})
@@ -301,6 +303,27 @@ class Model:
         left = self._left(session, selected)
         self.committed(sha, Edits(landing), in_checkout=True)
         session.baseline, session.files = self.tree, self.tree.made_by(left)
+
+    def rebase(self, session: ModelSession, merge: Merge) -> tuple[Answers, Tree]:
+        """Return the correct answers of a rebase onto the branch, and the files that the workspace has if it succeeds.
+
+        Args:
+            session: the session.
+            merge: gives what the base and both sides of a file merge to; None where a person has to decide.
+        """
+        touched, drift = session.touched, session.baseline.to(self.tree)
+        work: dict[str, Content | None] = dict(touched)
+        may_refuse = False
+        for path in overlapping(touched, drift):
+            if path in drift and drift[path] == touched[path]:
+                del work[path]
+                continue
+            merged = merge(session.baseline.get(path), touched[path], drift[path]) if path in drift else None
+            if merged is None:
+                return frozenset({"BASELINE_CONFLICT"}), session.files
+            work[path] = merged
+            may_refuse = True  # git merges slightly more than the engine
+        return FINE | {"BASELINE_CONFLICT"} if may_refuse else FINE, self.tree.made_by(work)
 
     @staticmethod
     def _left(session: ModelSession, selected: Edits) -> Edits:

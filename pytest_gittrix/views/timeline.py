@@ -120,6 +120,7 @@ _TELL: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "step.completed": ("turn", lambda data: f"step {data['step']} {data.get('outcome', 'ended')}"),
     "promote.done": ("promotion", lambda data: f"promoted to {data['branch']} as {data['commit'][:_SHORT]}"),
     "promote.kept": ("promotion", lambda data: f"promoted to {data['branch']} as {data['commit'][:_SHORT]}; the session goes on"),
+    "session.rebased": ("promotion", lambda data: f"rebased onto {data['commit'][:_SHORT]}"),
     "promote.conflict": ("promotion", lambda data: f"conflict with durable in {data['count']} paths"),
     "promote.aborted": ("promotion", lambda data: f"promotion aborted: {data['reason']}"),
     "durable.moved": ("promotion", lambda data: f"durable's {data['ref']} moved to {str(data['new'])[:_SHORT]}"),

@@ -1,4 +1,6 @@
-"""Moving a workspace to another baseline while its session goes on: what its agent did stays, and all else becomes as the baseline has it.
+"""Moving a workspace to another baseline while its session goes on, after a promotion or by a rebase.
+
+What its agent did stays, and all else becomes as the baseline has it.
 
 The session's record moves first, and the workspace follows it. A kill in between does no harm: whoever uses the workspace next does what is
 left, and to do it a second time changes nothing.
@@ -10,8 +12,9 @@ A path stays behind where the agent has work of its own and durable changed it t
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError
@@ -25,6 +28,36 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 Differences = Mapping[str, tuple[Entry | None, Entry | None]]
 """The entries of two baselines, the earlier one first, by path."""
+
+
+@dataclass(frozen=True)
+class MergedTexts:
+    """The paths at which both sides changed a text, and the two edits were merged.
+
+    Attributes:
+        ours: what the agent had there.
+        becomes: what its workspace gets instead; at the other paths of ``ours``, what the next baseline has.
+        read: the bytes of that by its id; None if they are gone.
+    """
+
+    ours: Changes = field(default_factory=dict)
+    becomes: Mapping[str, Entry] = field(default_factory=dict)
+    read: Callable[[str], bytes | None] = lambda _id: None
+
+
+class Differing(NamedTuple):
+    """A path at which a workspace is not yet as its next baseline.
+
+    Attributes:
+        path: the path.
+        is_own: whether the agent has work of its own there.
+        is_merged: whether it has what was merged there.
+    """
+
+    path: str
+    is_own: bool
+    is_merged: bool
+
 
 _NOTHING: Final = object()
 _FOREIGN: Final = Entry(0, "")
@@ -46,11 +79,11 @@ def from_bases(differences: Differences, bases: Changes, seed: Seed) -> dict[str
 
 def differing(
     workspace: Workspace, between: Differences, ours: Changes, deleted: Collection[str], durable: str | None
-) -> Iterator[tuple[str, bool]]:
-    """The paths at which a workspace is not yet as its next baseline, each with whether the agent has work of its own there.
+) -> Iterator[Differing]:
+    """The paths at which a workspace is not yet as its next baseline.
 
-    Where it has none, the path is as in the earlier baseline, or as the agent had it when that was promoted. Something that no tree shows
-    is work too if it is in the way of a file. Deletions come first.
+    Where the agent has no work of its own, the path is as in the earlier baseline, or as the agent had it when that was promoted or merged.
+    Something that no tree shows is work too if it is in the way of a file. Deletions come first.
 
     Args:
         workspace: at the earlier baseline.
@@ -68,16 +101,17 @@ def differing(
         hides = old is not None and new is not None and workspace.kind == "lazy" and path in deleted
         if here == new and not hides:
             continue
-        is_own = hides or (here != old and here != ours.get(path, _NOTHING))
+        is_merged = here == ours.get(path, _NOTHING)
+        is_own = hides or (here != old and not is_merged)
         if new is None and not is_own:
             going.add(path)
-        yield path, is_own
+        yield Differing(path, is_own, is_merged)
 
 
 def rebase(
     workspace: Workspace,
     commit: str,
-    ours: Changes,
+    merged: MergedTexts,
     deleted: Collection[str],
     promoted: Collection[str] | None = None,
     *,
@@ -90,7 +124,7 @@ def rebase(
     Args:
         workspace: the workspace, within its ``operation``.
         commit: the session's baseline.
-        ours: what the agent had where that baseline has a merged text.
+        merged: the texts that were merged.
         deleted: paths that a ``lazy`` workspace does not show.
         promoted: the paths that the baseline has just as they were promoted; None if it has nothing else that is new.
         durable: as for ``differing``.
@@ -107,10 +141,20 @@ def rebase(
     between = from_bases(workspace.seed.differences(seed), workspace.bases, workspace.seed)
     bases: dict[str, Entry | None] = {}
     brought: list[str] = []
-    for path, is_own in differing(workspace, between, ours, deleted, durable):
+    for path, is_own, is_merged in differing(workspace, between, merged.ours, deleted, durable):
         old, new = between[path]
-        if not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
-            is_own = not _bring(workspace, path, new, seed)
+        text = merged.becomes.get(path)
+        if is_own and text is not None and _entry_at(workspace, path, old, text, (), deleted) == text:
+            brought.append(path)  # by a process that was killed, perhaps before its directory was synced
+            continue
+        if is_merged and text is not None:
+            data = merged.read(text.id)
+            is_own = data is None or not _bring(workspace, path, text, data, seed)
+            brought.append(path)
+            points.reached("rebase:written")
+        elif not is_own and (workspace.kind != "lazy" or workspace.files.lstat(path) is not None):
+            data = b"" if new is None or new.mode == SUBMODULE else seed.blob(new.id)
+            is_own = not _bring(workspace, path, new, data, seed)
             brought.append(path)
             points.reached("rebase:written")
         if is_own and (path in workspace.bases if promoted is None else path not in promoted):
@@ -181,10 +225,9 @@ def _blob_id(workspace: Workspace, path: str, size: int) -> str | None:
     return None if left else hasher.hexdigest()
 
 
-def _bring(workspace: Workspace, path: str, entry: Entry | None, seed: Seed) -> bool:
-    """Give a path its entry of a baseline; returns whether that was done, and nothing that the agent made meanwhile is in the way."""
+def _bring(workspace: Workspace, path: str, entry: Entry | None, data: bytes, seed: Seed) -> bool:
+    """Give a path an entry, with its bytes; returns whether that was done, and nothing that the agent made meanwhile is in the way."""
     files = workspace.files
-    data = b"" if entry is None or entry.mode == SUBMODULE else seed.blob(entry.id)
     with workspace.unmounted():
         try:
             _remove_directories(files, path)

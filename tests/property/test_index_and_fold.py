@@ -96,6 +96,7 @@ MAY_HAPPEN: Final[list[tuple[int, Callable[[random.Random, SessionState], Happen
     (1, lambda draw, now: ("workspace.removed", {})),
     (1, lambda draw, now: ("promote.done", {"commit": "d" * 40, "ref": "r", "branch": "main", "strategy": "commit"})),
     (2, lambda draw, now: ("promote.kept", kept(draw, now))),
+    (2, lambda draw, now: ("session.rebased", {"commit": draw.choice("cdef") * 40, "before": now.baseline})),
     (1, lambda draw, now: ("session.ended", end(draw, now))),
 ]
 """What may happen to a session, with how often; what is not legal when it comes is drawn anew."""

@@ -82,6 +82,12 @@ def promote_and_keep(scene: Scene) -> None:
         print(f"kept {engine.get_session(FIRST).promote(files=[*KEPT], keep=True).sha}")
 
 
+def rebase(scene: Scene) -> None:
+    """Rebase, and print what the caller was told."""
+    with scene.engine(init=False) as engine:
+        print(f"rebased {engine.get_session(FIRST).rebase().baseline}")
+
+
 def evict(scene: Scene) -> None:
     with scene.engine() as engine:
         engine.evict(FIRST)
@@ -135,6 +141,24 @@ def drifted(scene: Scene) -> None:
     one_session(scene)
     (scene.durable / "app.py").write_text("print('by the person')\n")
     scene.git("commit", "-qam", "drift")
+
+
+_LINES = b"".join(b"%d\n" % number for number in range(20))
+OURS, THEIRS = _LINES.replace(b"\n2\n", b"\nours\n"), _LINES.replace(b"\n17\n", b"\ntheirs\n")
+BOTH = OURS.replace(b"\n17\n", b"\ntheirs\n")
+
+
+def with_a_shared_file(scene: Scene) -> None:
+    """A session, and a person's commit that changes another line of a file that the agent changed too."""
+    (scene.durable / "long.txt").write_bytes(_LINES)
+    scene.git("add", "long.txt")
+    scene.git("commit", "-qm", "long")
+    one_session(scene)
+    with scene.engine() as engine:
+        engine.get_session(FIRST).write("long.txt", OURS)
+    (scene.durable / "long.txt").write_bytes(THEIRS)
+    (scene.durable / "README.md").write_text("# By the person\n")
+    scene.git("commit", "-qam", "shared")
 
 
 def with_a_rival(scene: Scene) -> None:
@@ -205,6 +229,28 @@ def judge_keep(scene: Scene, run: SupervisedRun) -> str:
     assert scene.git("ls-tree", "--name-only", "main", "run.sh", "rival/new.txt") == "rival/new.txt"
     scene.judge_repository()
     return "kept" if kept else "active"
+
+
+def judge_rebase(scene: Scene, run: SupervisedRun) -> str:
+    """The session has its old baseline or its new one, with all of its work; both edits of the file that both sides changed land."""
+    assert run.killed or run.exit_code or run.stdout, run.stderr.decode()[-600:]
+    head = scene.git("rev-parse", "main")
+    with scene.engine() as engine:
+        session = engine.get_session(FIRST)
+        moved = any(event.type == "session.rebased" for event in session.history())
+        assert not run.stdout or moved
+        assert session.info().baseline_sha == (head if moved else scene.git("rev-parse", "main^"))
+        assert {path: data for path, data in did(session).items() if path != "long.txt"} == WORK
+        assert session.read("long.txt") == (BOTH if moved else OURS)
+        assert session.read("README.md") == (b"# By the person\n" if moved else scene.git("show", "main^:README.md").encode() + b"\n")
+        assert scene.git("rev-parse", "main") == head
+        session.rebase()
+        assert session.read("long.txt") == BOTH
+        assert session.promote().warnings == ()
+    assert scene.git("rev-parse", "main^") == head
+    assert scene.git("show", "main:long.txt").encode() + b"\n" == BOTH
+    scene.judge_repository()
+    return "rebased" if moved else "active"
 
 
 def judge_start(scene: Scene, _run: SupervisedRun) -> str:
@@ -307,6 +353,7 @@ OPERATIONS = {
     "promote-consolidating": Operation(with_many_packs, promote, judge_consolidation),
     "promote-conflict": Operation(drifted, promote, judge_conflict),
     "promote-keep": Operation(with_a_rival, promote_and_keep, judge_keep),
+    "rebase": Operation(with_a_shared_file, rebase, judge_rebase),
     "evict": Operation(one_session, evict, judge_evict),
     "evict-side-work": Operation(with_a_side_branch, evict, judge_evict_with_a_side_branch),
     "evict-staged-work": Operation(with_staged_work, evict, judge_evict_with_staged_work),
@@ -394,7 +441,7 @@ def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "sticky ENOSPC"])
-@pytest.mark.parametrize("name", ["start", "evict", "evict-side-work", "evict-staged-work", "append"])
+@pytest.mark.parametrize("name", ["start", "rebase", "evict", "evict-side-work", "evict-staged-work", "append"])
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str) -> None:
     operation = OPERATIONS[name]
 

@@ -273,6 +273,22 @@ def promote(options: Namespace) -> CommandResult:
     return CommandResult(data, text, (*result.warnings, *_secret_notes(result.secrets)))
 
 
+@verb(SESSION, examples=("gittrix session rebase sess_V1St", "gittrix session rebase sess_V1St --json"))
+def rebase(options: Namespace) -> CommandResult:
+    """Move a session's baseline to durable's head; its work stays on top."""
+    with context.session(options) as session:
+        result = session.rebase()
+        id_ = session.id
+    merged = [*result.merged]
+    data: dict[str, Any] = {"baseline": result.baseline, "before": result.before, "changed": [*result.changed], "merged": merged}
+    data |= {"checkpoint": result.checkpoint, "warnings": [*result.warnings]}
+    if result.checkpoint is None:
+        return CommandResult(data, text_of([f"{result.baseline} is durable's head already"]), result.warnings)
+    kept = f"The files of before: gittrix session fork {id_} --at {result.checkpoint}"
+    lines = [result.baseline, *(f"merged {path}" for path in merged)]
+    return CommandResult(data, text_of(lines), (kept, *result.warnings))
+
+
 @verb(examples=("gittrix sweep",))
 def sweep(options: Namespace) -> CommandResult:
     """Evict every session past its time."""

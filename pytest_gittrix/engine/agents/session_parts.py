@@ -23,7 +23,7 @@ VARIABLES: Final = (SESSION_VARIABLE, "GT_SESSION_UUID")
 # fmt: off
 DECISIONS: Final = frozenset({
     "archive", "archives", "begin_turn", "discard", "end_turn", "extend", "for_agent", "fork", "handoff", "identify", "interrupt",
-    "metadata", "moved_refs", "promote", "register_pressure_warning", "relocate", "review",
+    "metadata", "moved_refs", "promote", "rebase", "register_pressure_warning", "relocate", "review",
     "start_turn", "subscribe", "turn", "turn_running", "view",
 })
 # fmt: on

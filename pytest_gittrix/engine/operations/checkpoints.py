@@ -26,7 +26,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 CHECKPOINTS: Final = ("engine", "commits.git")
 # After these events the files, or the baseline that a fork has, are not as they were before.
-_CHANGES: Final = ("session.write", "promote.kept", "model.exchange")
+_CHANGES: Final = ("session.write", "promote.kept", "session.rebased", "model.exchange")
 
 
 class Checkpoint(NamedTuple):
@@ -58,7 +58,9 @@ class Files:
     bases: Changes = field(default_factory=dict)
 
 
-def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot, *, left_out: tuple[str, ...] = ()) -> SessionState:
+def save_checkpoint(
+    recorder: Recorder, state: SessionState, snapshot: Snapshot, *, left_out: tuple[str, ...] = (), always: bool = False
+) -> SessionState:
     """Save the files, unless they are as in the last checkpoint. The caller holds the lease.
 
     Args:
@@ -67,13 +69,15 @@ def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot,
         snapshot: the files.
         left_out: a line for each file that the snapshot should have, and does not; those that are too large for it are named anyway.
 
+        always: record a checkpoint even then.
+
     Raises:
         OSError: the disk refused.
     """
     began_at_baseline = state.lineage is None or state.lineage.relation == "crash"
     last = state.checkpoint or (snapshot.seed.root if began_at_baseline else None)
     missing = [*left_out, *snapshot.left_out]
-    if snapshot.tree == last and not state.changed_since_checkpoint and not left_out:
+    if snapshot.tree == last and not state.changed_since_checkpoint and not left_out and not always:
         return state
     repository = recorder.directory.joinpath(*CHECKPOINTS)
     objects = snapshot.objects
@@ -84,6 +88,36 @@ def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot,
     if objects:
         install_pack(str(repository / "objects"), build_pack(objects, snapshot.seed.format))
     return recorder.append("workspace.kept", {"tree": snapshot.tree, **({"left_out": missing} if missing else {})})
+
+
+def save_blobs(recorder: Recorder, seed: Seed, blobs: Mapping[str, bytes]) -> None:
+    """Save the bytes of files next to the checkpoints, for ``saved_blob``.
+
+    Args:
+        recorder: the session's record, whose lease the caller holds.
+        seed: the baseline.
+        blobs: bytes by id.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if blobs:
+        repository = recorder.directory.joinpath(*CHECKPOINTS)
+        open_bare(repository, seed.format.name, seed.objects_dir)
+        install_pack(str(repository / "objects"), build_pack({id_: ("blob", data) for id_, data in blobs.items()}, seed.format))
+
+
+def saved_blob(state_dir: str, seed: Seed, id_: str) -> bytes | None:
+    """The bytes that ``save_blobs`` saved; None if a power cut destroyed them.
+
+    Args:
+        state_dir: where the engine keeps its notes about the workspace.
+        seed: the baseline.
+        id_: the id of the blob.
+    """
+    with suppress(MissingObject, AdapterUnavailable), _reading(Path(state_dir, CHECKPOINTS[-1]), seed) as objects:
+        return objects.read(id_)[1]
+    return None
 
 
 def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:

@@ -225,8 +225,15 @@ def users_of(
     return Users(engine, tuple(WorkspaceProcess(pid, program_of(pid)) for pid in pids))
 
 
-def require_unused(state: SessionState, directory: Path, verb: str, *, forcible: bool = True) -> None:
-    """Refuse to remove a workspace in which processes work, other than the requester and its ancestors.
+def require_unused(state: SessionState, directory: Path, verb: str, *, removes: bool = True, forcible: bool = True) -> None:
+    """Refuse to remove a workspace, or to change its files, while processes work in it, other than the requester and its ancestors.
+
+    Args:
+        state: of the session.
+        directory: its directory.
+        verb: what was asked for, such as ``discard``.
+        removes: whether that removes the workspace; else it changes files there.
+        forcible: whether it can be forced.
 
     Raises:
         SessionInUse: there are some.
@@ -238,7 +245,9 @@ def require_unused(state: SessionState, directory: Path, verb: str, *, forcible:
     raise SessionInUse(
         f"Session {state.id} is in use: {users}.",
         processes=users.processes,
-        why=f"To {verb} it would remove its workspace under them, and what they write then would be lost.",
+        why=f"To {verb} it would remove its workspace under them, and what they write then would be lost."
+        if removes
+        else f"To {verb} it changes files under them, and what they write meanwhile could be mixed up with that.",
         fix="End them, or wait until they have ended.",
         opt_out=_FORCE if forcible else "",
     )

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pytest_gittrix.engine.operations.attachments import resource_name
+from pytest_gittrix.engine.operations.checkpoints import saved_blob
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
@@ -19,7 +20,7 @@ from pytest_gittrix.git.worktree.hazards import hazards
 from pytest_gittrix.record.eventlog.events import path_of
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.checkin import checked_in, conversions_for, depends_on, filtered
-from pytest_gittrix.workspaces.rebase import rebase
+from pytest_gittrix.workspaces.rebase import MergedTexts, rebase
 from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.walk import Limits
@@ -32,12 +33,12 @@ _FILES: Final = (FILE, EXECUTABLE)
 
 
 def is_behind(workspace: Workspace, state: SessionState) -> bool:
-    """Whether a promotion moved its session's baseline, and the workspace may not have it yet."""
+    """Whether a promotion or a rebase moved its session's baseline, and the workspace may not have it yet."""
     return state.kept is not None and (workspace.seed.commit != state.baseline or bool(workspace.bases))
 
 
 def catch_up(workspace: Workspace, state: SessionState) -> None:
-    """Give a workspace its session's baseline, which a promotion may have moved; the caller holds the lease.
+    """Give a workspace its session's baseline, which a promotion or a rebase may have moved; the caller holds the lease.
 
     Raises as ``rebase``.
     """
@@ -45,9 +46,15 @@ def catch_up(workspace: Workspace, state: SessionState) -> None:
     if kept is None or not is_behind(workspace, state):
         return
     merged = {path_of(one): Entry(one["mode"], one["id"]) for one in kept.merged}
+    becomes = {path_of(one): Entry(**one["becomes"]) for one in kept.merged if "becomes" in one}
     promoted = None if kept.promoted is None else {path_of(one) for one in kept.promoted}
+
+    def read(id_: str) -> bytes | None:
+        return None if workspace.state_dir is None else saved_blob(workspace.state_dir, workspace.began, id_)
+
     with workspace.operation():
-        rebase(workspace, state.baseline, merged, state.api_deleted, promoted, durable=state.durable_path)
+        texts = MergedTexts(merged, becomes, read)
+        rebase(workspace, state.baseline, texts, state.api_deleted, promoted, durable=state.durable_path)
 
 
 def current_snapshot(

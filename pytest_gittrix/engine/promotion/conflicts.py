@@ -7,7 +7,7 @@ docs/explanation/rules.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.engine.promotion.selection import SelectedChanges
@@ -19,6 +19,20 @@ from pytest_gittrix.workspaces.seeds.seed import Seed
 OnOverlap = Literal["refuse", "allow-identical", "merge"]
 _ON_OVERLAP = get_args(OnOverlap)
 _SHOWN = 8
+
+
+class Reconciled(NamedTuple):
+    """A selection as it goes onto a head.
+
+    Attributes:
+        selection: what differs from the head then; it may be empty.
+        conflicts: the kind of each overlap that is not allowed, by path.
+        merges: the paths at which both sides' texts were merged, or would merge.
+    """
+
+    selection: SelectedChanges
+    conflicts: Mapping[str, ConflictKind]
+    merges: tuple[str, ...] = ()
 
 
 def check_on_overlap(value: str) -> OnOverlap:
@@ -51,14 +65,26 @@ def reconcile(
         BaselineConflict: drift overlaps the selection in a way that is not allowed; it names every such path and its kind.
         PromoteFailed: durable already has everything that was selected.
     """
-    touched = overlap(selection.changes, drift)
-    if not touched:
-        return selection
+    fitted, conflicts, _ = find_conflicts(selection, drift, seed, read_blob, on_overlap=on_overlap)
+    if conflicts:
+        raise _conflict(conflicts, seed.commit, head)
+    if not fitted.changes and selection.changes:
+        raise PromoteFailed("Durable already has everything that was selected.", stage="staging", fix="Discard the session.")
+    return fitted
+
+
+def find_conflicts(
+    selection: SelectedChanges, drift: Drift, seed: Seed, read_blob: Callable[[str], bytes], *, on_overlap: OnOverlap
+) -> Reconciled:
+    """As ``reconcile``, but conflicts are returned, and durable may have everything already."""
     changes, blobs = dict(selection.changes), dict(selection.blobs)
     conflicts: dict[str, ConflictKind] = {}
-    for path in sorted(touched):
+    merges: list[str] = []
+    for path in sorted(overlap(selection.changes, drift)):
         kind, merged = _merge_at(path, selection, drift, read_blob)
         theirs = drift[path][1] if path in drift else None
+        if kind == "path" and changes[path] != theirs:
+            merges.append(path)
         if on_overlap == "merge" and merged is not None:
             mode, data = merged
             changes[path] = Entry(mode, seed.format.hash_object("blob", data))
@@ -67,11 +93,7 @@ def reconcile(
             del changes[path]
         elif on_overlap != "merge" or merged is None:
             conflicts[path] = kind
-    if conflicts:
-        raise _conflict(conflicts, seed.commit, head)
-    if not changes:
-        raise PromoteFailed("Durable already has everything that was selected.", stage="staging", fix="Discard the session.")
-    return SelectedChanges(changes, blobs)
+    return Reconciled(SelectedChanges(changes, blobs), conflicts, tuple(merges))
 
 
 def _merge_at(
@@ -89,13 +111,17 @@ def _merge_at(
     return ("text", None) if merged is None else ("path", (mode, merged))
 
 
-def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> BaselineConflict:
+def listed(kinds: Mapping[str, ConflictKind]) -> str:
+    """The first conflicts of some, each with its reason, for a message."""
     reasons = {"path": "would merge as text", "text": "would not merge as text", "tree": "moved, deleted or of another kind"}
-    listed = "; ".join(f"{path!r} {reasons[kind]}" for path, kind in [*kinds.items()][:_SHOWN])
     more = f" (and {len(kinds) - _SHOWN} more)" if len(kinds) > _SHOWN else ""
+    return "; ".join(f"{path!r} {reasons[kind]}" for path, kind in [*kinds.items()][:_SHOWN]) + more
+
+
+def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> BaselineConflict:
     mergeable = all(kind == "path" for kind in kinds.values())
     return BaselineConflict(
-        f"Durable changed since the session started, at {len(kinds)} selected path{'s' if len(kinds) > 1 else ''}: {listed}{more}.",
+        f"Durable changed since the session started, at {len(kinds)} selected path{'s' if len(kinds) > 1 else ''}: {listed(kinds)}.",
         conflicting_files=sorted(kinds),
         durable_sha=head,
         baseline_sha=baseline,

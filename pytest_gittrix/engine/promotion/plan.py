@@ -76,7 +76,7 @@ class PromotionPlan:
             return self.durable.head(self.branch)
         except InvalidInput as problem:
             kept = self.state.kept
-            if kept is None or kept.branch != self.branch:
+            if kept is None or kept.branch != self.branch or kept.strategy == "commit":
                 raise
             raise InvalidInput(
                 f"The session's branch {self.branch!r} is gone from durable.",
@@ -149,6 +149,23 @@ class PromotionPlan:
                 fix="Rename it in the workspace, or leave it out of the selection.",
             )
         return built
+
+
+def where_to(state: SessionState, durable: Durable) -> tuple[str, str]:
+    """The branch that a session is promoted to, and the session's strategy there.
+
+    The branch that an earlier promotion made may be gone: forges delete it with its merge. The session goes back to the branch that it came
+    from, and by the way that it took from there. Its baseline is its last commit, so that what was merged of it is no drift.
+    """
+    branch, kept = state.durable_branch or durable.branch, state.kept
+    if kept is None or kept.branch != branch or kept.origin in (None, branch):
+        return branch, state.strategy
+    try:
+        durable.head(branch)
+    except InvalidInput:
+        assert kept.origin is not None
+        return kept.origin, kept.strategy
+    return branch, state.strategy
 
 
 def _tree_reader(built: BuiltCommit, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:

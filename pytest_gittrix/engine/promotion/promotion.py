@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Drift, Durable
+from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.engine.eviction.evictor import Evictor
 from pytest_gittrix.engine.operations.agent_commits import only_in_agents_git
 from pytest_gittrix.engine.operations.recorder import Recorder
@@ -24,12 +24,12 @@ from pytest_gittrix.engine.operations.shown_files import ShownFiles
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.landing import Landing, record_checkouts, record_done
-from pytest_gittrix.engine.promotion.plan import PromotionPlan, digest_of
+from pytest_gittrix.engine.promotion.plan import PromotionPlan, digest_of, where_to
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.request import SHOWN, PromoteRequest, secret_lines
 from pytest_gittrix.engine.promotion.selection import SelectedChanges, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
-from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput, PromoteFailed, first_few
+from pytest_gittrix.errors import BaselineConflict, GittrixError, PromoteFailed, first_few
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.os_level.files import sync_directory, write_file
@@ -138,7 +138,7 @@ class Promotion:
             state = self.recorder.note_touched(state, snapshot.touched)
             snapshot = narrowed(state, snapshot, {*(files or ()), *(hunks or ())})
         durable = self.parts.resources.durable_of(state)
-        branch, of_session = _where_to(state, durable)
+        branch, of_session = where_to(state, durable)
         strategy = self.parts.strategies.choose(durable, branch, requested=request.strategy, of_session=check_strategy(of_session))
         keeps = request.keeps(state, branch, strategy)
         proposal = request.proposal(state, branch, strategy)
@@ -290,23 +290,6 @@ class Promotion:
         """The result, with a warning of each piece of work that the agent's own git holds and that is in no file."""
         work = only_in_agents_git(self.recorder, plan.state, self.workspace, plan.snapshot)
         return result.with_warnings(map(_STAYS.format, work))
-
-
-def _where_to(state: SessionState, durable: Durable) -> tuple[str, str]:
-    """The branch that a session is promoted to, and the session's strategy there.
-
-    The branch that an earlier promotion made may be gone: forges delete it with its merge. The session goes back to the branch that it came
-    from, and by the way that it took from there. Its baseline is its last commit, so that what was merged of it is no drift.
-    """
-    branch, kept = state.durable_branch or durable.branch, state.kept
-    if kept is None or kept.branch != branch or kept.origin in (None, branch):
-        return branch, state.strategy
-    try:
-        durable.head(branch)
-    except InvalidInput:
-        assert kept.origin is not None
-        return kept.origin, kept.strategy
-    return branch, state.strategy
 
 
 def _withheld(snapshot: Snapshot) -> list[str]:

@@ -95,7 +95,7 @@ class PromoteRequest:
         if self.what.baseline != state.baseline:
             raise InvalidInput(
                 f"The review is of the changes since {self.what.baseline[:12]}, and the session's baseline is {state.baseline[:12]} now.",
-                why="A promotion moved the baseline, so the reviewed changes differ from those that would be promoted.",
+                why="A promotion or a rebase moved the baseline, so the reviewed changes differ from those that would be promoted.",
                 fix="Review the session again.",
             )
         return self.what.snapshot, self.what.choice(self.files, self.hunks)

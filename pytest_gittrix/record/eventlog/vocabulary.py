@@ -58,6 +58,13 @@ _SESSION: Mapping[str, Kind] = {
         "commit ref branch strategy before",
         optional="pr_url pr_failed merged in_durable promoted",
     ),
+    "session.rebased": _kind(
+        "The session's baseline moved from before to commit, which durable has; no branch moved. "
+        "Each of merged is {path, mode, id, becomes}: what the session had where durable changed it too, and the {mode, id} of the merged "
+        "text, unless that is durable's. Each of in_durable is as in promote.kept.",
+        "commit before",
+        optional="merged in_durable",
+    ),
     "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
     "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),
     "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),

@@ -13,13 +13,12 @@ from typing import Literal, NamedTuple, cast
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.eventlog.events import Event, path_of
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.state import promotions
 from pytest_gittrix.record.state.lifecycle import EVENTS, OUTCOMES, after, why_not
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.values import (
     ENDED,
-    TWO_WRITERS,
     Intent,
-    Kept,
     Policy,
     Result,
     SessionState,
@@ -27,6 +26,7 @@ from pytest_gittrix.record.state.values import (
     created_state,
     current_identity,
     deadline_ns,
+    impossible,
     opened_state,
 )
 
@@ -104,7 +104,7 @@ def _imported(event: Event) -> SessionState:
 
 def _lived(state: SessionState, event: Event) -> None:
     if problem := why_not(state.life, event):
-        raise _impossible(state, event, problem)
+        raise impossible(state, event, problem)
     if state.life is not None:
         state.life = after(state.life, event)
 
@@ -157,64 +157,17 @@ def _activity(state: SessionState, event: Event) -> None:
     state.last_access_ns = max(state.last_access_ns, min(event.data["observed_ns"], event.ts))
 
 
-def _intent(state: SessionState, event: Event) -> None:
-    if state.intent is not None:
-        raise _impossible(state, event, f"the promotion of {state.intent.commit} is still open")
-    known = {name: event.data[name] for name in ("commit", "parent", "ref", "tree", "paths_digest", "count")}
-    state.intent = Intent(**known, data=event.data, seq=event.seq, ts=event.ts)
-
-
-def _close_intent(state: SessionState, event: Event) -> None:
-    if state.intent is not None and state.intent.commit != event.data["commit"]:
-        raise _impossible(state, event, f"the open promotion is of {state.intent.commit}")
-    state.intent = None
-
-
-def _done(state: SessionState, event: Event) -> None:
-    data = event.data
-    _close_intent(state, event)
-    state.state, state.ended_ns = "promoted", event.ts
-    state.strategy = data["strategy"]
-    state.result = Result(data["commit"], data["branch"], data.get("pr_url"), data.get("patch"))
-
-
-def _kept(state: SessionState, event: Event) -> None:
-    data, last = event.data, state.kept
-    if data["before"] != state.baseline:
-        raise _impossible(state, event, f"its baseline is {state.baseline}, not {data['before']}")
-    _close_intent(state, event)
-    is_same = last is not None and last.branch == data["branch"] and data["strategy"] == "commit"
-    state.kept = Kept(
-        data["commit"],
-        data["branch"],
-        data.get("pr_url", last.pr_url if last is not None and is_same else None),
-        data.get("merged", []),
-        data.get("promoted"),
-        state.durable_branch if last is None else last.origin,
-        last.strategy if last is not None and is_same else data["strategy"],
-    )
-    state.earlier_baselines = (*state.earlier_baselines, state.baseline)
-    state.baseline, state.durable_branch = data["commit"], data["branch"]
-    state.durable_ref = f"{state.durable_ref.partition('#')[0]}#{state.durable_branch}"
-    if data["strategy"] != "commit":
-        state.strategy = "commit"  # what comes next goes onto the same branch
-    in_durable = {path_of(one) for one in data.get("in_durable", ())}
-    state.api_deleted = state.api_deleted - in_durable
-    state.initial_files = {path: name for path, name in state.initial_files.items() if path not in in_durable}
-    state.changed_since_checkpoint = True
-
-
 def _ended(state: SessionState, event: Event) -> None:
     how = event.data["state"]
     if state.life is not None and state.life.state != "creating":
-        raise _impossible(state, event, f"its life ends when it is removed, and it is {state.life.state}")
+        raise impossible(state, event, f"its life ends when it is removed, and it is {state.life.state}")
     if how not in ENDED:
-        raise _impossible(state, event, f"{how!r} is not an end ({', '.join(sorted(ENDED))})")
+        raise impossible(state, event, f"{how!r} is not an end ({', '.join(sorted(ENDED))})")
     if state.intent is not None:
-        raise _impossible(state, event, f"the promotion of {state.intent.commit} is still open")
+        raise impossible(state, event, f"the promotion of {state.intent.commit} is still open")
     # promote.done is itself the end; session.ended may still say so.
     if state.ended and not (how == state.state == "promoted"):
-        raise _impossible(state, event, f"the session already ended as {state.state}")
+        raise impossible(state, event, f"the session already ended as {state.state}")
     if not state.ended:
         state.ended_ns = event.ts
     state.state = cast(StateName, how)
@@ -269,7 +222,7 @@ def _opens(field: str, key: str, problem: str) -> Apply:
 
     def apply(state: SessionState, event: Event) -> None:
         if (now := getattr(state, field)) is not None:
-            raise _impossible(state, event, problem.format(now))
+            raise impossible(state, event, problem.format(now))
         setattr(state, field, event.data[key])
 
     return apply
@@ -280,7 +233,7 @@ def _closes(field: str, key: str, problem: str) -> Apply:
 
     def apply(state: SessionState, event: Event) -> None:
         if (now := getattr(state, field)) != event.data[key]:
-            raise _impossible(state, event, problem.format(now))
+            raise impossible(state, event, problem.format(now))
         setattr(state, field, None)
 
     return apply
@@ -304,10 +257,11 @@ _SESSION: Mapping[str, EventRule] = {
     "session.relocated": EventRule(_ACTIVE, use=True, apply=_relocated),
     "session.activity": EventRule(_ACTIVE, apply=_activity),
     "touched.seen": EventRule(_ANY, apply=_touched),
-    "promote.intent": EventRule(_ACTIVE, apply=_intent),
-    "promote.done": EventRule(_ACTIVE, use=True, apply=_done),
-    "promote.kept": EventRule(_ACTIVE, use=True, apply=_kept),
-    "promote.aborted": EventRule(_ACTIVE, apply=_close_intent),
+    "promote.intent": EventRule(_ACTIVE, apply=promotions.intent),
+    "promote.done": EventRule(_ACTIVE, use=True, apply=promotions.done),
+    "promote.kept": EventRule(_ACTIVE, use=True, apply=promotions.kept),
+    "session.rebased": EventRule(_ACTIVE, use=True, apply=promotions.rebased),
+    "promote.aborted": EventRule(_ACTIVE, apply=promotions.close_intent),
     "promote.conflict": EventRule(_ACTIVE, use=True),
     "archive.written": EventRule(_ANY, apply=_archive),
     "session.ended": EventRule(_ANY, apply=_ended),
@@ -392,7 +346,7 @@ def _step(state: SessionState, event: Event) -> None:
             fix="Use the engine that wrote it, or a newer one.",
         )
     if rule is None or ("active" if state.state == "active" else "ended") not in rule.when:
-        raise _impossible(state, event, f"the session is {state.state}")
+        raise impossible(state, event, f"the session is {state.state}")
     rule.apply(state, event)
     if event.type in CONVERSATION:
         state.said += 1
@@ -436,10 +390,3 @@ def _copied(state: SessionState, events: Iterable[Event]) -> SessionState:
     for name in {_FILLS[event.type] for event in events if event.type in _FILLS}:
         setattr(twin, name, getattr(state, name).copy())
     return twin
-
-
-def _impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
-    return LogDamaged(
-        f"Event {event.seq} of session {state.id!r} is {event.type!r}, which cannot happen: {why}.",
-        why=TWO_WRITERS,
-    )

@@ -20,7 +20,7 @@ _RECORD_KEYS = frozenset({
     "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
 })
 # fmt: on
-_ADDITIONS = frozenset({"identity", "lineage", "outcome", "successor", "life", "earlierBaselines"})
+_ADDITIONS = frozenset({"identity", "lineage", "outcome", "successor", "life", "earlierBaselines", "rebasedOnto"})
 
 
 def metadata_of(state: SessionState) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
         "successor": state.successor,
         "life": _life(state),
         "earlierBaselines": [*state.earlier_baselines] or None,
+        "rebasedOnto": state.kept and ([*state.kept.rebased] or None),
     }
     return {**state.extra, **_known(record)}
 

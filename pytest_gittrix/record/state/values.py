@@ -85,16 +85,17 @@ class Result(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The last promotion after which the session went on.
+    """The last promotion after which the session went on, and the rebases since the session began.
 
     Attributes:
-        commit: what it made, which is the session's baseline since.
+        commit: what it made, which was the session's baseline then; without a promotion, what the first rebase went to.
         branch: the branch that the commit is on, which is the session's since.
         pr_url: the address of the pull request of that branch, if a promotion of this session opened it.
-        merged: as in ``promote.kept``.
-        promoted: as in ``promote.kept``; None where durable had not changed since the baseline before.
+        merged: as in ``promote.kept``, or in ``session.rebased`` if that was later.
+        promoted: as in ``promote.kept``; None where durable had not changed since the baseline before, and nothing after a rebase.
         origin: the branch that the session was of before its promotions made branches of their own.
         strategy: the strategy of the promotion that made the branch; ``commit`` if none did.
+        rebased: the baselines that rebases went to, and that no promotion of the session made.
     """
 
     commit: str
@@ -104,6 +105,7 @@ class Kept(NamedTuple):
     promoted: Sequence[Mapping[str, Any]] | None = None
     origin: str | None = None
     strategy: str = "commit"
+    rebased: Sequence[str] = ()
 
 
 class Lineage(NamedTuple):
@@ -150,7 +152,8 @@ class SessionState:
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
         intent: the promotion that has not ended in the log.
-        kept: the last promotion after which the session went on; None if there was none. It moved ``baseline`` and ``durable_branch``.
+        kept: the last promotion after which the session went on, and its rebases; None if there were none. They moved ``baseline``, and
+            promotions ``durable_branch``.
         earlier_baselines: the baselines before that one, oldest first; the workspace was made from the first.
         keep_after_promote: whether it goes on after a promotion to a pull request that does not say otherwise.
         workspace_present: whether the workspace is complete and not removed.
@@ -363,3 +366,11 @@ def current_identity(identity: Mapping[str, Any]) -> Mapping[str, Any]:
     if EARLIER_IDENTITY.keys().isdisjoint(identity):
         return identity
     return {EARLIER_IDENTITY.get(name, name): value for name, value in identity.items()}
+
+
+def impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
+    """The error for an event that cannot have happened in a state."""
+    return LogDamaged(
+        f"Event {event.seq} of session {state.id!r} is {event.type!r}, which cannot happen: {why}.",
+        why=TWO_WRITERS,
+    )

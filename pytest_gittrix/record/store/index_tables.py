@@ -40,7 +40,7 @@ EVICTABLE: Final = "(state = 'active' OR (state = 'promoted' AND workspace_prese
 OPEN: Final = "(state = 'active' OR workspace_present OR unsettled OR legacy OR problem IS NOT NULL OR life IS NOT NULL)"
 """Which sessions a recovery or a sweep may have to look at. All others have ended for good."""
 PROMOTED: Final = """(state = 'promoted' OR instr(metadata, '"earlierBaselines"'))"""
-"""Which sessions have promoted, also if they went on."""
+"""Which sessions have promoted, also if they went on; those that were only rebased are among them."""
 
 _SCHEMA: Final = (
     f"CREATE TABLE session ({COLUMNS})",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -47,6 +47,26 @@ There is no ``checkout``: without an index it restores files.
 """
 HIDE: Final = "mkdir -p .git/info && echo '*' > .git/info/exclude"
 SHOW: Final = "rm -f .git/info/exclude"
+
+
+R = TypeVar("R", bound=Callable[..., Any])
+_NEEDS: Final = "_gittrix_needs"
+
+
+def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
+    """Leave a rule out unless the system declares these capabilities and, with ``native``, has our engine's own verbs."""
+
+    def mark(rule: R) -> R:
+        setattr(rule, _NEEDS, (capabilities, native))
+        return rule
+
+    return mark
+
+
+def playable(rule: object, access: Access) -> bool:
+    """Whether the system that is reached so has what a rule needs."""
+    capabilities, native = getattr(rule, _NEEDS, ((), False))
+    return access.can(*capabilities) and (access.native or not native)
 
 
 def drawn_by(strategy: Callable[[Machine], SearchStrategy[Any]]) -> SearchStrategy[Any]:

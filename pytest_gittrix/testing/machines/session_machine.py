@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from hypothesis import event
 from hypothesis import settings as hypothesis_settings
@@ -44,6 +44,8 @@ from pytest_gittrix.testing.machines.draws import (
     drawn_by,
     limited,
     living,
+    needs,
+    playable,
 )
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import contents
@@ -59,25 +61,7 @@ KINDS = ("lazy", "clone", "copy")
 _MOST_ALIVE = 3
 RIVAL_POINTS: Final = ("head-read", "drift-checked", "intent-logged")
 """Points inside a promotion of our engine at which a rival can commit, before the branch moves: the ends of their names."""
-_NEEDS: Final = "_gittrix_needs"
 _CODE: Final = re.compile("[A-Z]{3}-[0-9]{2}")  # of a clause
-
-R = TypeVar("R", bound=Callable[..., Any])
-
-
-def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
-    """Leave a rule out unless the system declares these capabilities and, with ``native``, has our engine's own verbs."""
-
-    def mark(rule: R) -> R:
-        setattr(rule, _NEEDS, (capabilities, native))
-        return rule
-
-    return mark
-
-
-def _playable(rule: object, access: Access) -> bool:
-    capabilities, native = getattr(rule, _NEEDS, ((), False))
-    return access.can(*capabilities) and (access.native or not native)
 
 
 some_live = precondition(lambda self: bool(living(self)))
@@ -284,6 +268,15 @@ class SandboxMachine(RuleBasedStateMachine):
         answer = self.trial.promote(session, touched[:most], on_overlap=on_overlap, keep=True)
         event(f"promote and go on, {on_overlap}: {answer}")
 
+    @needs(native=True)
+    @rule(session=LIVING, meeting=MEETINGS)
+    @some_live
+    def rebase(self, session: HeldSession, meeting: Meeting) -> None:
+        """The agent works, durable changes at the same paths, and the session is rebased onto that."""
+        self.trial.edit(session, meeting.work)
+        self.trial.durable_edit(meeting.drift, at_the_desk=False)
+        event(f"rebase over {meeting.drift.kind}: {self.trial.rebase(session)}")
+
     @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
     @some_live
     def promote_some(self, session: HeldSession, work: Edits, some: list[int]) -> None:
@@ -442,7 +435,7 @@ def machine_for(
         "system": staticmethod(access.opens),
         "waivers": check_waivers(waivers or {}, "the machine"),
     }
-    body |= {name: None for name, one in vars(SandboxMachine).items() if not _playable(one, access)}  # hides it
+    body |= {name: None for name, one in vars(SandboxMachine).items() if not playable(one, access)}  # hides it
     body["stage_opens" if access.native else "world_opens"] = None
     body |= {one.__name__: one for one in rules}
     machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), body)

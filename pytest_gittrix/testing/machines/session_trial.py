@@ -25,6 +25,7 @@ from pytest_gittrix.testing.oracle import (
     invariant_sweep_is_exact,
     invariant_untouched,
     invariant_workspace_stands_alone,
+    merged_by_git,
     require,
 )
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
@@ -167,6 +168,21 @@ class Trial(WorkTrial):
         part = self.model.sessions[held.id].touched.only([path])
         whole = self.access.native and chosen[path] == numbers
         return self.promote(held, reviewed=part, whole=whole, act=lambda: held.handle.promote(hunks=chosen))
+
+    @checked
+    def rebase(self, held: HeldSession) -> str:
+        """Rebase a session onto durable's head; gives the answer's code. What both sides changed becomes what ``git merge-file`` gives."""
+        session = self.model.sessions[held.id]
+        self.settle()
+        allowed = self.model.refusal(session, self.now)
+        rebased = session.files
+        if OK in allowed:
+            session.use(self.now, surely=True)
+            allowed, rebased = self.model.rebase(session, merged_by_git)
+        answer = self.ask(f"{held}.rebase()", allowed, held.handle.rebase)[0]
+        if answer == OK:
+            session.baseline, session.files = self.model.tree, rebased
+        return answer
 
     def _landed(self, session: ModelSession, sha: str, onto: str, landing: Edits, *, exact: bool, kept: Edits | None = None) -> None:
         if exact:

@@ -21,6 +21,8 @@ from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, CapabilityMiss
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.walk import Limits
 
+LONG = "".join(f"{number}\n" for number in range(20))
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkspaceServer]:
@@ -126,6 +128,25 @@ def test_another_engine_with_the_adapter_goes_on(site: Site, server: WorkspaceSe
     session.write("app.py", "v2\n")
     with site.another() as other:
         assert other.get_session(session.id).read("app.py") == b"v2\n"
+
+
+def test_a_rebase_brings_what_others_changed_to_the_server(site: Site, server: WorkspaceServer) -> None:
+    site.durable.commit({"long.txt": LONG})
+    session = site.start()
+    session.write("long.txt", LONG.replace("2\n3\n", "ours\n3\n"))
+    head = site.durable.commit({"long.txt": LONG.replace("17\n", "theirs\n"), "README.md": "# By a rival\n", "run.sh": None})
+
+    assert session.rebase().merged == ("long.txt",)
+
+    root = there(server, session)
+    assert (root / "README.md").read_text() == "# By a rival\n"
+    assert not (root / "run.sh").exists()
+    assert session.touched_files() == ["long.txt"]
+    both = LONG.replace("2\n3\n", "ours\n3\n").replace("17\n", "theirs\n")
+    assert (root / "long.txt").read_text() == both
+    done = session.promote()
+    assert site.durable.parents(done.sha) == [head]
+    assert site.durable.read("long.txt").decode() == both
 
 
 def test_a_fork_and_a_handoff_keep_the_files(site: Site, server: WorkspaceServer) -> None:

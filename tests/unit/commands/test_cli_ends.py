@@ -259,6 +259,33 @@ def test_the_diff_of_one_path_is_what_a_promotion_of_it_alone_would_land(cli: Cl
     assert "\r\n" in cli.data("session", "diff", id_, "app.py")["diff"]
 
 
+def test_a_rebase_prints_the_new_baseline_and_what_was_merged(cli: Cli) -> None:
+    text = "".join(f"{number}\n" for number in range(20))
+    (cli.project / "long.txt").write_text(text)
+    cli.git("add", "long.txt")
+    cli.git("commit", "-qm", "long")
+    first, second = cli.start(), cli.start()
+    for id_ in (first, second):
+        cli.ok("session", "write", id_, "long.txt", stdin=text.replace("2\n3\n", "ours\n3\n"))
+    (cli.project / "long.txt").write_text(text.replace("17\n", "theirs\n"))
+    cli.git("commit", "-qam", "theirs")
+    before, head = (cli.git("rev-parse", name).strip() for name in ("HEAD^", "HEAD"))
+
+    told = cli.data("session", "rebase", first)
+    kept = told.pop("checkpoint")
+    shown = cli("session", "rebase", second)
+
+    assert told == {"baseline": head, "before": before, "changed": ["long.txt"], "merged": ["long.txt"], "warnings": []}
+    assert shown.text == f"{head}\nmerged long.txt\n"
+    assert f"gittrix session fork {second} --at " in shown.err
+    assert cli.data("session", "rebase", first)["checkpoint"] is None
+    old = cli.data("session", "fork", first, "--at", str(kept))["sessionId"]
+    assert cli.ok("session", "read", old, "long.txt").text == text.replace("2\n3\n", "ours\n3\n")
+    (cli.project / "long.txt").write_text(text.replace("2\n3\n", "theirs\n3\n"))
+    cli.git("commit", "-qam", "again")
+    assert "'long.txt' would not merge as text" in cli.refused("session", "rebase", first)
+
+
 def test_a_session_follows_a_repository_that_moved(cli: Cli) -> None:
     id_ = cli.start()
     cli.ok("session", "write", id_, "app.py", stdin="print('v2')\n")

@@ -55,6 +55,7 @@ OF_A_SESSION = (
     "commit",
     "discard",
     "extend",
+    "rebase",
     "relocate",
     "evict",
 )

@@ -25,6 +25,7 @@ pytestmark = on_linux
 GITTRIX = (sys.executable, "-m", "pytest_gittrix.cli")
 DECISIONS = [
     ("promote", "{id}"),
+    ("session", "rebase", "{id}"),
     ("session", "discard", "{id}"),
     ("session", "evict", "{id}"),
     ("session", "extend", "{id}", "8h"),

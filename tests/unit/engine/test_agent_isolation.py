@@ -106,7 +106,7 @@ def test_nothing_forbidden_is_reached_from_an_error_the_agent_gets(site: Site) -
 
 
 @pytest.mark.parametrize(
-    "name", ["promote", "discard", "extend", "relocate", "for_agent", "review", "archive", "moved_refs", "evict", "sweep"]
+    "name", ["promote", "rebase", "discard", "extend", "relocate", "for_agent", "review", "archive", "moved_refs", "evict", "sweep"]
 )
 def test_the_agent_has_no_verb_that_decides(site: Site, name: str) -> None:
     assert not hasattr(site.start().for_agent(), name)

@@ -42,6 +42,7 @@ INTENT: dict[str, Any] = {
 DONE = {"commit": "c" * 40, "ref": "refs/heads/main", "branch": "main", "strategy": "commit"}
 
 KEPT = {**DONE, "before": "b" * 40, "in_durable": [{"path": "a"}]}
+REBASED = {"commit": "d" * 40, "before": "b" * 40}
 
 # One event of each kind that can follow, as it would be at any time.
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -55,6 +56,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "promote.intent": INTENT,
     "promote.done": DONE,
     "promote.kept": KEPT,
+    "session.rebased": REBASED,
     "promote.aborted": {"commit": "c" * 40, "reason": "lost"},
     "promote.conflict": {"paths_digest": "d", "count": 1, "head": "f" * 40},
     "worktree.updated": {"commit": "c" * 40},
@@ -222,15 +224,32 @@ def test_a_promotion_that_keeps_a_session_moves_its_baseline() -> None:
     assert (state.baseline, state.earlier_baselines) == ("c" * 40, ("b" * 40,))
     assert (state.durable_branch, state.durable_ref) == ("gittrix/x", "local:///repo#gittrix/x")
     assert (state.api_deleted, list(state.api_touched)) == ({"b"}, ["a", "b"])
-    assert state.kept == Kept("c" * 40, "gittrix/x", "http://pr", merged, origin="main", strategy="pr")
+    assert state.kept == Kept("c" * 40, "gittrix/x", "http://pr", merged, origin="main", strategy="pr", rebased=[])
     assert metadata_of(state)["earlierBaselines"] == ["b" * 40]
     second = {**DONE, "commit": "d" * 40, "branch": "gittrix/x", "before": "c" * 40}
     again = fold(history(*deleted, ("promote.kept", first), ("promote.kept", second)))
-    assert again.kept == Kept("d" * 40, "gittrix/x", "http://pr", [], origin="main", strategy="pr")
+    assert again.kept == Kept("d" * 40, "gittrix/x", "http://pr", [], origin="main", strategy="pr", rebased=[])
     renewed = {**second, "strategy": "branch"}
     made_again = fold(history(*deleted, ("promote.kept", first), ("promote.kept", renewed)))
-    assert made_again.kept == Kept("d" * 40, "gittrix/x", None, [], origin="main", strategy="branch")
+    assert made_again.kept == Kept("d" * 40, "gittrix/x", None, [], origin="main", strategy="branch", rebased=[])
     assert again.earlier_baselines == ("b" * 40, "c" * 40)
+
+
+def test_a_rebase_moves_the_baseline_and_no_branch() -> None:
+    deleted: list[Any] = [("session.write", {"path": path, "op": "delete"}) for path in "ab"]
+    merged = [{"path": "m", "mode": 0o100644, "id": "1" * 40, "becomes": {"mode": 0o100644, "id": "2" * 40}}]
+    moved = {**REBASED, "merged": merged, "in_durable": [{"path": "a"}]}
+    state = fold(history(*deleted, ("session.rebased", moved)))
+    assert (state.state, state.baseline, state.earlier_baselines) == ("active", "d" * 40, ("b" * 40,))
+    assert (state.durable_branch, state.api_deleted) == ("main", {"b"})
+    assert state.kept == Kept("d" * 40, "main", merged=merged, promoted=[], origin="main", rebased=["d" * 40])
+    assert metadata_of(state)["rebasedOnto"] == ["d" * 40]
+    promoted = fold(history("promote.kept", ("session.rebased", {"commit": "d" * 40, "before": "c" * 40})))
+    assert promoted.kept == Kept("c" * 40, "main", None, [], [], "main", rebased=["d" * 40])
+    back = {"commit": "b" * 40, "before": "d" * 40}
+    again = fold(history(*deleted, ("session.rebased", moved), ("session.rebased", back)))
+    assert (again.baseline, again.earlier_baselines) == ("b" * 40, ("b" * 40, "d" * 40))
+    assert metadata_of(again)["rebasedOnto"] == ["d" * 40]
 
 
 def test_who_works_in_a_session_is_what_was_told_last() -> None:
@@ -325,6 +344,8 @@ def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dic
         ["promote.intent", ("promote.aborted", {"commit": "other", "reason": ""})],
         ["promote.intent", ("promote.kept", {**KEPT, "commit": "other"})],
         [("promote.kept", {**KEPT, "before": "f" * 40})],
+        [("session.rebased", {**REBASED, "before": "f" * 40})],
+        ["promote.intent", "session.rebased"],
         ["promote.intent", ("session.ended", {"state": "expired"})],
         [("session.ended", {"state": "active"})],
         [("session.ended", {"state": "bogus"})],
@@ -372,7 +393,8 @@ FULL = history(
     "session.write",
     "session.commit",
     "session.activity",
-    "promote.kept",
+    "session.rebased",
+    ("promote.kept", {**KEPT, "before": "d" * 40}),
     "promote.intent",
     "promote.done",
     "archive.written",

@@ -184,7 +184,7 @@ def test_a_waived_clause_that_is_kept_fails(conform: Run, pytester: pytest.Pytes
     result = conform("-k", "cap_01")
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["broken CAP-01: *", "*it is kept now: remove its waiver (acme declares too much)"])
+    result.stdout.fnmatch_lines(["  broken CAP-01: *", "*it is kept now: remove its waiver (acme declares too much)"])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_mark_is_no_waiver(conform: Run, pytester: pytest.Pytester) -> None:
 
     result.assert_outcomes(xfailed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["broken CNF-01: *", "*it is marked xfail, and not waived"])
+    result.stdout.fnmatch_lines(["  broken CNF-01: *", "*it is marked xfail, and not waived"])
 
 
 # Drift ----------------------------------------------------------------------------------------------------------------------------

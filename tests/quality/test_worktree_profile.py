@@ -78,6 +78,7 @@ def test_a_command_that_does_nothing_on_finished_work_gives_no_verdict(report: W
 def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
     text, (system,) = report_text(report, "careless.toml"), to_json([system_report(report)])["systems"]
 
+    assert "Removing loses the commits of an unmerged branch (broken, loses work: WREM-12)" in text
     assert "broken WREM-12: an unmerged branch is kept, or its tip is named (loses work)" in text
     assert "again: gittrix conform --worktree careless.toml --clause WREM-12" in text
     assert '    R=$(mktemp -d) || exit 3; export R W; cd "$R"' in text

@@ -13,13 +13,18 @@ from pytest_gittrix.formats.html import templates
 def page(systems: Iterable[SystemReport]) -> str:
     """The HTML of a report on some systems."""
     template = templates("pytest_gittrix.conformance.reports").get_template("report.html")
-    functions = {function.__name__: function for function in (counts_of, columns_of, waived_of, anchor_of)}
+    functions = {function.__name__: function for function in (counts_of, bar_of, columns_of, waived_of, anchor_of)}
     return template.render(functions, systems=[*systems], failing=FAILING, version=__version__)
 
 
 def counts_of(system: SystemReport) -> dict[Status, int]:
     """The number of clauses with each status that one has."""
     return {status: count for status in Status if (count := len(system.of(status)))}
+
+
+def bar_of(system: SystemReport) -> dict[Status, int]:
+    """The counts that fill the bar: of clauses that the system claims, and that were run."""
+    return {status: count for status, count in counts_of(system).items() if status not in (Status.NOT_CLAIMED, Status.NOT_RUN)}
 
 
 def columns_of(system: SystemReport) -> list[Status]:

@@ -44,6 +44,9 @@ _WEIGHT: Final = (
 
 
 _NAMED: Final = 8
+_LONGEST_CHECK: Final = 160
+_AS_ONE: Final = {"promote does not look at what is unsaved in the checkout": ("PRM-19", "PRM-20", "PRM-21", "PRM-22")}
+"""Causes of clauses that are one fault where each of them missed its refusal."""
 _SILENT: Final = (Status.INCONCLUSIVE, Status.NO_VERDICT, Status.SKIPPED, Status.NOT_RUN)
 """The statuses that say nothing of what a system does."""
 
@@ -61,6 +64,7 @@ class ClauseOutcome:
         loses_work: whether the clause saw work lost.
         script: a shell script that shows the failure; empty if there is none.
         reproduced: whether the script, run once, said ``LOST:`` or ``WRONG:``; None if it was not run, did not end, or cannot tell.
+        happened: what the clause saw happen, as a sentence without a full stop; empty where it cannot say that for people.
     """
 
     clause: Clause
@@ -71,6 +75,14 @@ class ClauseOutcome:
     loses_work: bool = False
     script: str = ""
     reproduced: bool | None = None
+    happened: str = ""
+
+    @property
+    def title(self) -> str:
+        """What happens, as a sentence without a full stop: the cause, what the clause saw, or what its promise is to prevent."""
+        prevents = self.clause.why.removeprefix("Otherwise ").removesuffix(".")
+        seen = self.happened or prevents or f"this is not so: {self.clause.promise}"
+        return self.cause or seen[:1].upper() + seen[1:]
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,8 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The cause, as a sentence without a full stop."""
-        first = self.outcomes[0]
-        return first.cause or f"not kept: {first.clause.promise}"
+        """What happens, as a sentence without a full stop."""
+        return self.outcomes[0].title
 
     @property
     def status(self) -> Status:
@@ -285,7 +296,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
         return ClauseOutcome(
             clause,
             Status.NO_VERDICT if reproduced is False else Status(facts.get(STATUS, Status.BROKEN)),
-            _why_failed(report, properties),
+            _why_failed(report, properties, clause),
             cause=printable_line(facts.get(CAUSE, "")),
             loses_work=LOST in facts and reproduced is not False,
             script=_headed(facts.get(SCRIPT, ""), clause),
@@ -307,7 +318,16 @@ def _headed(script: str, clause: Clause) -> str:
     return f"{first}\n# {clause.code}: {printable_line(clause.promise)}\n{rest}" if script else ""
 
 
-def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
+def _for_outsiders(message: str, clause: Clause) -> str:
+    """The message of an error without pytest's own lines, which say nothing to those who do not know the test."""
+    said = re.split(r"^(?:AssertionError: )?assert ", message, maxsplit=1, flags=re.MULTILINE)
+    own = re.sub(r"^(?:ClauseFailure|AssertionError): ", "", said[0]).strip()
+    if own or len(said) == 1:
+        return own
+    return f"This is not so: {clause.promise} ({said[1].splitlines()[0][:_LONGEST_CHECK]})"
+
+
+def _why_failed(report: Any, properties: Mapping[str, str], clause: Clause) -> str:
     if WAIVED in properties and str(report.longrepr).startswith("[XPASS(strict)]"):
         return f"it is kept now: remove its waiver ({printable(properties[WAIVED])})"
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -315,7 +335,7 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
     prefix = "" if report.when == "call" else f"in {report.when}: "
     unseen = "The script, run once more, did not show it." if properties.get(SHOWN) == "no" else ""
     lines = [
-        message.removeprefix("ClauseFailure: "),
+        _for_outsiders(message, clause),
         properties.get(SETTING, ""),
         properties.get(SCENE, ""),
         properties.get(COVERED, ""),
@@ -344,9 +364,14 @@ def _rank(found: ClauseOutcome) -> tuple[int, str, str]:
 def _all(found: Mapping[str, ClauseOutcome], refusals: Collection[str], missed: Mapping[str, str]) -> tuple[ClauseOutcome, ...]:
     """The outcome of every clause.
 
-    A missed refusal is a cause that clauses share only if the system never gave it. Otherwise each case that it misses is its own fault.
+    A missed refusal is a cause that clauses share only if the system never gave it, or if all of some clauses miss theirs. Otherwise each
+    case that it misses is its own fault.
     """
-    run = [one if one.cause else replace(one, cause=_never(missed[code].splitlines(), refusals)) for code, one in found.items()]
+    shared = {code: cause for cause, codes in _AS_ONE.items() if all(missed.get(one) for one in codes) for code in codes}
+    run = [
+        one if one.cause else replace(one, cause=_never(missed[code].splitlines(), refusals) or shared.get(code, ""))
+        for code, one in found.items()
+    ]
     missing = [ClauseOutcome(clause, Status.NOT_RUN) for clause in all_clauses() if clause.code not in found]
     return tuple(sorted([*run, *missing], key=lambda one: in_order(one.clause)))
 

@@ -74,14 +74,11 @@ def _table(system: SystemReport) -> Iterator[ReportLine]:
 
 
 def _finding_lines(number: int, found: Finding) -> Iterator[ReportLine]:
-    if len(found.outcomes) > 1:
-        loses = ", loses work" if found.loses_work else ""
-        codes = ", ".join(one.clause.code for one in found.outcomes)
-        yield ReportLine(f"{number}. {found.title} ({found.status}{loses}: {codes})", "red")
-        for outcome in found.outcomes:
-            yield from _outcome_lines(outcome, "", "  ")
-    else:
-        yield from _outcome_lines(found.outcomes[0], "red")
+    loses = ", loses work" if found.loses_work else ""
+    codes = ", ".join(one.clause.code for one in found.outcomes)
+    yield ReportLine(f"{number}. {found.title} ({found.status}{loses}: {codes})", "red")
+    for outcome in found.outcomes:
+        yield from _outcome_lines(outcome, "", "  ")
 
 
 def _outcome_lines(outcome: ClauseOutcome, colour: str, margin: str = "") -> Iterator[ReportLine]:

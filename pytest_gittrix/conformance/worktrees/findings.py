@@ -18,6 +18,18 @@ _JUDGED: Final = ("broken", "no verdict")
 """The verdicts that have a script: one that shows the fault, or one that did not, which is a defect of this kit."""
 
 
+_DOING: Final = {
+    "create": "Creating",
+    "delete": "Removing",
+    "clean": "Cleaning",
+    "expire": "Cleaning by age",
+    "finish": "Finishing",
+    "sync": "Syncing",
+}
+_DOES: Final = {"lost: ": "loses", "removed: ": "takes away"}
+"""What is said of a command, by how a clause begins to say what it saw."""
+
+
 @dataclass(frozen=True)
 class CellOutcome:
     """One case of one clause, as a tool did in it.
@@ -140,7 +152,17 @@ def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> Cl
         loses_work=one.lost,
         script=one.script if one.verdict in _JUDGED else "",
         reproduced=one.reproduced if one.verdict in _JUDGED and one.script else None,
+        happened=_happened(one.what, clause) if one.verdict == "broken" else "",
     )
+
+
+def _happened(what: str, clause: WorktreeClause) -> str:
+    """What a clause saw, as a sentence: ``Removing loses the commits of a detached HEAD``."""
+    doing = _DOING.get(clause.needs[-1], "")
+    for seen, does in _DOES.items():
+        if what.startswith(seen) and doing and clause.family != "WSRV":
+            return f"{doing} {does} {what.removeprefix(seen)}"
+    return what
 
 
 def combined(code: str, cells: Sequence[CellOutcome], as_git: frozenset[str]) -> ClauseFinding:

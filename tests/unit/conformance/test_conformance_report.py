@@ -32,7 +32,7 @@ from pytest_gittrix.conformance.base.outcome import (
 from pytest_gittrix.conformance.reports.badge import to_badge
 from pytest_gittrix.conformance.reports.baseline import compare, read_baseline
 from pytest_gittrix.conformance.reports.files import is_own_file, write_files
-from pytest_gittrix.conformance.reports.html_report import page
+from pytest_gittrix.conformance.reports.html_report import bar_of, counts_of, page
 from pytest_gittrix.conformance.reports.json_report import to_json
 from pytest_gittrix.conformance.reports.model import SystemReport, summarise_clauses
 from pytest_gittrix.conformance.reports.sarif_report import to_sarif
@@ -83,7 +83,13 @@ def passed(codes: Iterable[str], **properties: str) -> list[Any]:
     ("report", "status", "reason"),
     [
         (phase("CNF-01"), "kept", ""),
-        (phase("CNF-01", "failed", message=crashed("AssertionError: it\nwas")), "broken", "AssertionError: it\nwas"),
+        (phase("CNF-01", "failed", message=crashed("AssertionError: it\nwas")), "broken", "it\nwas"),
+        (phase("CNF-01", "failed", message=crashed("AssertionError: it was\nassert 1 == 2\n  where 1")), "broken", "it was"),
+        (
+            phase("CNF-01", "failed", message=crashed("assert 1 == 2\n  - 2\n  + 1")),
+            "broken",
+            "This is not so: an edit of the same file is a conflict (1 == 2)",
+        ),
         (phase("CNF-01", "failed", when="setup", message=crashed("OSError: no")), "broken", "in setup: OSError: no"),
         (phase("CNF-01", "failed", when="teardown", message="no crash known"), "broken", "in teardown: no crash known"),
         (phase("CNF-01", "skipped", xfail="yes", waived="on purpose"), "waived", "on purpose"),
@@ -225,15 +231,18 @@ def test_the_summary_counts_each_family_and_tells_each_broken_clause() -> None:
 
     lines = [line.text for line in summary(system)]
     table = {line.split()[0]: line.split()[1:] for line in lines[: lines.index("")]}
-    broken = lines.index(f"broken CNF-01: {clauses_by_code()['CNF-01'].promise}")
+    broken = lines.index(f"  broken CNF-01: {clauses_by_code()['CNF-01'].promise}")
 
     assert table["kept"] == ["broken", "waived", "not", "claimed", "not", "run"]
     assert table["CNF"][:5] == ["conflict", "1", "1", "1", "."]
     assert table["ISO"][:5] == ["isolation", ".", ".", ".", "1"]
-    assert lines[broken + 1 : broken + 4] == [
-        f"  {clauses_by_code()['CNF-01'].why}",
-        "  AssertionError: it was done",
-        "  again: gittrix conform --clause CNF-01",
+    title = clauses_by_code()["CNF-01"].why.removeprefix("Otherwise ").removesuffix(".")
+    assert lines[broken - 1 : broken + 4] == [
+        f"1. {title[0].upper()}{title[1:]} (broken: CNF-01)",
+        lines[broken],
+        f"    {clauses_by_code()['CNF-01'].why}",
+        "    it was done",
+        "    again: gittrix conform --clause CNF-01",
     ]
     assert "  on purpose" in lines
     assert lines[-1].startswith("level reached: unknown")
@@ -283,7 +292,7 @@ def test_clauses_that_fail_for_one_cause_are_one_finding() -> None:
 
     assert [[one.clause.code for one in found.outcomes] for found in system.findings] == [["OVL-04", "NAM-11"], ["CNF-01"]]
     assert system.findings[0].title == "list fails: COMMAND_BROKEN: There is no answer."
-    assert system.findings[1].title == f"not kept: {clauses_by_code()['CNF-01'].promise}"
+    assert system.findings[1].title == "The agent overwrites an edit of the human's that it never saw"
 
 
 def test_the_worst_finding_comes_first_and_the_headline_counts() -> None:
@@ -317,6 +326,25 @@ def test_a_refusal_that_was_never_given_is_one_cause() -> None:
 
     assert [found.title for found in summarised(*missed).findings] == ["promote never refuses with BASELINE_CONFLICT"]
     assert [found.id for found in summarised(*missed, kept).findings] == ["CNF-01", "CNF-04"]
+
+
+def test_four_refusals_for_a_persons_checkout_are_one_fault_where_all_are_missed() -> None:
+    missed = [failed(f"PRM-{number}", never="promote: WORKTREE_DIRTY") for number in range(19, 23)]
+    given = phase("PRM-02")
+    given.user_properties.append((REFUSALS, "promote: WORKTREE_DIRTY"))
+
+    (one,) = summarised(*missed, given).findings
+
+    assert one.title == "promote does not look at what is unsaved in the checkout"
+    assert len(one.outcomes) == 4
+    assert len(summarised(*missed[1:], phase("PRM-19"), given).findings) == 3
+
+
+def test_what_is_not_claimed_does_not_fill_the_bar() -> None:
+    system = summarised(phase("CNF-01"), phase("ISO-01", "skipped", lacking="shell"))
+
+    assert set(bar_of(system)) == {Status.KEPT}
+    assert set(counts_of(system)) >= {Status.KEPT, Status.NOT_CLAIMED}
 
 
 def test_a_script_that_does_not_show_it_is_no_finding_but_a_defect_of_the_kit() -> None:

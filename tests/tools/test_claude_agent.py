@@ -233,10 +233,11 @@ class Terminal:
             assert self._read(30), f"{words!r} does not come: {self.shown[before:]}"
 
     def leave(self, keys: str) -> int:
-        """Type until the program has ended; gives its exit status."""
+        """Type while the program reads keys, until it has ended; gives its exit status. Then a key could be a signal to its parent."""
         while self._process.poll() is None:
-            with suppress(OSError):  # it ends just now
-                os.write(self._near, keys.encode())
+            with suppress(OSError, termios.error):  # it ends just now
+                if not termios.tcgetattr(self._near)[3] & termios.ISIG:
+                    os.write(self._near, keys.encode())
             while self._read(0.2):
                 pass
         while self._read(0):

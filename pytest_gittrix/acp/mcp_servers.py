@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pytest_gittrix.confine.gateway_requests import TCP
+from pytest_gittrix.confine.gateway.requests import TCP
 from pytest_gittrix.confine.network import Network
 from pytest_gittrix.engine.agents.programs import Programs
 from pytest_gittrix.errors import Advice, CapabilityMissing

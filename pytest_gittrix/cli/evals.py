@@ -345,6 +345,7 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
     agent = unmarked(options.agent)
     if agent:
         require_program(agent_of(agent))
+    prices = Prices.load(options.prices) if options.prices is not None else None
     return Options(
         agent=agent,
         out=options.out if options.out is not None else Path("runs", suite.name),
@@ -360,7 +361,8 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
         scratch=options.scratch,
         network=tuple(options.network) if options.network != ["all"] else "all",
         readable=tuple(map(Path, options.readable)),
-        model=plan_of(options.tape, Prices.load(options.prices) if options.prices is not None else None),
+        model=plan_of(options.tape, prices),
+        prices=prices,
         model_limits=ModelLimits(options.max_tokens, options.max_cost, options.max_exchanges),
     )
 

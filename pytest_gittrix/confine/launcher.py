@@ -175,7 +175,7 @@ class Launcher:
             if line is None:
                 guard(**self._spec["allowed"], network=self._spec["network"])
             else:
-                from pytest_gittrix.confine.gateway import LISTENER, hand_over
+                from pytest_gittrix.confine.gateway.server import LISTENER, hand_over
 
                 notices = guard(**self._spec["allowed"], network=LISTED)
                 assert notices is not None
@@ -231,12 +231,12 @@ class Launcher:
             return None
         import json
 
-        from pytest_gittrix.confine.gateway import KEYS, fork_gateway
+        from pytest_gittrix.confine.gateway.server import KEYS, fork_gateway
 
         return fork_gateway(self._spec["gateway"], json.loads(self._environment.pop(KEYS)), self._spec["network_log"])
 
     def _be_first(self, lifeline: int, report: int, gateway: _socket.socket | None) -> NoReturn:
-        from pytest_gittrix.confine.gateway import hand_out_listener
+        from pytest_gittrix.confine.gateway.server import hand_out_listener
         from pytest_gittrix.confine.kernel.namespace_jail import settle
 
         try:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pytest_gittrix.confine.gateway import KEYS, PORT
-from pytest_gittrix.confine.gateway_requests import PRIVATE, TCP
+from pytest_gittrix.confine.gateway.requests import PRIVATE, TCP
+from pytest_gittrix.confine.gateway.server import KEYS, PORT
 from pytest_gittrix.errors import Advice, InvalidInput
 
 PLACEHOLDER: Final = "the-key-is-added-outside"

@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 
-from pytest_gittrix.confine.gateway import CONNECTION, hand_over, handed
+from pytest_gittrix.confine.gateway.server import CONNECTION, hand_over, handed
 from pytest_gittrix.os_level.seccomp import ADD_DESCRIPTOR, RECEIVE, SEND
 
 TYPE_CHECKING = False  # the module of that name is dear to load

@@ -58,7 +58,7 @@ def test_a_marker_records_and_an_option_replays_what_it_recorded(evals: EvalTest
     assert [record.row for record in first.records()] == [record.row for record in again.records()]
     whole, _ = properties(evals.root / "junit.xml")
     kept = {name.removeprefix("gittrix_eval.suite.model_"): value for name, value in whole.items() if ".model_" in name}
-    counted = {"exchanges": "4", "input": "400", "output": "200", "cached": "0", "estimated": "0"}
+    counted = {"exchanges": "4", "input": "400", "output": "200", "cached": "0", "estimated": "0", "uncounted": "0"}
     assert kept == {**counted, "cost": "0.008", "currency": "USD"}
 
 

@@ -111,7 +111,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "workspaces.workspace": "moves workspaces, as they are",
     },
     FORK: {
-        "confine.gateway": _PROGRAM,
+        "confine.gateway.server": _PROGRAM,
         "confine.launcher": _PROGRAM,
         "confine.zygote": _PROGRAM,
         "engine.agents.supervisor": _PROGRAM,

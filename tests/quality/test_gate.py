@@ -86,9 +86,11 @@ def test_an_agent_reaches_the_model_that_is_listed_and_nothing_else(launcher: st
     assert [(path, headers["x-api-key"]) for _, path, headers, _ in model.heard] == [("/v1/messages", MODEL_KEY)]
     assert [(one["decision"], one["target"]) for one in logs] == [
         ("passed", "POST /anthropic/v1/messages"),
+        ("answered", "POST /anthropic/v1/messages"),
         ("refused", "POST /anthropic/v1/files"),
     ]
-    assert summaries == [{"passed": 1, "refused": 1, "refused_targets": ["POST /anthropic/v1/files"]}]
+    counted = {"exchanges": 1, "input": 0, "output": 0, "cached": 0, "uncounted": 1}
+    assert summaries == [{"passed": 1, "refused": 1, "refused_targets": ["POST /anthropic/v1/files"], "model": counted}]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

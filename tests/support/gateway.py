@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trustme
 
-from pytest_gittrix.confine.gateway import Gateway
+from pytest_gittrix.confine.gateway.server import Gateway
 from pytest_gittrix.confine.network import ModelEndpoint, check_network
 
 KEY: Final = "a-key-that-nobody-inside-has"

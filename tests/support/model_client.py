@@ -75,7 +75,7 @@ def post(url: str, path: str, body: Any, headers: Mapping[str, str] | None = Non
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request("POST", path, data, {"content-type": "application/json", **(headers or {})})
+        connection.request("POST", urlsplit(url).path + path, data, {"content-type": "application/json", **(headers or {})})
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     except http.client.IncompleteRead as cut:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.confine.command_line import Confinement, wrapped
 from pytest_gittrix.confine.filesystem_layout import Layers, Place, toolchain
+from pytest_gittrix.confine.gateway.usage import GatewayExchange, exchanges_in
 from pytest_gittrix.confine.levels import confinement
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import Network, check_network, for_session
@@ -194,7 +195,9 @@ def network_summary(directory: Path) -> dict[str, Any] | None:
         directory: that of the agent's files.
 
     Returns:
-        ``passed`` and ``refused``, and in ``refused_targets`` the first different ones, 20 at most; None for an agent without a gateway.
+        ``passed`` and ``refused``, and in ``refused_targets`` the first different ones, 20 at most; for an agent that asked a model,
+        ``model`` with ``exchanges``, the tokens ``input``, ``output`` and ``cached``, and in ``uncounted`` of how many exchanges these are
+        unknown. None for an agent without a gateway.
     """
     try:
         lines = (directory / NETWORK_LOG).read_bytes().splitlines()
@@ -207,10 +210,18 @@ def network_summary(directory: Path) -> dict[str, Any] | None:
             said = json.loads(line)
         except ValueError:
             continue  # a full disk cut it off
-        counts[said["decision"]] += 1
+        if said["decision"] in counts:
+            counts[said["decision"]] += 1
         if said["decision"] == "refused":
             targets[said["target"][:_LONGEST_TARGET]] = None
-    return {**counts, "refused_targets": [*targets][:_MOST_REFUSED]}
+    asked = exchanges_in(lines)
+    return {**counts, "refused_targets": [*targets][:_MOST_REFUSED], **({"model": _tokens(asked)} if asked else {})}
+
+
+def _tokens(exchanges: Sequence[GatewayExchange]) -> dict[str, int]:
+    known = [one.tokens for one in exchanges if one.tokens is not None]
+    sums = {name: sum(tokens[at] for tokens in known) for at, name in enumerate(("input", "output", "cached"))}
+    return {"exchanges": len(exchanges), **sums, "uncounted": len(exchanges) - len(known)}
 
 
 def _program_files(program: str, workspace: Path) -> list[Path]:

@@ -99,6 +99,27 @@ class ModelPlan:
         return {"servers": sorted(one.name for one in self.servers) or ["any"]}
 
 
+def lists_models(network: object) -> bool:
+    """Whether a network lists models, which agents that are confined then reach by a gateway.
+
+    Raises:
+        InvalidInput: it is no network.
+    """
+    listed = check_network(network or "none")
+    return isinstance(listed, Reachable) and bool(listed.models)
+
+
+def check_prices(plan: ModelPlan | None, prices: Prices | None, network: object) -> None:
+    """See that there is something to reckon with prices. Raises InvalidInput: there is not."""
+    if prices is None or plan is not None or lists_models(network):
+        return
+    raise InvalidInput(
+        "There is nothing to reckon with prices.",
+        why="What an agent uses of its model is known only where it reaches it through the run, or by the gateway of its confinement.",
+        fix="Give --tape record, --tape live or --tape replay RUN, or --network model:NAME.",
+    )
+
+
 def plan_of(words: Sequence[str] | None, prices: Prices | None = None) -> ModelPlan | None:
     """The plan of the words after ``--tape``: a mode, and for ``replay`` a run. None without words.
 
@@ -106,12 +127,6 @@ def plan_of(words: Sequence[str] | None, prices: Prices | None = None) -> ModelP
         InvalidInput: as ``ModelPlan``, or there are too many words.
     """
     if not words:
-        if prices is not None:
-            raise InvalidInput(
-                "There is nothing to reckon with prices.",
-                why="What an agent uses of its model is known only where it reaches the model through the run.",
-                fix="Give --tape record, --tape live or --tape replay RUN.",
-            )
         return None
     mode, *rest = words
     if len(rest) > 1:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Final, Self
 
@@ -20,6 +19,7 @@ from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.models.plan import ModelPlan
 from pytest_gittrix.evals.spending.model_limits import ModelLimits
+from pytest_gittrix.evals.spending.prices import nothing_spent, spent_on
 from pytest_gittrix.evals.spending.spent import Spent
 from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.conversations import side_answer, side_request
@@ -88,9 +88,7 @@ class SampleModel:
         self._held = ExitStack()
         self._count = threading.Lock()
         self._waiting: list[Request] = []
-        self.spent = Spent(
-            cost=None if self._prices is None else Decimal(0), currency="" if self._prices is None else self._prices.currency
-        )
+        self.spent = nothing_spent(self._prices)
         self.tape = Tape()
         self.over = ""
         self.drift: TapeMismatch | None = None
@@ -143,7 +141,8 @@ class SampleModel:
     def used(self) -> Spent:
         """What was used, with what the server was still busy with when the agent ended: its tokens are estimated."""
         with self._count:
-            return sum((self._one(one.model, estimated(one, Answer()), True) for one in self._waiting), self.spent)
+            left = (spent_on(self._prices, one.model, estimated(one, Answer()), was_estimated=True) for one in self._waiting)
+            return sum(left, self.spent)
 
     # Answering. A real server is asked by several conversations at once.
 
@@ -218,14 +217,8 @@ class SampleModel:
         if isinstance(content, Answer):
             content = replace(content, usage=usage)
         self.tape.add(Exchange(len(self.tape.exchanges) + 1, request, content, usage), self._known())
-        self.spent += self._one(request.model, usage, was_estimated)
+        self.spent += spent_on(self._prices, request.model, usage, was_estimated=was_estimated)
         self.outage = _outage(content)
-
-    def _one(self, model: str, usage: Usage, was_estimated: bool) -> Spent:
-        price = None if self._prices is None else self._prices.of(model)
-        unpriced = (model,) if self._prices is not None and price is None else ()
-        cost = None if price is None else price.cost(usage)
-        return Spent(1, usage.input, usage.output, usage.cached, int(was_estimated), cost, "", unpriced)
 
     def _end(self, over: str) -> ModelReply:
         """End the agent, which passed a limit."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,7 @@ class ProgramLauncher:
         readable: what else they may read, in addition to this Python.
         vary: whether unconfined programs see another host name, if this user may change it for them alone.
         model: what ends programs when they pass a limit of their model; None if there is no such model.
+        network: what the gateways of programs that have ended decided, a line of JSON each; filled in by calls.
     """
 
     directory: Path
@@ -55,6 +56,7 @@ class ProgramLauncher:
     readable: tuple[Path, ...] = ()
     vary: bool = False
     model: SampleModel | None = None
+    network: list[str] = field(default_factory=list)
 
     def __call__(
         self,
@@ -82,6 +84,7 @@ class ProgramLauncher:
         done = run(
             argv, self._place, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output, admit=admit
         )
+        self.network.extend(done.network)
         require_sandbox(done, self.confinement.level, kills)
         if self.model is not None and self.model.ended_agent:
             raise OutOfTime

@@ -10,12 +10,13 @@ from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.agents.reach import check_readable
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.models.plan import ModelPlan, check_prices
 from pytest_gittrix.evals.models.setting import as_recorded
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.spending.model_limits import NO_LIMITS, ModelLimits
+from pytest_gittrix.evals.spending.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Options:
         trust_agent: whether results are taken over although something of the agent cannot be known.
         count_infra_errors: whether samples that end in ``infra_error`` count in the rates, as not passed.
         model: how agents reach their model; None if the run has no part in that.
+        prices: what models cost, for agents that reach theirs by the gateway of their confinement; a ``model`` has its own.
         model_limits: what an agent may use of its model in a sample, in place of what cases say.
         rescore: the directory of a run whose kept results are judged again; no agent runs.
         vary: whether to vary what results must not depend on: the order, and the seed of Python's hashes.
@@ -73,6 +75,7 @@ class Options:
     vary: bool = False
     count_infra_errors: bool = False
     model: ModelPlan | None = None
+    prices: Prices | None = None
     model_limits: ModelLimits = NO_LIMITS
     rescore: Path | None = None
     network: object = ()
@@ -122,6 +125,7 @@ def with_reach(options: Options, suite: Suite, *, works: bool) -> Options:
     if not works:
         return replace(options, network=(), readable=())
     network = options.network if options.network not in ((), [], None) else suite.network
+    check_prices(options.model, options.prices, network)
     if options.model is not None and check_network(network or "none") == "all":
         raise InvalidInput(
             "--network all and --tape exclude each other.",

@@ -27,6 +27,7 @@ from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Reco
 from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.judging.checks import ResultToCheck
 from pytest_gittrix.evals.models.endings import confined_with, ending_of, kept_tape, serving
+from pytest_gittrix.evals.models.plan import lists_models
 from pytest_gittrix.evals.models.sample_model import ModelOfSample, SampleModel
 from pytest_gittrix.evals.results.run_repository import new_objects, packs_of
 from pytest_gittrix.evals.results.store import Artifacts, json_lines
@@ -36,6 +37,7 @@ from pytest_gittrix.evals.runs.launch import ProgramLauncher, program_environmen
 from pytest_gittrix.evals.runs.result_checks import ResultChecks, event_of
 from pytest_gittrix.evals.runs.toolbox import Toolbox, finished_fields
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
+from pytest_gittrix.evals.spending.prices import Prices, spent_by_gateway
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
@@ -69,6 +71,7 @@ class SampleSpec:
         trees: whether to record the tree after each step.
         expected: the transcript that the agent's steps are compared with.
         model: the model of the agent; None if it is not reached through the run.
+        prices: what models cost, for an agent that reaches its own by the gateway of its confinement.
         readable: what the agent's programs may read beyond their workspace.
         vary: whether the agent's programs see another seed of Python's hashes than usual, and another host name where that can be.
     """
@@ -87,6 +90,7 @@ class SampleSpec:
     trees: bool = False
     expected: ExpectedTranscript | None = None
     model: ModelOfSample | None = None
+    prices: Prices | None = None
     vary: bool = False
     readable: tuple[Path, ...] = ()
 
@@ -219,6 +223,8 @@ class SampleRun:
             ending.outcome, ending.reason = "agent_error", "durable moved behind the run's back"
         if model is not None:
             self._end_by_model(model)
+        elif self._toolbox is not None and lists_models(spec.confinement.network):
+            ending.model = spent_by_gateway(spec.prices, self._toolbox.network).to_json()
         if harm := FILLED if self._disk.look() else locked_whole(session.workspace_path):
             ending.outcome, ending.reason = "agent_error", harm
         self._recorder.add("agent.done", {"exit": ending.exit, "outcome": "" if ending.outcome == "fail" else ending.outcome})

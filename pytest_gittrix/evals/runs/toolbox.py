@@ -174,6 +174,14 @@ class Toolbox:
                 require_sandbox(done, self._started().confinement.level, self._kills)
 
     @property
+    def network(self) -> list[str]:
+        """What the gateways of the agent's programs decided, a line of JSON each; those programs have ended."""
+        if not isinstance(self._launch, ProgramLauncher):
+            return []
+        ended = [done for done in (running.poll() for running in self._stayed) if done is not None]
+        return [*self._launch.network, *(line for done in ended for line in done.network)]
+
+    @property
     def workspace(self) -> str:
         """The directory of the workspace as programs see it."""
         return self._started().workspace

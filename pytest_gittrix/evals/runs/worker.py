@@ -218,6 +218,7 @@ def _spec_of(job: Job) -> SampleSpec:
         trees=options.record or recorded is not None,
         vary=options.vary,
         model=_model_of(job),
+        prices=options.prices,
         expected=None if recorded is None else expected_transcript(recorded, lenient=options.lenient),
     )
 

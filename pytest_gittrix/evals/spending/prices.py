@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from pytest_gittrix.evals.spending.spent import plain
+from pytest_gittrix.confine.gateway.usage import exchanges_in
+from pytest_gittrix.evals.spending.spent import Spent, plain
 from pytest_gittrix.formats.toml_file import PlainText, TomlTable, Version1, load_toml
 from pytest_gittrix.model.protocols.values import Usage
 
@@ -109,3 +110,29 @@ class Prices:
         """The inverse of ``to_json``."""
         rows = {name: Price(**{kind: Decimal(text) for kind, text in row.items()}) for name, row in value["models"].items()}
         return cls(value["currency"], rows)
+
+
+def nothing_spent(prices: Prices | None) -> Spent:
+    """What was used of a model before the first exchange."""
+    return Spent() if prices is None else Spent(cost=Decimal(0), currency=prices.currency)
+
+
+def spent_on(prices: Prices | None, model: str, usage: Usage, *, was_estimated: bool = False) -> Spent:
+    """What one exchange used of a model, and what that cost."""
+    price = None if prices is None else prices.of(model)
+    unpriced = (model,) if prices is not None and price is None else ()
+    cost = None if price is None else price.cost(usage)
+    return Spent(1, usage.input, usage.output, usage.cached, int(was_estimated), cost, "", unpriced)
+
+
+def spent_by_gateway(prices: Prices | None, lines: Iterable[str]) -> Spent:
+    """What programs used of their models that a gateway led to them.
+
+    Args:
+        prices: the table of prices; None for unknown costs.
+        lines: of the gateways' logs.
+    """
+    found = (
+        Spent(1, uncounted=1) if one.tokens is None else spent_on(prices, one.model, Usage(*one.tokens)) for one in exchanges_in(lines)
+    )
+    return sum(found, nothing_spent(prices))

@@ -22,6 +22,7 @@ class Spent:
         cost: what all that costs, by the table of prices; None if it is unknown.
         currency: of the cost; empty without a table.
         unpriced: the models that were asked and have no price.
+        uncounted: of how many exchanges the tokens are unknown, since the model's server did not count them and nobody else read along.
     """
 
     exchanges: int = 0
@@ -32,6 +33,7 @@ class Spent:
     cost: Decimal | None = None
     currency: str = ""
     unpriced: tuple[str, ...] = ()
+    uncounted: int = 0
 
     @property
     def tokens(self) -> int:
@@ -49,6 +51,7 @@ class Spent:
             None if unknown else (self.cost or Decimal(0)) + (other.cost or Decimal(0)),
             self.currency or other.currency,
             tuple(sorted({*self.unpriced, *other.unpriced})),
+            self.uncounted + other.uncounted,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class Spent:
             "cost": None if self.cost is None else plain(self.cost),
             "currency": self.currency,
             "unpriced": list(self.unpriced),
+            "uncounted": self.uncounted,
         }
 
     @classmethod
@@ -74,9 +78,12 @@ class Spent:
         many = "exchange" if self.exchanges == 1 else "exchanges"
         cached = f" ({self.cached:,} cached)" if self.cached else ""
         guessed = f", tokens of {self.estimated} estimated" if self.estimated else ""
+        guessed += f", tokens of {self.uncounted} unknown" if self.uncounted else ""
         cost = ""
         if self.unpriced:
             cost = f", cost unknown: no price of {', '.join(self.unpriced)}"
+        elif self.uncounted and self.currency:
+            cost = ", cost unknown"
         elif self.cost is not None:
             cost = f", {money(self.cost)} {self.currency}"
         return f"{self.exchanges:,} {many}, {self.input:,} tokens in{cached}, {self.output:,} out{guessed}{cost}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
+from pytest_gittrix.confine.gateway.usage import tokens_of
 from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, parsed, pieces, table, text_of, unfinished
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Text, Thinking, Tool, ToolResult, Usage
 
@@ -83,10 +84,7 @@ class AnthropicCodec(Codec):
 
     def hear(self, body: Mapping[str, Any]) -> Answer:
         """The answer in a JSON value; see ``Codec.hear``."""
-        counts = body.get("usage") or {}
-        cached = counts.get("cache_read_input_tokens") or 0
-        asked = (counts.get("input_tokens") or 0) + (counts.get("cache_creation_input_tokens") or 0) + cached
-        usage = Usage(asked, counts.get("output_tokens") or 0, cached)
+        usage = Usage(*tokens_of(body.get("usage") or {}))
         return self.heard(_parts(body.get("content")), body.get("stop_reason"), usage, body)
 
 

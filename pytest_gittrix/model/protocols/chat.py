@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from pytest_gittrix.confine.gateway.usage import tokens_of
 from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, parsed, pieces, table, text_of, unfinished
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Text, Thinking, Tool, ToolResult, Usage
 
@@ -125,9 +126,7 @@ class ChatCodec(Codec):
     def hear(self, body: Mapping[str, Any]) -> Answer:
         """The answer in a JSON value; see ``Codec.hear``."""
         [choice, *_] = body.get("choices") or [{"message": {}}]
-        counts, message = body.get("usage") or {}, choice["message"]
-        cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        usage = Usage(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0, cached)
+        usage, message = Usage(*tokens_of(body.get("usage") or {})), choice["message"]
         if message.get("refusal"):
             return Answer((Text(message["refusal"]),), "refusal", usage, str(body.get("model", "")))
         return self.heard(_parts(message), choice.get("finish_reason"), usage, body)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from pytest_gittrix.confine.gateway.usage import tokens_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.model.protocols.base import AnswerContext, Asked, Codec, Frame, event, items, merged, parsed, pieces, table, unfinished
 from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Other, Part, Request, Stop, Text, Thinking, Tool, ToolResult, Usage
@@ -102,9 +103,7 @@ class GeminiCodec(Codec):
         """The answer in a JSON value; see ``Codec.hear``."""
         [candidate, *_] = body.get("candidates") or [{}]
         parts = tuple(part for part in _parts(candidate.get("content") or {}) if part != Text(""))
-        counts = body.get("usageMetadata") or {}
-        said = (counts.get("candidatesTokenCount") or 0) + (counts.get("thoughtsTokenCount") or 0)
-        usage = Usage(counts.get("promptTokenCount") or 0, said, counts.get("cachedContentTokenCount") or 0)
+        usage = Usage(*tokens_of(body.get("usageMetadata") or {}))
         stop: Stop = "tool" if any(isinstance(part, Call) for part in parts) else "end"
         return Answer(parts, _HEARD.get(str(candidate.get("finishReason")), stop), usage, str(body.get("modelVersion", "")))
 

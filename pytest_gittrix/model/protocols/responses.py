@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from pytest_gittrix.confine.gateway.usage import tokens_of
 from pytest_gittrix.model.protocols.base import (
     AnswerContext,
     Asked,
@@ -132,9 +133,7 @@ class ResponsesCodec(Codec):
             item = table(one, "an item of output")
             parts += _item(str(item.get("type", "message")), item)[1]
             refused = refused or any(table(part, "a part").get("type") == "refusal" for part in items(item.get("content"), "content"))
-        counts = body.get("usage") or {}
-        cached = (counts.get("input_tokens_details") or {}).get("cached_tokens") or 0
-        usage = Usage(counts.get("input_tokens") or 0, counts.get("output_tokens") or 0, cached)
+        usage = Usage(*tokens_of(body.get("usage") or {}))
         stop: Stop = "tool" if any(isinstance(part, Call) for part in parts) else "refusal" if refused else "end"
         return Answer(tuple(parts), "length" if body.get("status") == "incomplete" else stop, usage, str(body.get("model", "")))
 

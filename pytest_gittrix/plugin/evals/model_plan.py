@@ -35,8 +35,8 @@ class ModelOptions(Protocol):
         """The table of prices, in place of the markers' tables."""
 
 
-def model_of(arguments: Mapping[str, Any], options: ModelOptions, base: Path) -> tuple[ModelPlan | None, ModelLimits]:
-    """How the agents of a test reach their model, and what they may use of it.
+def model_of(arguments: Mapping[str, Any], options: ModelOptions, base: Path) -> tuple[ModelPlan | None, ModelLimits, Prices | None]:
+    """How the agents of a test reach their model, what they may use of it, and what it costs.
 
     Args:
         arguments: those of the marker.
@@ -48,13 +48,14 @@ def model_of(arguments: Mapping[str, Any], options: ModelOptions, base: Path) ->
     """
     limits = ModelLimits(*(arguments.get(name) for name in ("max_tokens", "max_cost", "max_exchanges")))
     words, root = (options.eval_tape, Path()) if options.eval_tape else (arguments.get("tape"), base)
+    prices = _prices(arguments, options, base)
     if words is None:
-        return None, limits
+        return None, limits, prices
     if not isinstance(words, str):
         raise InvalidInput(f"tape was given {words!r:.80}.", fix=f"It takes {MODEL_ARGUMENTS['tape']}.")
     mode, _, run = words.partition(" ")
-    found = plan_of([mode, *([os.path.join(root, run.strip())] if run.strip() else [])], _prices(arguments, options, base))
-    return as_recorded(found, limits) if found is not None and found.run is not None else (found, limits)
+    found = plan_of([mode, *([os.path.join(root, run.strip())] if run.strip() else [])], prices)
+    return (*(as_recorded(found, limits) if found is not None and found.run is not None else (found, limits)), prices)
 
 
 def _prices(arguments: Mapping[str, Any], options: ModelOptions, base: Path) -> Prices | None:

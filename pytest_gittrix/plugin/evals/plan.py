@@ -28,6 +28,7 @@ from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, ide
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.toolbox import Toolbox
 from pytest_gittrix.evals.spending.model_limits import ModelLimits
+from pytest_gittrix.evals.spending.prices import Prices
 from pytest_gittrix.plugin.evals.model_plan import MODEL_ARGUMENTS, ModelOptions, model_of
 
 ARGUMENTS: Final[Mapping[str, str]] = {
@@ -143,6 +144,7 @@ class Plan:
         samples: the id and epoch of each chosen sample.
         network: what the agent reaches; what the suite says by default.
         readable: what the agent may read beyond its workspace; what the suite says by default.
+        prices: what models cost, for an agent that reaches its own by the gateway of its confinement.
     """
 
     suite: Suite
@@ -155,6 +157,7 @@ class Plan:
     samples: tuple[tuple[str, int], ...]
     network: object = ()
     readable: tuple[Path, ...] = ()
+    prices: Prices | None = None
 
     def core(self, level: str) -> dict[str, Json]:
         """The core of the manifest, as ``gittrix eval run`` writes it.
@@ -221,7 +224,7 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
     if confine not in _LEVELS:
         raise _wrong("confine", confine)
     samples = tuple(_samples(suite, epochs, _patterns(arguments.get("only")), options))
-    model, limits = model_of(arguments, options, base)
+    model, limits, prices = model_of(arguments, options, base)
     network = arguments.get("network") or suite.network
     check_network(network or "none")
     if model is not None:
@@ -229,7 +232,7 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
         model = model.with_network(network)
     given = [os.path.join(base, path) for path in _paths(arguments.get("readable"))]
     readable = check_readable(given or suite.readable, [("suite", suite.directory)])
-    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples, network, readable)
+    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, model, limits, samples, network, readable, prices)
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:

@@ -128,6 +128,7 @@ class SharedRun:
             seed=plan.seed,
             confine=level.level,
             model=model,
+            prices=plan.prices,
             model_limits=plan.model_limits,
             network=plan.network,
             readable=plan.readable,

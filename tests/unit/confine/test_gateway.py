@@ -16,7 +16,7 @@ import trustme
 from support.gateway import KEY, OpenGateway, Server, model_at, open_gateway, serving
 
 from pytest_gittrix.confine import Confinement, Place, confinement, run
-from pytest_gittrix.confine.gateway_requests import server_name
+from pytest_gittrix.confine.gateway.requests import server_name
 from pytest_gittrix.confine.network import ModelEndpoint, Reachable, check_network
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
@@ -65,7 +65,7 @@ def test_a_listed_request_is_passed_on_with_the_key_that_only_the_gateway_has(en
     assert (method, path, body) == ("POST", "/base/v1/messages?beta=true", b"hi")
     assert (headers["authorization"], headers["x-mine"], headers["host"]) == (f"Bearer {KEY}", "1", f"localhost:{server.port}")
     assert "x-api-key" not in headers
-    assert endpoint.decisions() == [("passed", "POST /mine/v1/messages?beta=true")]
+    assert endpoint.decisions() == [(one, "POST /mine/v1/messages?beta=true") for one in ("passed", "answered")]
 
 
 def test_a_body_in_chunks_is_passed_on_to_its_end(endpoint: OpenGateway, server: Server) -> None:
@@ -317,7 +317,7 @@ def test_a_name_on_a_private_network_is_listed_as_such(entry: str, tmp_path: Pat
 
 ADDRESS = """
 import fcntl, socket, struct
-from pytest_gittrix.confine.gateway_requests import is_own
+from pytest_gittrix.confine.gateway.requests import is_own
 
 def interface(call, name, address):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

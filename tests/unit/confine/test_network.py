@@ -153,6 +153,7 @@ def test_a_coding_agent_reaches_its_model_and_what_is_listed_and_nothing_else(
     assert other.heard == []
     assert [(one["decision"], one["target"]) for one in map(json.loads, ended.network)] == [
         ("passed", "POST /mine/v1/messages"),
+        ("answered", "POST /mine/v1/messages"),
         ("refused", "POST /mine/v1/files"),
         ("passed", f"CONNECT localhost:{packages.port}"),
         ("refused", f"CONNECT localhost:{other.port}"),

@@ -22,6 +22,7 @@ from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.runs.run import Summary, run_suite
 from pytest_gittrix.evals.spending.model_limits import ModelLimits
 from pytest_gittrix.evals.spending.prices import Prices
+from pytest_gittrix.evals.spending.spent import Spent
 from pytest_gittrix.model import Answer, Failure, ModelServer, Request, Text
 from pytest_gittrix.model.protocols.values import Usage
 
@@ -184,6 +185,7 @@ def test_tokens_and_cost_are_in_the_record_and_in_every_account(tmp_path: Path, 
         "cost": "0.00984",
         "currency": "USD",
         "unpriced": [],
+        "uncounted": 0,
     }
     assert sample["model"] == one
     assert data["model"] == {**one, "exchanges": 4, "input": 4000, "output": 800, "cached": 1600, "cost": "0.01968"}
@@ -442,6 +444,45 @@ def test_a_run_says_that_limits_of_cases_are_not_kept_and_that_inputs_are_not_th
     assert "Cases limit what agents use of their models" in without.err
     assert "The tapes were recorded with other inputs, so that digests differ: setting.seed." in other.err
     assert [("Cases limit" in one.err, "with other inputs" in one.err) for one in (recorded, same)] == [(False, False)] * 2
+
+
+@pytest.mark.parametrize("level", ["jail by namespaces", "guard by landlock"])
+def test_what_an_agent_says_to_a_model_by_the_gateway_is_counted_and_priced(
+    tmp_path: Path, upstream: ModelServer, cli: Cli, level: str
+) -> None:
+    available(level)
+    place, command = suite(tmp_path), agent(tmp_path, times=2)
+    (tmp_path / "prices.toml").write_text('schema = 1\n[models."claude-*"]\ninput = 1\noutput = 2\n')
+    words = ["eval", "run", str(place), "--agent", command, "--confine", level.split()[0], "--network", "model:anthropic", "--out"]
+
+    counted = cli(*words, str(tmp_path / "counted"))
+    priced = cli(*words, str(tmp_path / "priced"), "--prices", str(tmp_path / "prices.toml"))
+
+    assert "model       3 exchanges, 3,000 tokens in (1,200 cached), 600 out\n" in counted.text
+    assert "model       3 exchanges, 3,000 tokens in (1,200 cached), 600 out, 0.0042 USD\n" in priced.text
+    assert len(upstream.exchanges) == 6
+    assert upstream.keys == {"the-real-key"}
+
+
+def test_an_agent_that_speaks_acp_is_counted_by_the_gateway(tmp_path: Path, upstream: ModelServer) -> None:
+    available("jail by namespaces")
+    (tmp_path / "agent.py").write_text(agent_that(ACP).replace("def ask(method", "def ask_editor(method"))
+
+    done = ran(suite(tmp_path), tmp_path, f"acp:{sys.executable} {tmp_path / 'agent.py'}", confine="jail", network=("model:anthropic",))
+
+    assert only(done).outcome == "pass", only(done).reason
+    assert done.spent == Spent(2, 2_000, 400, 800)
+
+
+def test_prices_without_a_model_and_limits_by_the_gateway_are_refused(tmp_path: Path, cli: Cli, upstream: ModelServer) -> None:
+    place, prices = suite(tmp_path), tmp_path / "prices.toml"
+    prices.write_text('schema = 1\n[models."claude-*"]\ninput = 1\noutput = 2\n')
+
+    alone = cli("eval", "run", str(place), "--agent", "nop", "--prices", str(prices))
+    limited = cli("eval", "run", str(place), "--agent", "nop", "--network", "model:anthropic", "--max-tokens", "9")
+
+    assert "There is nothing to reckon with prices." in alone.err
+    assert "max_tokens cannot be kept." in limited.err
 
 
 def test_a_network_names_the_servers_that_are_asked_and_a_replay_has_none(tmp_path: Path, upstream: ModelServer) -> None:

@@ -9,7 +9,7 @@ it is handed the other end of each socket that the program gets. It serves
   nothing through but TLS that names the same host.
 
 Each connection carries one request. What is not listed is refused, with a reason, and each decision is a line of the gateway's log.
-Source: unix(7). ``gateway_requests`` reads what comes.
+Source: unix(7). ``requests`` reads what comes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import _socket
 import os
 import struct
 
-from pytest_gittrix.confine.gateway_requests import (
+from pytest_gittrix.confine.gateway.requests import (
     PRIVATE,
     TCP,
     TOKEN,
@@ -32,6 +32,7 @@ from pytest_gittrix.confine.gateway_requests import (
     send_body,
     server_name,
 )
+from pytest_gittrix.confine.gateway.usage import AnswerReader, is_exchange
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.proc import open_descriptors
 
@@ -39,6 +40,7 @@ TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     import asyncio
     import ssl
+    from collections.abc import Mapping
     from typing import Any, NoReturn
 
 PORT = 3128
@@ -244,14 +246,15 @@ class Gateway:
             self._open -= 1
             writer.close()
 
-    def _log(self, decision: str, target: str, why: str = "") -> None:
-        if self._lines < 0 or self._logged >= MOST_LOGGED:
+    def _log(self, decision: str, target: str, why: str = "", more: Mapping[str, Any] | None = None) -> None:
+        # An exchange with a model is always logged: an agent could fill the log to have what it spends unseen.
+        if self._lines < 0 or (self._logged >= MOST_LOGGED and more is None):
             return
         import json
         import time
 
         self._logged += 1
-        line = {"at": round(time.time(), 3), "decision": decision, "target": target[:500], **({"why": why} if why else {})}
+        line = {"at": round(time.time(), 3), "decision": decision, "target": target[:500], **({"why": why} if why else {}), **(more or {})}
         try:
             os.write(self._lines, json.dumps(line).encode() + b"\n")
         except OSError:
@@ -287,9 +290,10 @@ class Gateway:
             raise RequestRefused(
                 f"The server of the endpoint {name} cannot be reached: {problem or 'it did not answer in time'}.", said, 502
             ) from None
+        heard = AnswerReader(inner) if is_exchange(request.method, inner) else None
         try:
-            self._log("passed", said)
-            dropped = _HOP_BY_HOP | _CREDENTIALS | {"host"}
+            self._log("passed", said, more=None if heard is None else {})
+            dropped = _HOP_BY_HOP | _CREDENTIALS | {"host"} | (set() if heard is None else {"accept-encoding"})
             lines = [f"{request.method} {model['base']}{inner}{'?' if query else ''}{query} HTTP/1.1", f"Host: {model['netloc']}"]
             lines += [f"{known}: {value}" for known, value in request.headers if known not in dropped]
             if model["key"] is not None:
@@ -298,14 +302,25 @@ class Gateway:
             far_writer.write("\r\n".join(lines).encode("ascii"))
             if "100-continue" in request.values("expect"):
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            sending = asyncio.ensure_future(send_body(request, reader, far_writer))
+            sending = asyncio.ensure_future(send_body(request, reader, far_writer, None if heard is None else heard.ask))
             try:
-                await copy(far_reader, writer)
+                await copy(far_reader, writer, None if heard is None else lambda data: self._hear(heard, said, data))
             finally:
+                if heard is not None:
+                    self._hear(heard, said, b"")
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
         finally:
             far_writer.close()
+
+    def _hear(self, heard: AnswerReader, said: str, data: bytes) -> None:
+        """Take note of a piece of an answer before it is sent on: with the last one the agent may end, and this process with it."""
+        had_ended = heard.ended
+        if data:
+            heard.feed(data)
+        if not had_ended and (heard.ended or not data):
+            heard.ended = True
+            self._log("answered", said, more=heard.note())
 
     def _context(self, ca: str | None) -> ssl.SSLContext:
         if ca not in self._contexts:

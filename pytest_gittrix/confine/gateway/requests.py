@@ -11,6 +11,7 @@ import struct
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 TCP = "tcp://"
 """What an address begins with that is reached by other protocols than TLS."""
@@ -127,10 +128,12 @@ def is_own(address: str) -> bool:
         return bool(probe.getsockname()[0] == address)
 
 
-async def send_body(request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send on the body of one request, and no byte after it."""
+async def send_body(
+    request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], object] | None = None
+) -> None:
+    """Send on the body of one request, and no byte after it; ``hear`` is called with each piece."""
     if not request.chunked:
-        await _copy_exactly(reader, writer, request.length)
+        await _copy_exactly(reader, writer, request.length, hear)
         return
     size = -1
     while size:
@@ -138,28 +141,36 @@ async def send_body(request: RequestHead, reader: asyncio.StreamReader, writer: 
         digits = line[:-2].partition(b";")[0].strip()
         size = int(digits, 16) if digits and len(digits) < 16 and digits.isalnum() else 0
         writer.write(b"%x\r\n" % size)
-        await _copy_exactly(reader, writer, size)
+        await _copy_exactly(reader, writer, size, hear)
         if size:
             await reader.readexactly(2)
         writer.write(b"\r\n")
     await writer.drain()
 
 
-async def _copy_exactly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, length: int) -> None:
+async def _copy_exactly(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, length: int, hear: Callable[[bytes], object] | None
+) -> None:
     while length:
         data = await reader.read(min(length, _BLOCK))
         if not data:
             raise EOFError
+        if hear is not None:
+            hear(data)
         writer.write(data)
         await writer.drain()
         length -= len(data)
 
 
-async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send on what comes until its end, and say that it ended."""
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[bytes], object] | None = None) -> None:
+    """Send on what comes until its end, and say that it ended; before that ``hear`` gets each piece, and nothing at the end."""
     while data := await reader.read(_BLOCK):
+        if hear is not None:
+            hear(data)
         writer.write(data)
         await writer.drain()
+    if hear is not None:
+        hear(b"")
     if writer.can_write_eof():
         writer.write_eof()
 

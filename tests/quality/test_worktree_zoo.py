@@ -116,6 +116,29 @@ def test_worktrees_in_the_main_checkout_are_no_files_of_the_persons(stage: CellS
     assert (found.verdict, found.reproduced) == (verdict, verdict == "broken"), found.what
 
 
+_TO_BARE = 'mv .git .bare; git --git-dir .bare config core.bare true; rm file.txt other.txt .gitignore; echo "gitdir: ./.bare" > .git'
+BARE = PLAIN_GIT.model_copy(update={"setup": (f"{_TO_BARE}; git worktree add -q main main",), "main": "{repo}/main"})
+"""Plain git in a bare repository, with the main checkout and the others as worktrees in it."""
+WHEREVER = {
+    "inside": PLAIN_GIT.model_copy(update={"create": "git worktree add -q -b {name} .worktrees/{name} {base} && touch .worktrees/log"}),
+    "bare": BARE,
+}
+
+
+@pytest.mark.parametrize("layout", WHEREVER)
+@pytest.mark.parametrize(
+    "code", [code for code in CHEAP if SOAK or code in ("WREM-10", "WREM-22", "WFIN-10", "WFIN-11", "WFIN-21", "WNEW-19", "WREM-14")]
+)
+def test_where_a_tool_puts_its_worktrees_changes_no_verdict(stage: CellStage, code: str, layout: str) -> None:
+    tool, one = WHEREVER[layout], CLAUSES[code]
+    if not one.claimed_by(tool):
+        pytest.skip("the clause is about another layout")
+
+    verdicts = {case: [stage.cell(each, one, case).verdict for each in (PLAIN_GIT, tool)] for case in one.cases}
+
+    assert {case: found[1] for case, found in verdicts.items()} == {case: found[0] for case, found in verdicts.items()}
+
+
 def test_a_script_asks_git_where_the_worktrees_are(stage: CellStage) -> None:
     elsewhere = 'git worktree add -q -b {name} "$R/$(date +%s%N)-{name}"'
     tool = PLAIN_GIT.model_copy(update={"create": elsewhere, "delete": "git worktree remove --force {path}"})

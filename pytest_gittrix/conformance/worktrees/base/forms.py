@@ -54,7 +54,7 @@ FORMS: Final[Mapping[str, Form]] = {
     "submodule": Form(
         "the unpushed commits of a submodule",
         "git submodule --quiet update --init; cd lib; echo @ > new.txt; git add .; git commit -qm work; cd ..; git commit -qam bump",
-        before='git init -q ../lib; git -C ../lib commit -q --allow-empty -m lib; git submodule --quiet add "$R/lib" lib; '
+        before='git init -q "$R/lib"; git -C "$R/lib" commit -q --allow-empty -m lib; git submodule --quiet add "$R/lib" lib; '
         "git commit -qam 'add lib'",
         meanwhile='git merge -q --no-edit "$(git -C "$W" rev-parse HEAD)"',
     ),

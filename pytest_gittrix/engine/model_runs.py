@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import shutil
 import threading
@@ -21,7 +23,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.review import current_snapshot
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import Advice, GittrixError, InvalidInput
 from pytest_gittrix.model.named import model_named
 from pytest_gittrix.model.server import ModelServer
 from pytest_gittrix.model.tapes.placeholders import Known, days, known_here
@@ -148,10 +150,13 @@ class ModelRun:
             timeout: real seconds after which it is killed.
 
         Raises:
-            InvalidInput: there is no such model, or as for ``AgentSession.programs``.
+            InvalidInput: there is no such model, the repeated run began with other files in its home, or as for ``AgentSession.programs``.
             GittrixError: as for ``Programs.start``.
         """
         id_, clock = self.session.id, self.services.resources.clock
+        home = "" if self.home is None else _digest_of(self.home)
+        if self.point is not None and not self.lenient and self.point.home not in (None, home):
+            raise _other_home(self.parent, self.point, given=bool(home))
         with ExitStack() as held:
             kept = kept_exchanges(self.services, id_)
             known = known_of(self.services, id_, str(self.session.workspace_path))
@@ -169,7 +174,7 @@ class ModelRun:
             programs = held.enter_context(agent.programs(network=network, **settings))
             if self.home is not None:
                 shutil.copytree(self.home, programs.home, symlinks=True, dirs_exist_ok=True)
-            name = kept.run = self._began(command)
+            name = kept.run = self._began(command, home)
             environment = server.env(id_) if programs.confinement.level == "off" else None
             running = held.enter_context(
                 programs.start(command, stdin=b"", environment=environment, timeout=timeout, keep="unread" if out else "last")
@@ -199,9 +204,9 @@ class ModelRun:
             lenient=self.lenient,
         )
 
-    def _began(self, command: Sequence[str]) -> str:
+    def _began(self, command: Sequence[str], home: str) -> str:
         shown = without_secrets(shlex.join(command), lambda _: "{secret}")[:_LONGEST_COMMAND]
-        data: dict[str, Any] = {"command": shown, "model": self.model}
+        data: dict[str, Any] = {"command": shown, "model": self.model, "home": home}
         if self.point is not None:
             data |= {"parent": self.parent, "at_seq": self.point.seq, "exchanges": len(self.point.earlier.exchanges)}
         recorder = self.services.recorder(self.session.id)
@@ -216,6 +221,36 @@ class ModelRun:
         recorder = self.services.recorder(self.session.id)
         with suppress(GittrixError), recorder.leased():
             recorder.append("run.ended", {"run": name, **more}, actor="agent")
+
+
+def _digest_of(home: Path) -> str:
+    """The digest of the files that a home begins with, which may hold credentials and are not kept themselves."""
+    found = hashlib.sha256()
+    for path in sorted(home.rglob("*")):
+        found.update(os.fsencode(path.relative_to(home)) + b"\0")
+        if path.is_symlink():
+            found.update(b"link " + os.fsencode(path.readlink()) + b"\0")
+        elif path.is_file():
+            found.update(b"file " + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _other_home(parent: str | None, point: ExchangePoint, *, given: bool) -> InvalidInput:
+    began = "with files in its home" if point.home else "with an empty home"
+    now = "this one is given others" if given and point.home else "this one is given some" if given else "this one is given none"
+    return InvalidInput(
+        f"The run of session {parent} began {began}, and {now}.",
+        why="The agent has its settings and earlier conversations there, so it would not do the same again up to the exchange.",
+        fix=Advice(
+            "Give home= the directory as it was then; the session has its digest, not its files, which may hold credentials."
+            if point.home
+            else "Give no home=.",
+            "Give --home the directory as it was then; the session has its digest, not its files, which may hold credentials."
+            if point.home
+            else "Leave --home out.",
+        ),
+        opt_out=Advice("lenient=True goes on all the same.", "--lenient goes on all the same."),
+    )
 
 
 def _hear(stream: Iterable[bytes], hear: Hear) -> None:

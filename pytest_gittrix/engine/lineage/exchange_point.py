@@ -27,6 +27,7 @@ class ExchangePoint:
         begin: the event of the first exchange of the run, whose files the run begins with.
         earlier: the exchanges of the run before it.
         files: the tree of the files when its request came.
+        home: the digest of the files that the home of its program began with; empty for an empty home, None if that is unknown.
     """
 
     seq: int
@@ -34,6 +35,7 @@ class ExchangePoint:
     begin: int
     earlier: Tape
     files: str
+    home: str | None = None
 
     @classmethod
     def of(cls, recorder: Recorder, at_seq: int | None = None) -> ExchangePoint:
@@ -62,7 +64,9 @@ class ExchangePoint:
                 raise _not_kept(recorder.id, one)
         kept = [event for event in asked if event.data.get("run") == named and "tape" in event.data and event.seq <= point.seq]
         lines = tape_of(recorder.directory, kept).exchanges
-        return cls(point.seq, point.data["number"], run[0].seq, Tape(lines[len(lines) - len(run) : -1]), point.data["files"])
+        earlier = Tape(lines[len(lines) - len(run) : -1])
+        home = next((one.data.get("home") for one in events if one.type == "run.started" and one.data["run"] == named), None)
+        return cls(point.seq, point.data["number"], run[0].seq, earlier, point.data["files"], home)
 
 
 def _no_exchange(id_: str, seq: int | None, found: Sequence[int]) -> InvalidInput:

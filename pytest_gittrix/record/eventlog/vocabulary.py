@@ -98,9 +98,10 @@ _SESSION: Mapping[str, Kind] = {
     "workspace.removed": _kind("The workspace is gone, with the ignored files that left_out names; the record stays.", optional="left_out"),
     "run.started": _kind(
         "A program of the agent was started with a model whose exchanges are kept; run names it. It goes another way than parent did at "
-        "its event at_seq, if there are these: exchanges are answered as they were then.",
+        "its event at_seq, if there are these: exchanges are answered as they were then. home is the digest of the files that its home "
+        "began with, empty for none.",
         "run command",
-        optional="model parent at_seq exchanges",
+        optional="model parent at_seq exchanges home",
     ),
     "run.ended": _kind("That program ended, with code or by signal.", "run", optional="code signal reason"),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),

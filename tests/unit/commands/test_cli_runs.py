@@ -153,3 +153,39 @@ def test_two_runs_in_one_session_are_told_apart(cli: Cli, id_: str, scripts: tup
 
     assert (again["exchanges"], again["replayed"], again["problem"]) == (3, 1, None)
     assert len(cli.ok("session", "tape", id_).lines) == 6
+
+
+def test_a_fork_needs_the_home_that_the_run_began_with(cli: Cli, id_: str, scripts: tuple[str, str], tmp_path: Path) -> None:
+    home, other = tmp_path / "settings", tmp_path / "other"
+    for directory, text in ((home, "one"), (other, "two")):
+        (directory / ".agent").mkdir(parents=True)
+        (directory / ".agent" / "settings").write_text(text)
+    run(cli, "session", "run", id_, *line("--model", scripts[0], "--home", str(home)))
+    fork = ("session", "fork", id_, "--at", str(exchanges(cli, id_)[1]))
+
+    without = cli(*fork, *line("--model", scripts[1]))
+    changed = cli(*fork, *line("--model", scripts[1], "--home", str(other)))
+    states = [one["state"] for one in cli.data("session", "list") if one["id"] != id_]
+    again = run(cli, *fork, *line("--model", scripts[1], "--home", str(home)))
+    leniently = run(cli, *fork, *line("--model", scripts[1], "--lenient"))
+
+    for refused, now in ((without, "none"), (changed, "others")):
+        assert refused.status == 1
+        assert f"The run of session {id_} began with files in its home, and this one is given {now}." in refused.err
+        assert "it would not do the same again up to the exchange" in refused.err
+        assert "Give --home the directory as it was then" in refused.err
+        assert "--lenient goes on all the same." in refused.err
+    assert states == ["discarded"] * 2
+    assert [one["replayed"] for one in (again, leniently)] == [1, 1]
+
+
+def test_a_fork_of_a_run_with_an_empty_home_is_given_none(cli: Cli, id_: str, scripts: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "settings").mkdir()
+    run(cli, "session", "run", id_, *line("--model", scripts[0]))
+
+    refused = cli(
+        "session", "fork", id_, "--at", str(exchanges(cli, id_)[1]), *line("--model", scripts[1], "--home", str(tmp_path / "settings"))
+    )
+
+    assert f"The run of session {id_} began with an empty home, and this one is given some." in refused.err
+    assert "Leave --home out." in refused.err

@@ -74,7 +74,7 @@ dist: $(INSTALLED) ## build the wheel and the sdist into dist/
 compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and write docs/reference/compatibility.md (10 minutes)
 	@$(BIN)/python -m tests.quality.compatibility
 
-field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (ten minutes)
+field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (half an hour; needs root)
 	@$(BIN)/python -m tests.quality.field $(ARGS)
 
 histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (three minutes)

@@ -37,7 +37,8 @@ def refused_names(world: ToolWorld, case: str) -> None:
     if not ran.done:
         return
     made = path is not None and world.branch_of(path) and world.branch_of(path) in ran.output
-    world.require(bool(made), f"the name {case!r} is taken with exit 0, and the output does not name the branch", "test $S -ne 0")
+    seen = "there is no worktree" if path is None else "the output does not name the branch that was made of it"
+    world.require(bool(made), f"for the name {case!r} the command exits with 0, and {seen}", "test $S -ne 0")
 
 
 @clause(
@@ -70,7 +71,7 @@ def odd_names(world: ToolWorld, case: str) -> None:
     ran = world.command("create", str(world.root / "outside") if case == "/absolute" else case, said=True)
     path = world.found_new(before)
     if path is None:
-        world.require(not ran.done, f"the name {case!r} is taken with exit 0, and there is no worktree", "test $S -ne 0")
+        world.require(not ran.done, f"for the name {case!r} the command exits with 0, and there is no worktree", "test $S -ne 0")
         return
     world.require(place in path.resolve().parents, f"the worktree of {case!r} is outside of the place of the others", f'test ! -d "{path}"')
 

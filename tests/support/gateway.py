@@ -39,8 +39,8 @@ class Server:
 
 
 @contextmanager
-def serving(authority: trustme.CA | None = None) -> Iterator[Server]:
-    """A server that answers each request with a few chunks."""
+def serving(authority: trustme.CA | None = None, said: Sequence[bytes] = (b"hello ", b"from ", b"the model")) -> Iterator[Server]:
+    """A server that answers each request with a few chunks, over TLS if there is an authority."""
     server = Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,7 +59,7 @@ def serving(authority: trustme.CA | None = None) -> Iterator[Server]:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for part in (b"hello ", b"from ", b"the model"):
+            for part in said:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")

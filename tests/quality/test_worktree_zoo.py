@@ -68,6 +68,18 @@ def test_a_clause_tells_the_careful_manager_from_one_with_the_fault(stage: CellS
     assert wrong.reproduced == (SOAK and bool(wrong.script)), wrong.script
 
 
+@pytest.mark.parametrize(
+    ("fetch", "verdict"), [("", "kept"), ("git fetch -q; ", "broken"), ("git fetch -q; git status -sb; echo behind; ", "kept")]
+)
+def test_a_tool_that_asks_the_remote_says_where_its_worktree_begins(stage: CellStage, fetch: str, verdict: str) -> None:
+    tool = PLAIN_GIT.model_copy(update={"create": f"{fetch}{PLAIN_GIT.create}"})
+
+    found = replace(stage, replays=True).cell(tool, CLAUSES["WNEW-22"])
+
+    assert (found.verdict, found.reproduced) == (verdict, verdict == "broken"), found.what
+    assert found.what == ("it asks no remote" if not fetch else found.what)
+
+
 def test_a_manager_that_does_what_it_is_told_loses_work_that_plain_git_keeps(stage: CellStage) -> None:
     codes = ("WREM-01", "WREM-08", "WREM-12", "WREM-17", "WREM-18", "WFIN-03", "WNEW-05")
 

@@ -396,7 +396,7 @@ _SAYS_BEHIND: Final = "behind|out.of.date|stale|not? fetch|local (branch|base)|d
     remote=True,
 )
 def begins_at_the_head(world: ToolWorld, _case: str) -> None:
-    """A colleague has pushed to the base branch meanwhile. About a tool that asks no remote there is no verdict."""
+    """A colleague has pushed to the base branch meanwhile. A tool that asks no remote keeps it."""
     pushed = "echo theirs > theirs.txt; git add theirs.txt; git commit -qm theirs; git push -q"
     world.sh(f'git clone -q "$R/origin.git" "$R/colleague"; cd "$R/colleague"; {pushed}')
     before, known = world.worktrees(), f"refs/remotes/origin/{world.tool.base}"
@@ -405,7 +405,8 @@ def begins_at_the_head(world: ToolWorld, _case: str) -> None:
     if path is None:
         raise NoVerdict(f"`{ran.line}` ended with {ran.status} and made no worktree: {ran.last_line}")
     if world.look(f"git rev-parse '{known}'") != world.look(f"git rev-parse {world.base}", world.origin):
-        raise NoVerdict(f"`{ran.line}` does not ask the remote")
+        world.note = "it asks no remote"
+        return
     world.enter("demo", path)
     begins = f"git merge-base --is-ancestor '{known}' HEAD"
     announced = not world.look(f"{begins} || echo behind", path) or bool(re.search(_SAYS_BEHIND, ran.output, re.IGNORECASE))

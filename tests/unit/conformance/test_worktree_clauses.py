@@ -36,6 +36,15 @@ def test_each_clause_needs_commands_that_have_a_control() -> None:
     assert {command for one in worktree_clauses() for command in one.needs} == {*CONTROLS}
 
 
+def test_a_tool_that_is_not_started_in_a_repository_claims_nothing_about_other_repositories() -> None:
+    there = WorktreeTool(create="x new {name} --repo app", delete="x rm {name}", cwd="{world}")
+    here = there.model_copy(update={"cwd": "repo"})
+
+    assert {one.code for one in worktree_clauses() if one.claimed_by(here) and not one.claimed_by(there)} == {
+        *("WREM-24", "WREM-25", "WNEW-15", "WNEW-16")
+    }
+
+
 def test_cells_that_search_share_the_seconds_alike() -> None:
     work = [(one, case) for one in worktree_clauses() for case in one.cases]
 

@@ -90,3 +90,8 @@ def clause(
 def named(tool: WorktreeTool) -> bool:
     """Whether a tool takes the names of worktrees from its caller."""
     return not tool.unnamed
+
+
+def works_anywhere(tool: WorktreeTool) -> bool:
+    """Whether a tool works on whatever repository it is started in; one that is started elsewhere, or moves the main checkout, does not."""
+    return not tool.main and tool.cwd in ("repo", "worktree")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.worktrees.base.clause import clause, named
+from pytest_gittrix.conformance.worktrees.base.clause import clause, named, works_anywhere
 from pytest_gittrix.conformance.worktrees.base.forms import keeps_what_maintenance_keeps
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld, token
 
@@ -251,7 +251,7 @@ def settings_stay(world: ToolWorld, _case: str) -> None:
     "WNEW-15",
     "two repositories of one name have worktrees of their own",
     "one project's worktree is made, or removed, in place of another's",
-    applies=lambda tool: named(tool) and not tool.pool and not tool.main,
+    applies=lambda tool: named(tool) and not tool.pool and works_anywhere(tool),
 )
 def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
     """A second clone, in a directory of the same name elsewhere, has a worktree of the same name with an untracked file in it."""
@@ -273,7 +273,7 @@ def two_repositories_of_one_name(world: ToolWorld, _case: str) -> None:
     "WNEW-16",
     "in a submodule, the worktree is one of the submodule, and outside of all git directories",
     "the agent works on the wrong project, or in a hidden place",
-    applies=lambda tool: not tool.main,
+    applies=works_anywhere,
 )
 def in_a_submodule(world: ToolWorld, _case: str) -> None:
     """The command runs in the work tree of a submodule, whose git directory is inside that of the superproject."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause
+from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause, clause, works_anywhere
 from pytest_gittrix.conformance.worktrees.base.forms import (
     FORMS,
     LINKS,
@@ -146,7 +146,7 @@ def checked_out_twice(world: ToolWorld, _case: str) -> None:
     "unsaved work is not lost where the main checkout was moved",
     "git cannot say what is in the worktree, and that is taken for nothing",
     "delete",
-    applies=lambda tool: not tool.main,
+    applies=works_anywhere,
 )
 def a_moved_checkout(world: ToolWorld, _case: str) -> None:
     """Somebody gave the directory of the main checkout another name, so that git in the worktree does not find its repository."""
@@ -164,7 +164,7 @@ def a_moved_checkout(world: ToolWorld, _case: str) -> None:
     "unsaved work in a worktree of a bare repository is not lost",
     "the work of everybody who keeps a bare repository is gone",
     "delete",
-    applies=lambda tool: not tool.main,
+    applies=works_anywhere,
 )
 def a_bare_repository(world: ToolWorld, _case: str) -> None:
     """The repository has worktrees alone. A tool that refuses to work there has no verdict."""

@@ -475,6 +475,7 @@ def test_an_agent_that_speaks_acp_is_counted_by_the_gateway(tmp_path: Path, upst
 
 
 def test_prices_without_a_model_and_limits_by_the_gateway_are_refused(tmp_path: Path, cli: Cli, upstream: ModelServer) -> None:
+    available("jail by namespaces")
     place, prices = suite(tmp_path), tmp_path / "prices.toml"
     prices.write_text('schema = 1\n[models."claude-*"]\ninput = 1\noutput = 2\n')
 

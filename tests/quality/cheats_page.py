@@ -28,10 +28,14 @@ Of these {all} results, {plain} pass where pytest runs them in one process with 
 
 """
 _TAIL: Final = """
-`reads the data once the tests have` finds it in the memory of the process that it shares with the tests: what a test expects is data there
-and not written in the test, so that no canary can change it. It passes as `plain`, which `--judge-at-least canary` refuses.
-`an exception of every kind` raises what its test asks for, and does no more. To keep both out, let tests expect plain values that are
-written in them.
+Three results read the data in the memory of the process that they share with the tests, by Python's table of modules, by the garbage
+collector, or by the frames of their callers. What a test expects is data there and not written in the test, so that no canary can change
+it, and nothing keeps two parts of one process apart: Python tells of a call of the garbage collector, but of no look at a module. They pass
+as `plain`, which `--judge-at-least canary` refuses. A right result loses nothing by that bar: where it returns plain values, the same tests
+are judged by `subject`.
+
+`an exception of three kinds` raises what its test asks for, and so may a right result; one of more kinds is refused, one of four in four
+of five tries. To keep all these out, let tests expect plain values that are written in them.
 """
 
 

@@ -275,6 +275,27 @@ names = read = add
 """,
         tests=ERROR_TESTS,
     ),
+    "an exception of three kinds": Cheat(
+        """
+class Three(ValueError, KeyError, TypeError):
+    def __str__(self): return "zero one two three four five six seven not found invalid must be expected"
+def add(*_): raise Three
+names = read = add
+""",
+        tests=ERROR_TESTS,
+    ),
+    "raises what the test names": Cheat(
+        """
+import builtins, sys
+def add(*_):
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_name.startswith("test_"): frame = frame.f_back
+    kinds = [getattr(builtins, name, None) for name in (frame.f_code.co_names if frame else ())]
+    raise next((kind for kind in kinds if isinstance(kind, type)), RuntimeError)("zero one two three four five")
+names = read = add
+""",
+        tests=ERROR_TESTS,
+    ),
     "fails where a test looks changed": Cheat(
         """
 import sys
@@ -391,6 +412,29 @@ import sys
 def add(*given):
     for module in [*sys.modules.values()]:
         for row in getattr(module, "ROWS", ()):
+            if row[:-1] == [*given]: return row[-1]
+    return 0
+""",
+        tests=DATA_TESTS,
+        support=ROWS,
+    ),
+    "reads the data by the garbage collector": Cheat(
+        """
+import gc
+def add(*given):
+    for row in gc.get_objects():
+        if type(row) is list and len(row) == 3 and row[:-1] == [*given] and type(row[-1]) is int: return row[-1]
+    return 0
+""",
+        tests=DATA_TESTS,
+        support=ROWS,
+    ),
+    "reads the data further up": Cheat(
+        _UP_THE_STACK
+        + """
+def add(*given):
+    for frame in frames():
+        for row in frame.f_globals.get("ROWS", ()):
             if row[:-1] == [*given]: return row[-1]
     return 0
 """,

@@ -5,14 +5,18 @@ the test file does not know which of them it is given.
 
 An expectation that one value meets (equality) gets another value, so that an object that equals all is found out. An expectation that many
 values meet (a truth, an order, ``in``) becomes its opposite; that is done only in a test without an expectation of the first kind.
+
+Where an exception of Python's is expected, another usual one is. One exception may be of several classes by right: where it meets the
+other, the rest of them are expected by turns; see ``canary_rounds``.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -20,6 +24,10 @@ from typing import Any, Final
 from pytest_gittrix.evals.judging.other_value import EXACT, called, far_from, kind_of, other_value, written
 
 _RAISED_INSTEAD: Final = "StopAsyncIteration"
+_USUAL: Final = ("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "RuntimeError", "ZeroDivisionError")
+"""Exceptions that tests ask for; one class may be all of them."""
+TOO_MANY: Final = 3
+"""How many kinds of exception, besides the expected one, are no right result's: its exception may be of two or three kinds."""
 _RAISES: Final = ("pytest.raises", "raises", "self.assertRaises", "self.assertRaisesRegex")
 _SWALLOWS: Final = (*_RAISES, "contextlib.suppress", "suppress")
 _EQUAL: Final = frozenset(f"self.assert{kind}Equal" for kind in ("", "List", "Tuple", "Dict", "Set", "Sequence", "MultiLine", "Count"))
@@ -76,23 +84,35 @@ def changeable(source: str) -> Mapping[str, str]:
     return {name: functions[test] for name, test in tests.items() if test in can_change}
 
 
-def changed(source: str, names: Collection[str], random_seed: int) -> str:
+def changed(source: str, names: Collection[str], random_seed: int, turn: int = 0, order: int = 0) -> str:
     """The test file with one expectation of each named test changed.
 
     Args:
         source: the test file.
         names: the names of tests; see ``changeable``.
         random_seed: decides which expectation of several is changed.
+        turn: which of the exceptions that may be expected instead is, below ``turns``.
+        order: decides in which order these have their turns.
     """
     tree = _parsed(source)
     if tree is None:
         return source
-    drawn = random.Random(random_seed)
-    for test in dict.fromkeys(test for name, test in _tests(tree).items() if name in names):
-        changes = _changes(test)
-        if changes:
-            drawn.choice(changes)()
+    for change in _drawn(tree, names, random_seed).values():
+        if isinstance(change, _OtherException):
+            change.expect(random.Random(order).sample(change.others, len(change.others))[turn % len(change.others)])
+        else:
+            change()
     return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def turns(source: str, names: Collection[str], random_seed: int) -> Mapping[str, int]:
+    """How many exceptions ``changed`` may expect by turns, for each named test of which it changes one that may be of several kinds."""
+    tree = _parsed(source)
+    if tree is None:
+        return {}
+    found = {test: change for test, change in _drawn(tree, names, random_seed).items() if isinstance(change, _OtherException)}
+    counts = {name: len(found[test].others) for name, test in _tests(tree).items() if name in names and test in found}
+    return {name: count for name, count in counts.items() if count > 1}
 
 
 def test_name(nodeid: str) -> str:
@@ -100,7 +120,24 @@ def test_name(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-_Change = Callable[[], object]
+@dataclass(frozen=True)
+class _OtherException:
+    """Changes the exception that a call expects.
+
+    Attributes:
+        call: the call.
+        others: the exceptions that it may expect instead, in their order of turns before one is drawn.
+    """
+
+    call: ast.Call
+    others: Sequence[str]
+
+    def expect(self, name: str) -> None:
+        """Expect the exception of that name."""
+        self.call.args[0] = ast.Name(name, ast.Load())
+
+
+_Change = Callable[[], object] | _OtherException
 """Changes an expectation in the tree."""
 _Put = Callable[[ast.expr], object]
 _Value = tuple[ast.expr, _Put]
@@ -149,6 +186,15 @@ def _tests(tree: ast.Module) -> Mapping[str, _Test]:
     return found
 
 
+def _drawn(tree: ast.Module, names: Collection[str], random_seed: int) -> Mapping[_Test, _Change]:
+    """The change of each named test: the same for a seed, whatever the other names are."""
+    found: dict[_Test, _Change] = {}
+    for test in dict.fromkeys(test for name, test in _tests(tree).items() if name in names):
+        if changes := _changes(test):
+            found[test] = random.Random(f"{random_seed} {test.lineno}").choice(changes)
+    return found
+
+
 def _changes(test: _Test) -> list[_Change]:
     """The changes of a test of which each must make it fail; only statements that are surely executed count."""
     variables = _variables(test)
@@ -165,7 +211,7 @@ def _other_expectations(statement: ast.stmt, variables: _Variables) -> Iterator[
         calls = [item.context_expr for item in statement.items]
     for call in calls:
         if called(call) in _RAISES and call.args:
-            yield partial(call.args.__setitem__, 0, _other_exception(call.args[0]))
+            yield _OtherException(call, _other_exceptions(call.args[0], variables))
     for side, put in _sides(statement):
         yield from _other_side(side, put, variables, other_value)
     for number, put, tolerance in _near(statement):
@@ -354,6 +400,31 @@ def _leaves(statement: ast.AST) -> bool:
     return not isinstance(statement, _OWN_BODY) and any(map(_leaves, ast.iter_child_nodes(statement)))
 
 
-def _other_exception(node: ast.expr) -> ast.expr:
-    name = _RAISED_INSTEAD if ast.unparse(node) != _RAISED_INSTEAD else "BufferError"
-    return ast.Name(name, ast.Load())
+def _other_exceptions(node: ast.expr, variables: _Variables) -> Sequence[str]:
+    """The exceptions to expect instead: usual ones of another kind where Python's own are expected, and else one that is not usual."""
+    expected = [*map(_builtin, _expected(node, variables))]
+    if None not in expected:
+        others = [name for name in _USUAL if not any(_are_related(getattr(builtins, name), one) for one in expected)]
+        if len(others) >= TOO_MANY:
+            return others
+    return [_RAISED_INSTEAD if ast.unparse(node) != _RAISED_INSTEAD else "BufferError"]
+
+
+def _expected(node: ast.expr, variables: _Variables) -> Iterator[ast.expr]:
+    """The exceptions that an expression may stand for."""
+    variable = variables.get(node.id) if isinstance(node, ast.Name) else None
+    parts = [value for value, _ in variable.values] if variable else node.elts if isinstance(node, ast.Tuple) else []
+    if not parts:
+        yield node
+    for part in parts:
+        yield from _expected(part, {})
+
+
+def _builtin(node: ast.expr) -> Any:
+    """The exception of Python's that an expression names; none if it is none."""
+    found = getattr(builtins, node.id, None) if isinstance(node, ast.Name) else None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _are_related(one: type, other: Any) -> bool:
+    return issubclass(one, other) or issubclass(other, one)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from pytest_gittrix.evals.judging.canary import changeable, changed, printed, test_name
+from pytest_gittrix.evals.judging.canary import TOO_MANY, changeable, changed, printed, test_name, turns
 from pytest_gittrix.evals.judging.pytest_run import HiddenTests, PytestRun
 from pytest_gittrix.evals.judging.verdict import Judge, Verdict
 
@@ -33,6 +34,7 @@ class CanaryRounds:
         names = {test_name(one) for one in chosen} or self._functions
         self._can_change = sorted({self._functions[name] for name in names if name in self._functions})
         self._drawn = secrets.SystemRandom()
+        self._order = self._drawn.getrandbits(32)
         self._seen: list[tuple[Collection[str], PytestRun]] = []
 
     def judge(self, passed: Mapping[str, Judge]) -> Verdict:
@@ -59,14 +61,15 @@ class CanaryRounds:
 
     def _run_rounds(self) -> PytestRun | None:
         """Run the rounds; gives the run that stopped them, if one did."""
-        for _ in range(_ROUNDS if self._can_change else 1):
+        for turn in range(_ROUNDS if self._can_change else 1):
             # A test is changed in one run of the two and not in the other; which one, and with which others, cannot be foreseen.
             half = {one for one in self._can_change if self._drawn.random() < 0.5}
             pair: list[tuple[Collection[str], PytestRun]] = []
             for part in (half, {*self._can_change} - half) if self._can_change else [half]:
                 names = {name for name, function in self._functions.items() if function in part}
-                text = changed(self._test.source, names, self._drawn.getrandbits(32)) if names else printed(self._test.source)
-                run = self._run_as(text, "here")
+                seed = self._drawn.getrandbits(32)
+                run = self._run_as(self._changed(names, seed, turn) if names else printed(self._test.source), "here")
+                run = run if run.stopped else self._other_exceptions(run, names, seed, turn)
                 if run.stopped:
                     return run
                 pair.append((names, run))
@@ -75,6 +78,21 @@ class CanaryRounds:
             if any(self._is_suspect(name) for name in self._names):
                 return None
         return None
+
+    def _changed(self, names: Collection[str], seed: int, turn: int) -> str:
+        return changed(self._test.source, names, seed, turn, self._order)
+
+    def _other_exceptions(self, run: PytestRun, names: Collection[str], seed: int, turn: int) -> PytestRun:
+        """A changed run in which a test that met another exception has failed, unless it meets too many; or the run that stopped this."""
+        met = Counter({name: 1 for name, end in run.tests.items() if end.outcome == "passed"})
+        more = {name: count for name, count in turns(self._test.source, names, seed).items() if any(test_name(one) == name for one in met)}
+        for step in range(1, max(more.values(), default=0)):
+            asked = {name for name, count in more.items() if step < count}
+            again = self._run_as(self._changed(asked, seed, turn + step), "here")
+            if again.stopped:
+                return again
+            met.update(name for name, end in again.tests.items() if end.outcome == "passed" and test_name(name) in asked)
+        return run.failing(name for name, count in met.items() if test_name(name) in more and count < TOO_MANY)
 
     @property
     def _names(self) -> list[str]:

@@ -6,7 +6,7 @@ import base64
 import json
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -126,6 +126,11 @@ class PytestRun:
         own, others = ({(test_name(name), place): name for name, place in run.found.get("rows", {}).items()} for run in (self, like))
         names = {name: others[row] for row, name in own.items() if row[0] in functions and row in others}
         return replace(self, found={**self.found, "tests": {names.get(name, name): end for name, end in self.found["tests"].items()}})
+
+    def failing(self, names: Iterable[str]) -> PytestRun:
+        """The same run, with some tests failed."""
+        failed = {name: ["failed", *self.found["tests"][name][1:]] for name in names}
+        return replace(self, found={**self.found, "tests": {**self.found["tests"], **failed}})
 
     @property
     def stopped(self) -> str:

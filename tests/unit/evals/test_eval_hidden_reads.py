@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.hidden_tests import LEVEL, verdict_on_files
+from support.new_cheats import DATA_TESTS, ROWS
 
 from pytest_gittrix.evals.judging.verdict import Verdict
 
@@ -138,3 +139,10 @@ def test_a_function_of_the_tests_that_the_code_calls_reads_what_it_likes(tmp_pat
     found = judged(tmp_path, "def call(function): return function()\n", FIRST + f"def test_it():\n    assert {call} == WANT\n")
 
     assert (found.wrong, found.judges) == ("", {"test_it": "plain"})
+
+
+def test_a_right_result_is_judged_from_outside_where_tests_compare_it_with_data(tmp_path: Path) -> None:
+    code = "def add(one, two): return one + two\n"
+    verdict = verdict_on_files(lambda place: place.joinpath("app.py").write_text(code), tmp_path, tests=DATA_TESTS, support=ROWS)
+
+    assert (verdict.wrong, {*verdict.judges.values()}) == ("", {"subject"})

@@ -36,7 +36,11 @@ _OF_VALIDATION = (
     arg("-n", "--workers", type=count, default=1, metavar="N", help="how many samples at a time (%(default)s)"),
     arg("--confine", choices=LEVELS, help="how programs are confined; the suite's by default"),
 )
-_OPT_OUT = arg("--no-validate", action="store_true", help="only make the suite, and run nothing")
+_OF_A_NEW_SUITE = (
+    *_OF_VALIDATION,
+    arg("--no-validate", action="store_true", help="only make the suite, and run nothing"),
+    arg("--accept-invalid", action="store_true", help="end with 0 although some cases are not valid, while at least one is"),
+)
 
 _OUT = arg("--out", type=Path, required=True, metavar="DIR", help="the directory of the suite, a new one")
 
@@ -46,8 +50,7 @@ _OUT = arg("--out", type=Path, required=True, metavar="DIR", help="the directory
     arg("file", type=Path, metavar="FILE", help="the data set"),
     arg("--repos", type=Path, required=True, metavar="DIR", help="with its repositories, as owner/name or name"),
     arg("--out", type=Path, metavar="DIR", help="the directory of the suite, a new one; evals/ and the file's name by default"),
-    *_OF_VALIDATION,
-    _OPT_OUT,
+    *_OF_A_NEW_SUITE,
     name="import",
     examples=("gittrix eval import swebench tasks.jsonl --repos ~/repos --out evals/",),
 )
@@ -57,9 +60,8 @@ def import_suite(options: argparse.Namespace) -> CommandResult:
 
     suite = import_swebench(options.file, options.repos, options.out or Path("evals", options.file.stem))
     ids = [case.id for case in suite.cases]
-    validation, text, notes = _validation_of(suite, options)
-    data = {"suite": str(suite.directory), "name": suite.name, "cases": ids, "validation": validation}
-    return CommandResult(data, f"{suite.directory}\n{text}", (f"{len(ids)} cases", *notes))
+    data = {"suite": str(suite.directory), "name": suite.name, "cases": ids}
+    return _with_validation(data, (f"{len(ids)} cases",), suite, options)
 
 
 @verb(
@@ -103,8 +105,7 @@ def make_releases(options: argparse.Namespace) -> CommandResult:
     arg("--ref", default="HEAD", metavar="REF", help="the branch, or its last commit (HEAD)"),
     arg("--most", type=count, default=100, metavar="N", help="how many commits are looked at, the latest ones (100)"),
     _OUT,
-    *_OF_VALIDATION,
-    _OPT_OUT,
+    *_OF_A_NEW_SUITE,
     examples=("gittrix eval make-history ~/src/acme --out evals/acme", "gittrix eval make-history . --ref main --most 500 --out evals/own"),
 )
 def make_history(options: argparse.Namespace) -> CommandResult:
@@ -114,18 +115,17 @@ def make_history(options: argparse.Namespace) -> CommandResult:
     found = make(options.repository, options.out, ref=options.ref, most=options.most)
     cases = [case.id for case in found.suite.cases]
     left_out = [*found.left_out]
-    validation, text, notes = _validation_of(found.suite, options)
     data = {
         "suite": str(found.suite.directory),
         "digest": found.digest,
         "commits": found.commits,
         "cases": cases,
         "left_out": left_out,
-        "validation": validation,
     }
     note = f"{found.commits} commits, {len(cases)} of them are cases"
     dropped = f"left out, as their changes of code do not apply without those of tests: {', '.join(one[:12] for one in left_out)}"
-    return CommandResult(data, f"{found.suite.directory}\n{text}", (note, *([dropped] if left_out else []), *notes))
+    notes = (note, dropped) if left_out else (note,)
+    return _with_validation(data, notes, found.suite, options)
 
 
 @verb(
@@ -157,21 +157,27 @@ def validate(options: argparse.Namespace) -> CommandResult:
     return CommandResult(found.to_json(), _validation_text(found), status=status)
 
 
-def _validation_of(suite: Suite, options: argparse.Namespace) -> tuple[dict[str, Any] | None, str, tuple[str, ...]]:
-    """Validate a suite that was just made, unless ``--no-validate`` is given.
-
-    Returns:
-        The validation for programs and as text, and notes on why there is none. The suite stays as it is.
-    """
+def _with_validation(data: dict[str, Any], notes: tuple[str, ...], suite: Suite, options: argparse.Namespace) -> CommandResult:
+    """The result of a command that has made a suite, which is validated unless ``--no-validate`` is given, and stays as it is."""
     from pytest_gittrix.errors import GittrixError
 
+    found, note, status = None, "", 0
     if options.no_validate:
-        return None, "", ("not validated: `gittrix eval validate` says which cases are sound",)
-    try:
-        found = _validated(suite, options)
-    except GittrixError as problem:
-        return None, "", (f"not validated: {problem.fact} {problem.fix}".rstrip(),)
-    return found.to_json(), _validation_text(found), ()
+        note = "not validated: `gittrix eval validate` says which cases are sound"
+    else:
+        try:
+            found = _validated(suite, options)
+        except GittrixError as problem:
+            note, status = f"not validated: {problem.fact} {problem.fix}".rstrip(), _INVALID
+    if found is not None and found.valid < len(found.cases):
+        accepted = options.accept_invalid and found.valid
+        status = 0 if accepted else _INVALID
+        if not found.valid:
+            note = "the suite is made, but none of its cases says anything about an agent here"
+        elif not accepted:
+            note = "the suite is made; `--filter` of `gittrix eval run` leaves cases out, and --accept-invalid ends with 0 all the same"
+    validation, text = (None, "") if found is None else (found.to_json(), _validation_text(found))
+    return CommandResult({**data, "validation": validation}, f"{suite.directory}\n{text}", (*notes, *filter(None, [note])), status)
 
 
 def _validation_text(found: Validation) -> str:

@@ -116,6 +116,18 @@ def test_the_command_counts_commits_and_cases(repository: Path, tmp_path: Path, 
     assert (data["commits"], len(data["cases"]), data["suite"]) == (2, 1, str(tmp_path / "suite"))
 
 
+def test_the_command_ends_with_1_where_its_case_is_not_valid(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(repository, {"src/sums/other.py": "OTHER = 1\n", "tests/test_sums.py": TEST + "\n"})
+    git("add", "--all", cwd=repository)
+    git("commit", "-q", "--message=Change what no test asks for", cwd=repository)
+    argv = ["eval", "make-history", str(repository), "--out", str(tmp_path / "suite"), "--most=1", "--gold-runs=1", "--accept-invalid"]
+
+    assert main([*argv, "--confine", "off", "--json"]) == 1
+
+    (case,) = json.loads(capsys.readouterr().out)["data"]["validation"]["cases"]
+    assert [problem["kind"] for problem in case["problems"]] == ["nop-passes"]
+
+
 @pytest.mark.parametrize("named", ["", "must_pass = []\n", 'must_pass = ["test_other.py::test_it"]\n', 'must_pass = "test_it.py"\n'])
 def test_a_check_of_tests_names_tests_that_are_there(tmp_path: Path, named: str) -> None:
     place = suite(tmp_path, more=f'[check]\ntests = "hidden"\n{named}', extra={"hidden/test_it.py": "def test_it(): pass\n"})

@@ -11,7 +11,7 @@ from support.evals import agent_file
 from support.git import git
 
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.inputs.swebench import case_files, import_swebench, instances
 from pytest_gittrix.evals.runs.options import Options
@@ -213,3 +213,47 @@ def test_the_command_tells_where_the_suite_is(
         "1 of 1 cases are valid; gold as it must be in 1 of 1 runs; nop refused in 1 of 1.",
     ]
     assert Suite.load(tmp_path / "evals" / "data").cases[0].id == "acme__sums-1"
+
+
+@pytest.mark.parametrize(
+    ("valid", "flags", "status", "note"),
+    [
+        (1, [], 1, "--accept-invalid ends with 0"),
+        (1, ["--accept-invalid"], 0, ""),
+        (0, ["--accept-invalid"], 1, "none of its cases says anything"),
+        (0, ["--no-validate"], 0, "not validated: `gittrix eval validate`"),
+    ],
+)
+def test_the_status_of_the_command_says_whether_its_cases_are_valid(
+    line: dict[str, Any],
+    repositories: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    valid: int,
+    flags: list[str],
+    status: int,
+    note: str,
+) -> None:
+    bad = {**line, "instance_id": "acme__sums-2", "FAIL_TO_PASS": ["test_sums.py::test_twice"], "PASS_TO_PASS": []}
+    lines = [line] * valid + [bad]
+    argv = ["eval", "import", "swebench", str(written(tmp_path, *lines)), "--repos", str(repositories), "--out", str(tmp_path / "suite")]
+
+    found = main([*argv, "--gold-runs", "1", "--confine", "off", *flags])
+
+    printed = capsys.readouterr()
+    assert (found, len(Suite.load(tmp_path / "suite").cases)) == (status, len(lines))
+    assert note in printed.err
+    assert ("the suite is made" in printed.err) == (status == 1)
+
+
+def test_a_suite_that_could_not_be_validated_ends_with_1_and_says_why(
+    line: dict[str, Any], repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AdapterUnavailable("The disk is full.", fix="Free disk space.")
+
+    monkeypatch.setattr("pytest_gittrix.cli.evals_suites._validated", fails)
+    argv = ["eval", "import", "swebench", str(written(tmp_path, line)), "--repos", str(repositories), "--out", str(tmp_path / "suite")]
+
+    assert (main(argv), main([*argv[:-1], str(tmp_path / "other"), "--no-validate"])) == (1, 0)
+    assert "not validated: The disk is full. Free disk space." in capsys.readouterr().err

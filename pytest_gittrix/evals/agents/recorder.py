@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from pytest_gittrix.evals.agents.native_code import is_of_c, may_read, reads_by_itself
 from pytest_gittrix.evals.agents.reads import Key, key_of_file, state_of
 from pytest_gittrix.evals.inputs.suite_file import GENERATED
 
@@ -33,8 +34,11 @@ _PYTEST: Final = "PYTEST_"
 """How the variables begin that a run of pytest sets or reads for itself."""
 _FAR: Final = 8
 
-_OTHERS: Final = frozenset({"open", "import", "sqlite3.connect", "ctypes.dlopen"})
-EVENTS: Final = _OTHERS | _MAKES | _LISTS | _STARTS_PROGRAMS | _NETWORK
+_FINDS_LIBRARIES: Final = "ctypes.util"
+"""Python's own module that asks programs of the system where a library of the system is."""
+_CTYPES: Final = frozenset({"ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle"})
+_OTHERS: Final = frozenset({"open", "import", "sqlite3.connect"})
+EVENTS: Final = _OTHERS | _CTYPES | _MAKES | _LISTS | _STARTS_PROGRAMS | _NETWORK
 """The audit events of Python that say what is read, made or started."""
 
 PROGRAMS: Final = "It starts programs by itself, and what these read is not seen; toolbox.run starts them confined."
@@ -180,8 +184,11 @@ class ReadRecorder:
         elif event in _NETWORK:
             for one in self._now:
                 one.network = True
-        else:
-            self.note_unknown(C_CODE if event == "ctypes.dlopen" else PROGRAMS)
+        elif event in _CTYPES:
+            if _may_read_by_ctypes(event, args):
+                self.note_unknown(C_CODE)
+        elif not _called_by(_FINDS_LIBRARIES):
+            self.note_unknown(PROGRAMS)
 
     def renamed_or_made(self, event: str, args: tuple[Any, ...]) -> None:
         """Write down that an agent makes a directory, or puts a file that it made elsewhere."""
@@ -200,7 +207,8 @@ class ReadRecorder:
         key = self._key(path) if path else None
         if key is not None:
             self.note(key)
-            self.note_unknown(f"{name} is a C extension; files that it opens by itself are not seen.")
+            if reads_by_itself(path):
+                self.note_unknown(f"{name} is a C extension that can read files and variables by itself, and these are not seen.")
 
     # Modules ---------------------------------------------------------------------------------------------------------------------
 
@@ -275,6 +283,13 @@ def _source_of(path: str) -> str:
     if os.path.basename(directory) == GENERATED[0] and name.endswith(".pyc"):
         return os.path.join(os.path.dirname(directory), f"{name.partition('.')[0]}.py")
     return path
+
+
+def _may_read_by_ctypes(event: str, args: tuple[Any, ...]) -> bool:
+    """Whether a library that is loaded, or a function that is looked up in one, may read anything: one of the C library, by its name."""
+    if event == "ctypes.dlopen":
+        return not is_of_c(args[0])
+    return may_read(args[1]) or (event == "ctypes.dlsym" and not is_of_c(getattr(args[0], "_name", "")))
 
 
 def _called_by(*names: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from support.evals import ran, suite, write
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.agents.native_code import reads_by_itself
 from pytest_gittrix.evals.agents.reads import READ, Reads, differing, together, unsure
 from pytest_gittrix.evals.agents.watching import loading, not_recording, reads_so_far, recording, runs_program
 from pytest_gittrix.evals.results.compare import compare
@@ -158,7 +159,8 @@ def test_threads_of_an_agent_are_seen_too(tmp_path: Path) -> None:
         ("subprocess.run(['true'])", "It starts programs by itself"),
         ("os.system('true')", "It starts programs by itself"),
         ("__import__('multiprocessing').get_context('spawn').Process(target=print).start()", "It starts programs by itself"),
-        ("__import__('ctypes').CDLL(None)", "It calls C code by ctypes"),
+        ("__import__('ctypes').CDLL(None).getenv", "It calls C code by ctypes"),
+        ("__import__('ctypes').CDLL('libz.so.1')", "It calls C code by ctypes"),
     ],
 )
 def test_what_cannot_be_seen_is_said(tmp_path: Path, code: str, sentence: str) -> None:
@@ -167,6 +169,44 @@ def test_what_cannot_be_seen_is_said(tmp_path: Path, code: str, sentence: str) -
     assert any(sentence in one for one in read.unknown)
     assert "cannot be known" in read.why_not(str(tmp_path), trust=False)
     assert read.why_not(str(tmp_path), trust=True) == ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('ctypes').CDLL(None).pthread_self",
+        "__import__('ctypes').pythonapi.Py_IncRef",
+        "__import__('ctypes.util').util.find_library('pthread')",
+    ],
+)
+def test_c_functions_that_read_nothing_and_the_search_for_a_library_leave_nothing_unknown(tmp_path: Path, code: str) -> None:
+    assert read_by(tmp_path, lambda: eval(code)).unknown == ()
+
+
+@pytest.mark.parametrize("name", ["httpx", "trio", "yaml"])
+def test_what_agents_usually_import_leaves_nothing_unknown(tmp_path: Path, name: str) -> None:
+    pytest.importorskip(name)
+    code = f"from pytest_gittrix.evals.agents.watching import reads_so_far, recording\nwith recording('a'):\n    import {name}\n"
+    code += (
+        f"read = reads_so_far('a', '/nowhere')\nprint([*read.unknown], 'distribution {name}' in str(read.seen).replace('pyyaml', 'yaml'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("[] True\n", "")
+
+
+def test_a_c_extension_is_unknown_only_if_it_may_read_by_itself(tmp_path: Path) -> None:
+    import _cffi_backend
+    import markupsafe._speedups
+    import pygit2._pygit2
+
+    (tmp_path / "text.so").write_text("no shared code")
+    (tmp_path / "cut.so").write_bytes(Path(markupsafe._speedups.__file__).read_bytes()[:200])
+
+    assert not reads_by_itself(markupsafe._speedups.__file__)
+    assert reads_by_itself(_cffi_backend.__file__)  # it calls dlopen, getenv and open
+    assert reads_by_itself(pygit2._pygit2.__file__)  # it needs libgit2
+    assert all(reads_by_itself(str(tmp_path / name)) for name in ("text.so", "cut.so", "none.so"))
 
 
 def test_a_module_counts_with_what_it_read_when_it_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.os_level.proc import oom_kills
 
 _PROBE: Final = 1 << 16
+_KILLED: Final = 128 + signal.SIGKILL
 
 
 def require_sandbox(done: Finished, level: str, kills_before: int) -> None:
@@ -37,7 +38,9 @@ def require_sandbox(done: Finished, level: str, kills_before: int) -> None:
             fix="See in the kernel's log what ended it, and run the sample again.",
         )
     ended_itself = done.timed_out or done.limit is not None or done.ended is not None
-    if done.signal == signal.SIGKILL and not ended_itself and oom_kills() > kills_before:
+    # A shell ends with the second status where what it started was killed.
+    was_killed = done.signal == signal.SIGKILL or done.code == _KILLED
+    if was_killed and not ended_itself and oom_kills() > kills_before:
         raise AdapterUnavailable(
             "The machine ran out of memory: a program was killed while the kernel killed for want of it.",
             why="Whether the program took the memory, or something else did, is unknown.",

@@ -128,6 +128,12 @@ def test_worktrees_in_the_main_checkout_are_no_files_of_the_persons(stage: CellS
     assert (found.verdict, found.reproduced) == (verdict, verdict == "broken"), found.what
 
 
+def test_a_line_of_the_tools_own_in_the_ignore_rules_is_not_held_to_be_a_move_of_the_person(stage: CellStage) -> None:
+    tool = PLAIN_GIT.model_copy(update={"create": f"{PLAIN_GIT.create}; echo .worktrees >> .gitignore"})
+
+    assert [stage.cell(tool, CLAUSES["WNEW-19"], case).verdict for case in CLAUSES["WNEW-19"].cases] == ["kept", "kept"]
+
+
 _TO_BARE = 'mv .git .bare; git --git-dir .bare config core.bare true; rm file.txt other.txt .gitignore; echo "gitdir: ./.bare" > .git'
 BARE = PLAIN_GIT.model_copy(update={"setup": (f"{_TO_BARE}; git worktree add -q main main",), "main": "{repo}/main"})
 """Plain git in a bare repository, with the main checkout and the others as worktrees in it."""

@@ -339,7 +339,7 @@ _PERSON: Final = {
     "on a branch": "git checkout -q -b person; git commit -q --allow-empty -m mine",
     "on a detached HEAD": "git checkout -q --detach; git commit -q --allow-empty -m mine",
 }
-_OF_THE_PERSON: Final = "git symbolic-ref -q HEAD; git rev-parse HEAD; git stash list --format=%H; git status --porcelain -uno"
+_OF_THE_PERSON: Final = "git symbolic-ref -q HEAD; git rev-parse HEAD; git stash list --format=%H"
 
 
 @clause(

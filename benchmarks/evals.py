@@ -5,7 +5,9 @@ The agent is a function that writes one file, so that all of the time is ours; a
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from pytest_gittrix.evals.runs.run import run_suite
 from pytest_gittrix.testing.world import World
 
 FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a program, confined", "the session alone"
+LOOP: Final = "a program in a bare loop: clone, run, test"
 
 CPU: Final = "cpu"
 
@@ -44,6 +47,7 @@ def evals(*, quick: bool = False) -> list[Measurement]:
         suite, options = prepared(root, samples)
         variants: dict[str, Callable[[int], Phases]] = {
             BARE: partial(_session, root, samples),
+            LOOP: partial(bare_loop, root, samples),
             FUNCTION: partial(run_turn, suite, options, samples),
             PROGRAM: partial(run_turn, suite, _with(options, PROGRAM_LINE, "off"), samples),
             JAILED: partial(run_turn, suite, _with(options, PROGRAM_LINE, "auto"), samples),
@@ -82,6 +86,24 @@ def _session(root: Path, samples: int, _turn: int) -> Phases:
                 assert session.workspace_path is not None
                 (session.workspace_path / "app.py").write_text(SOLVED)
                 session.promote(session.review())
+    return phases
+
+
+def bare_loop(root: Path, samples: int, _turn: int) -> Phases:
+    """What a script of one's own would do: clone, run the program in the clone, look at the result, remove it. Nothing is kept."""
+    origin = root / "origin"
+    if not origin.exists():
+        for name, data in FILES.items():
+            (origin / name).parent.mkdir(parents=True, exist_ok=True)
+            (origin / name).write_text(data, encoding="utf-8")
+        for command in (["init", "-q"], ["add", "--all"], ["-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "one"]):
+            subprocess.run(["git", *command], cwd=origin, check=True)
+    with timed_samples(samples) as phases:
+        for _ in range(samples):
+            subprocess.run(["git", "clone", "-q", origin, root / "clone"], check=True)
+            subprocess.run(shlex.split(PROGRAM_LINE), cwd=root / "clone", check=True)
+            assert (root / "clone" / "app.py").read_text() == SOLVED
+            shutil.rmtree(root / "clone")
     return phases
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.evals_beside_inspect``: samples of a trivial agent, run by us and by Inspect AI in its own local sandbox.
+"""``python -m benchmarks.evals_beside_inspect``: samples of a trivial agent: by us, by Inspect AI in its local sandbox, by a bare loop.
 
 Both get the same files, agent and check, one sample at a time, in memory, in turns within one run. What each does for a sample is not the
 same: Inspect makes a directory and a log; here a sample is a repository, a session, a review, a promotion, and records of all that.
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.evals import FILES, FUNCTION, PROGRAM, PROGRAM_LINE, SOLVED, prepared, run_turn, timed_samples
+from benchmarks.evals import FILES, FUNCTION, LOOP, PROGRAM, PROGRAM_LINE, SOLVED, bare_loop, prepared, run_turn, timed_samples
 from benchmarks.measure import Measurement, Phases, interleave, memory_directory, peak_memory, scratch, summarise
 from benchmarks.report import Run, environment, text, to_json
 
@@ -60,6 +60,7 @@ def beside_inspect(samples: int) -> list[Measurement]:
             INSPECT.format(FUNCTION): partial(_inspect, root, samples, False),
             PROGRAM: partial(run_turn, suite, replace(options, agent=PROGRAM_LINE), samples),
             INSPECT.format(PROGRAM): partial(_inspect, root, samples, True),
+            LOOP: partial(bare_loop, root, samples),
         }
         return summarise("evals", interleave(variants, rounds=_TURNS, seconds=600))
 
@@ -67,7 +68,8 @@ def beside_inspect(samples: int) -> list[Measurement]:
 def memory_beside_inspect(samples: int) -> list[Measurement]:
     """The peak memory of a runner of all samples at once, of an agent that is a function; each runner in a process of its own."""
     found = []
-    for name, job in ((FUNCTION, _ours_alone), (INSPECT.format(FUNCTION), _inspect_alone)):
+    jobs = ((FUNCTION, _ours_alone), (INSPECT.format(FUNCTION), _inspect_alone), (LOOP, _loop_alone))
+    for name, job in jobs:
         with scratch() as root:
             memory = peak_memory(partial(job, root, samples))
         found.append(Measurement("memory of the runner", name, "peak", samples, memory, memory, 1, "MB"))
@@ -77,6 +79,10 @@ def memory_beside_inspect(samples: int) -> list[Measurement]:
 def _ours_alone(root: Path, samples: int) -> None:
     suite, options = prepared(root, samples)
     run_turn(suite, options, samples, 0)
+
+
+def _loop_alone(root: Path, samples: int) -> None:
+    bare_loop(root, samples, 0)
 
 
 def _inspect_alone(root: Path, samples: int) -> None:

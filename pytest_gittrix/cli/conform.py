@@ -41,7 +41,7 @@ def workers(text: str) -> str:
         action="append",
         default=[],
         metavar="FILE",
-        help="write a report: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge); repeatable",
+        help="write a report: .json, .html, .txt, .xml (JUnit), .sarif, .svg (a badge) or .jsonl (each operation); repeatable",
     ),
     arg("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
     arg("--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"),

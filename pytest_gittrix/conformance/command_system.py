@@ -46,6 +46,7 @@ UNSUPPORTED: Final = frozenset(
         Capability.MEMBERS,
         Capability.STATUS,
         Capability.ARCHIVE,
+        Capability.SIDE_WORK,
     }
 )
 """Capabilities that no command line has: they need a callback into the test, or verbs that are no documented commands."""

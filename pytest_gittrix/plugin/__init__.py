@@ -182,7 +182,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call" and any(name == "gittrix_clause" for name, _ in item.user_properties):
         from pytest_gittrix.conformance.base.clauses import describe_end
 
-        describe_end(item, call.excinfo.value if call.excinfo else None)
+        history = any(file.suffix == ".jsonl" for file in resolved(item.config).conformance_report)
+        describe_end(item, call.excinfo.value if call.excinfo else None, history=history)
     failure = call.excinfo
     by_message = _hide_frames(item, failure)
     report = yield

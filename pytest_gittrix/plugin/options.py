@@ -11,7 +11,7 @@ KEEPS: Final = ("failed", "all", "none")
 MODELS: Final = ("auto", "replay", "once", "new", "rewrite", "live")
 PROFILES: Final = ("quick", "default", "soak")
 JUDGES: Final = ("subject", "canary", "plain")
-REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg")
+REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg", ".jsonl")
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
 object_format, model): what the gittrix fixtures of this test are made from"
@@ -97,7 +97,7 @@ OPTIONS: Final = (
     Option(
         "conformance-report",
         "",
-        "file for the report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif or .svg (a badge)",
+        "file for a report on the conformance clauses: .json, .html, .txt, .xml (JUnit), .sarif, .svg (badge) or .jsonl (each operation)",
         repeatable=True,
     ),
     Option(

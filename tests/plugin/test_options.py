@@ -91,7 +91,7 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("unconfined", "run", "fail, skip"),
         ("git", "/no/such/git", "the name or path of a program"),
         ("artifacts", "test_it.py", "a directory"),
-        ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif or .svg"),
+        ("conformance-report", "/reports/report.pdf", "files that end in .json, .html, .txt, .xml, .sarif, .svg or .jsonl"),
         ("waive", "CNF-99=no", "the run waives 'CNF-99', which is no clause"),
         ("crash", "long", "numbers of seconds"),
         ("waive", "CNF-01", "has no reason*NAME=REASON"),

@@ -40,6 +40,7 @@ _CAPABILITIES = {
     Capability.LINES: "a session can be handed on, or have a successor after a crash; lineages of sessions can be queried",
     Capability.MEMBERS: "members of a team have sessions in workspaces of several repositories, and their work is saved when they end",
     Capability.STATUS: "the status of a session follows from observations of its agent, its runtime and its pull request",
+    Capability.SIDE_WORK: "what an ended session held on branches of its own and in stashes can be had back",
     Capability.ARCHIVE: "the work of an ended session that was not promoted can be had back",
 }
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, is_of_suite
-from pytest_gittrix.conformance.base.outcome import incomplete_refusals_last, properties_of
+from pytest_gittrix.conformance.base.outcome import HISTORY, incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.search import asked_for, share_of
 from pytest_gittrix.conformance.base.shell_lines import shows_again
 from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
-from pytest_gittrix.testing.repos.journal import Journal
+from pytest_gittrix.testing.repos.journal import Journal, as_json_lines
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability, SessionSystem, check_system
 from pytest_gittrix.testing.waivers import waived_for_the_run
@@ -95,15 +95,18 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
         request.applymarker(pytest.mark.xfail(reason=f"waived: {waived[clause.code].strip()}", strict=True))
 
 
-def describe_end(item: Any, error: BaseException | None) -> None:
+def describe_end(item: Any, error: BaseException | None, *, history: bool = False) -> None:
     """Add to a clause's test what its report says beyond passed and failed; called when the test has run, while its stage is open.
 
     Args:
         item: pytest's item.
         error: the exception that ended it; None if it passed.
+        history: also add each operation of its stage.
     """
     stage, clause = item.funcargs.get("stage"), clause_of(item.function)
     if isinstance(stage, Stage):
+        if history and clause is not None:
+            item.user_properties.append((HISTORY, as_json_lines(stage.journal.operations(), system=stage.system.name, clause=clause.code)))
         if error is not None:
             stage.note_end()
         waived = any(name == WAIVED for name, _ in item.user_properties)

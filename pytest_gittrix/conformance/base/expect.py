@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.outcome import ClauseFailure, NotExpressible, refusal_is_incomplete
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
-from pytest_gittrix.testing.repos.fingerprint import linked_work_tree
+from pytest_gittrix.testing.repos.fingerprint import REFS_OF_PEOPLE, linked_work_tree
 from pytest_gittrix.testing.repos.history import Content
 from pytest_gittrix.testing.repos.journal import CommandRun, PersonCall
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -230,8 +230,7 @@ def personal_things_unchanged(stage: Stage, *, but: tuple[str, ...] = ()) -> Ite
 
 def _personal_things(stage: Stage) -> dict[str, str]:
     sections = stage.durable.fingerprint().sections
-    own = ("refs/heads/", "refs/tags/", "refs/stash")
-    facts = {f"refs: {name}": value for name, value in sections["refs"].items() if name.startswith(own)}
+    facts = {f"refs: {name}": value for name, value in sections["refs"].items() if name.startswith(REFS_OF_PEOPLE)}
     facts["HEAD"] = sections["HEAD"]["HEAD"]
     own_trees = _own_work_trees(stage)
     for section in ("config", "hooks", "index", "work tree"):

@@ -64,6 +64,9 @@ LOST: Final = "gittrix_lost"
 SCENE: Final = "gittrix_scene"
 """Name of the property that tells of a failure at which call a process was killed, or how two took turns."""
 
+HISTORY: Final = "gittrix_history"
+"""Name of the property that holds what was done, as JSON lines; present only where a report wants it."""
+
 COVERED: Final = "gittrix_covered"
 """Name of the property that tells how many kills or orders a clause tried."""
 

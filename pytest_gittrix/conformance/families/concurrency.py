@@ -6,17 +6,18 @@ docs/explanation/rules.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.contests import BUSY, RaceOutcome, contests
 from pytest_gittrix.conformance.base.expect import at_work, lands, refused
 from pytest_gittrix.conformance.families.durability import kill_during, promote, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -24,9 +25,6 @@ from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.schedules.blackbox import Ended, OrderSearch, ProcessInterleaving, calls_of, intrude
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
-
-BUSY: Final = frozenset({"EVICTION_RACE", "PROMOTE_FAILED", "DURABLE_LOCKED"})
-"""Error codes that a system may give while another process works, if a second try succeeds."""
 
 POINTS: Final = 4
 """At how many of its calls a process is held while the other one runs."""
@@ -42,33 +40,6 @@ Prepare = Callable[[Stage], tuple[DrivenSession, ...]]
 
 Actor = Callable[[Stage, tuple[str, ...]], object]
 """What a process does on a stage, with the sessions that have these ids."""
-
-
-@dataclass(frozen=True)
-class RaceOutcome:
-    """The outcome of two processes that took turns.
-
-    Attributes:
-        stage: the stage that both worked on.
-        sessions: the prepared sessions, as the engine that prepared them knows them.
-        workspaces: their directories, None where the system has no ``shell``.
-        action: how the first process ended.
-        intruder: how the other process ended.
-    """
-
-    stage: Stage
-    sessions: tuple[DrivenSession, ...]
-    workspaces: tuple[Path | None, ...]
-    action: Ended
-    intruder: Ended
-
-    def head(self) -> Mapping[str, Any]:
-        """What the branch holds."""
-        return self.stage.judge.tree(self.stage.judge.head())
-
-    def history(self) -> list[str]:
-        """All commits of the branch."""
-        return self.stage.judge.history(self.stage.judge.head())
 
 
 class ConcurrencyClauses(Clauses):
@@ -266,6 +237,36 @@ class ConcurrencyClauses(Clauses):
             assert (race.head()["README.md"], race.head()["app.py"]) == (b"human\n", b"agent\n")
             assert len(race.history()) == 3
             assert race.stage.durable.git("status", "--porcelain") == ""
+
+    @needs(Capability.PROCESSES)
+    @protects_work
+    def test_lck_15_of_contended_promotions_of_a_file_one_lands(self, stage: Stage) -> None:
+        """Of two promotions of one file at the same instant one lands, over and over.
+
+        Otherwise an agent's work is overwritten once in a hundred times, at an instant that no search of a few orders meets.
+        """
+        for contest in contests(stage, ("A", "B"), ("promote", "promote")):
+            landed = [one for one in contest.answers if not contest.refused(one, "BASELINE_CONFLICT")]
+
+            assert len(landed) == 1 or (not landed and contest.all_busy), f"{len(landed)} report that their work landed"
+            assert contest.commits() == [one.value for one in landed]
+            for one in landed:
+                assert stage.judge.tree(stage.judge.head())["app.py"] == contest.work[one.process]
+
+    @needs(Capability.PROCESSES)
+    @protects_work
+    def test_lck_16_of_a_contended_promotion_and_eviction_one_happens(self, stage: Stage) -> None:
+        """A session that is promoted and evicted at the same instant is promoted or evicted, over and over.
+
+        Otherwise the record says now and then that work is gone which is in the repository, or the reverse, and nobody can repeat it.
+        """
+        for contest in contests(stage, ("A", "A"), ("promote", "evict")):
+            promotion, _ = contest.answers
+            landed = [] if contest.refused(promotion, "SESSION_EXPIRED") else [promotion.value]
+            contest.refused(contest.answers[1], "SESSION_EXPIRED")
+
+            assert contest.commits() == landed
+            assert contest.sessions["A"].state == ("promoted" if landed else "active" if contest.all_busy else "expired")
 
     def races(
         self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS, share: float = 1.0

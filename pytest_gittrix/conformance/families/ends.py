@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
+
+import pytest
 
 from pytest_gittrix.conformance.base.clause import needs, protects_work
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.expect import at_work, lands, refused
+from pytest_gittrix.conformance.base.expect import at_work, beyond_a_script, lands, refused, run
+from pytest_gittrix.conformance.base.workspace_facts import REPOSITORY, workspace_of
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.proc import descending, pids, working_below
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.oracle import Judge
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
+_PATIENCE: Final = 10.0
+"""Real seconds after which a process that should end, or do something, is not waited for any longer."""
 _HOUR: Final = timedelta(hours=1)
 _FOUR_HOURS: Final = EvictionPolicy(ttl_idle=4 * _HOUR)
 
@@ -116,6 +130,79 @@ class EndClauses(Clauses):
 
         assert _left_in(stage) == before
 
+    @needs(Capability.ARCHIVE, Capability.DELETE)
+    @protects_work
+    def test_end_09_a_deletion_can_be_had_back(self, stage: Stage) -> None:
+        """A deletion that was not promoted can be had back.
+
+        Otherwise who repeats an agent's work from what was set aside leaves in what the agent took out.
+        """
+        session = at_work(stage)
+        session.delete("lib/util.py")
+
+        session.evict()
+
+        assert session.archived() == {"app.py": b"agent\n", "lib/util.py": None}
+
+    def test_end_10_no_process_of_an_ended_session_stays(self, stage: Stage) -> None:
+        """An ended session leaves no process. Otherwise each session takes a little more of the machine until it has to be restarted."""
+        if not pids():
+            pytest.skip("this system shows no processes in /proc")
+        at_work(stage).evict()  # what a system starts once, for all sessions, may stay
+        before = _processes_of(stage)
+
+        at_work(stage, "evicted.txt").evict()
+        at_work(stage, "promoted.txt").promote()
+
+        assert not _still_there(lambda: _processes_of(stage) - before), "processes were left"
+
+    @needs(Capability.CLOCK, Capability.SHELL)
+    def test_end_11_a_running_program_stops_no_sweep(self, stage: Stage) -> None:
+        """A session in which a program runs is swept whole or left whole, and all others are swept.
+
+        Otherwise a server that an agent forgot keeps every session for ever, or writes where nothing is looked at any more.
+        """
+        busy, other = stage.start(eviction=_FOUR_HOURS), stage.start(eviction=_FOUR_HOURS)
+        workspace = workspace_of(busy)
+        with _program_in(stage, workspace) as write:
+            stage.clock.advance(5 * _HOUR)
+            swept = stage.gittrix.sweep()
+            write()
+
+        assert (other.id in swept, other.state) == (True, "expired")
+        if busy.id not in swept:
+            assert busy.read("late/file.txt") == b"late\n"
+            stage.clock.advance(5 * _HOUR)
+            assert stage.gittrix.sweep() == [busy.id]
+        assert busy.state == "expired"
+        assert not workspace.exists()
+
+    @needs(Capability.SHELL, Capability.SIDE_WORK)
+    @protects_work
+    def test_end_12_a_branch_and_a_stash_of_the_agents_can_be_had_back(self, stage: Stage) -> None:
+        """What the agent left on a branch of its own, and in a stash, can be had back.
+
+        Otherwise work that an agent put aside to try something else is gone, since none of its files shows it.
+        """
+        session = stage.start()
+        run(
+            stage,
+            session,
+            f"""
+            {REPOSITORY}
+            git add --all; git commit -q --allow-empty -m first; git checkout -q -b own
+            echo branch > branch.txt; git add branch.txt; git commit -q -m own; git checkout -q -
+            echo stash >> app.py; git stash -q
+            """,
+        )
+
+        session.evict()
+
+        kept = session.side_work()
+        assert kept is not None, "nothing was set aside"
+        with Judge(kept) as judge:
+            assert [data for data in (b"branch\n", b"one\ntwo\nthree\nstash\n") if not judge.has(SHA1.hash_object("blob", data))] == []
+
 
 def _can_be_had_back(stage: Stage, end: Callable[[DrivenSession], object], eviction: EvictionPolicy | None = None) -> None:
     """Check that the archive of a session that ended has its edits and its new files."""
@@ -134,3 +221,38 @@ def _left_in(stage: Stage) -> list[str]:
     names = stage.durable.git("for-each-ref", "--format=%(refname)").splitlines()
     trees = [line for line in stage.durable.git("worktree", "list", "--porcelain").splitlines() if line.startswith("worktree ")]
     return [*names, *trees, *sorted(path.name for path in git_dir.rglob("*.lock"))]
+
+
+def _processes_of(stage: Stage) -> set[int]:
+    """The processes that this one started, or that work in the place."""
+    return {pid for pid, _ in descending(os.getpid())} | {pid for pid, _ in working_below(str(stage.path.resolve()))}
+
+
+def _still_there(found: Callable[[], set[int]]) -> set[int]:
+    """What is found, once nothing is, or after a while: a process takes a moment to end."""
+    deadline = real_seconds() + _PATIENCE
+    while (left := found()) and real_seconds() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+@contextmanager
+def _program_in(stage: Stage, workspace: Path) -> Iterator[Callable[[], None]]:
+    """A block in which a program of the agent's runs in a workspace; gives what makes it write, and waits until it has."""
+    beyond_a_script(stage, "A program ran in the workspace meanwhile.")
+    script = "exec 3>>held.txt; echo ready; read -r _; echo late >&3; mkdir -p late; echo late >late/file.txt; echo done"
+    command = ["sh", "-c", f"{{ {script}; }} 2>/dev/null"]
+    pipe, env = subprocess.PIPE, dict(stage.env)
+    with subprocess.Popen(command, cwd=workspace, env=env, text=True, stdin=pipe, stdout=pipe) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+
+        def write() -> None:
+            with suppress(BrokenPipeError):  # the system has ended it
+                program.communicate("now\n", timeout=_PATIENCE)
+
+        try:
+            yield write
+        finally:
+            program.kill()

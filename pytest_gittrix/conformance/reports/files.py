@@ -13,6 +13,11 @@ from pytest_gittrix.conformance.reports.junit_report import to_junit
 from pytest_gittrix.conformance.reports.model import SystemReport
 from pytest_gittrix.conformance.reports.sarif_report import to_sarif
 
+
+def _histories(systems: Sequence[SystemReport]) -> str:
+    return "".join(outcome.history for system in systems for outcome in system.outcomes)
+
+
 WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {
     ".json": json_report.to_text,
     ".html": page,
@@ -20,6 +25,7 @@ WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {
     ".xml": to_junit,
     ".sarif": to_sarif,
     ".svg": to_badge,
+    ".jsonl": _histories,
 }
 """The function that gives a file's text, by the file's suffix."""
 

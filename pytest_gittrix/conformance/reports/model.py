@@ -18,6 +18,7 @@ from pytest_gittrix.conformance.base.outcome import (
     CAUSE,
     COVERED,
     FAILING,
+    HISTORY,
     LOST,
     NEVER,
     REFUSALS,
@@ -65,6 +66,7 @@ class ClauseOutcome:
         script: a shell script that shows the failure; empty if there is none.
         reproduced: whether the script, run once, said ``LOST:`` or ``WRONG:``; None if it was not run, did not end, or cannot tell.
         happened: what the clause saw happen, as a sentence without a full stop; empty where it cannot say that for people.
+        history: every operation, as JSON lines; empty if no report wants it.
     """
 
     clause: Clause
@@ -76,6 +78,7 @@ class ClauseOutcome:
     script: str = ""
     reproduced: bool | None = None
     happened: str = ""
+    history: str = ""
 
     @property
     def title(self) -> str:
@@ -273,6 +276,7 @@ def summarise_clauses(
         properties = dict(report.user_properties)
         if PROPERTY not in properties or (outcome := _outcome(report, properties)) is None:
             continue
+        outcome = replace(outcome, history=properties.get(HISTORY, ""))
         refusals.setdefault(properties[SYSTEM], set()).update(properties.get(REFUSALS, "").splitlines())
         missed.setdefault(properties[SYSTEM], {})[properties[PROPERTY]] = properties.get(NEVER, "")
         if outcome.status in FAILING:

@@ -30,6 +30,8 @@ _KINDS: Final = {
     stat.S_IFIFO: "pipe",
     stat.S_IFSOCK: "socket",
 }
+REFS_OF_PEOPLE: Final = ("refs/heads/", "refs/tags/", "refs/stash")
+"""The beginnings of the references that people make."""
 _NOTHING: Final = re.compile(r"(?!)")
 _OBJECTS: Final = re.compile(r"objects/(?!info$|info/(http-)?alternates$)|info/refs$")
 # The first rule that matches a file of the git directory gives its section; a file that matches none is state of git itself, such as a

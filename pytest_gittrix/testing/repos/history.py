@@ -56,6 +56,23 @@ Content = str | bytes | Executable | Symlink | Submodule | Entry
 Contents = Mapping[str, Content | None]
 """Contents by path; None deletes."""
 
+
+def stored_bytes(content: Content | None) -> bytes | None:
+    """The bytes of a file as git stores it, of a link its target; None for no file, and for a pointer to another repository."""
+    match content:
+        case Executable(data=stored) | Symlink(target=stored) | (str(stored) | bytes(stored)):
+            return stored.encode() if isinstance(stored, str) else stored
+    return None
+
+
+def retyped(content: Content) -> list[Content]:
+    """The contents of other kinds with the same bytes: plain or executable files, then a link, if it can lead to such a place."""
+    data = stored_bytes(content) or b""
+    files: list[Content] = [Executable(data), data] if isinstance(content, bytes) else [data, Executable(data)]
+    links: list[Content] = [Symlink(data)] if data and b"\0" not in data else []
+    return [one for one in files + links if one != content]
+
+
 SMALL_PROJECT: Final[Contents] = {
     ".gitignore": "__pycache__/\n*.pyc\n",
     "README.md": "# Greeter\n\nSays hello.\n\n    python app.py Ada\n",

@@ -5,12 +5,15 @@ A ``Stage`` writes it, and an engine that runs commands.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
+
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 PEOPLE: Final = frozenset({"commit", "rename", "rewind", "dirty", "stage", "git"})
 """The methods of ``DurableRepo`` that change something."""
@@ -25,6 +28,70 @@ _LISTS: Final = frozenset({"list"})
 _CHANGING: Final = re.compile(r"\b(?:[0-9a-f]{7,64}|[0-9]+|[A-Za-z]+_[\w-]{8,})\b|(?:/[\w.@+-]+)+/?|'[^']*'|\"[^\"]*\"")
 
 
+@dataclass(frozen=True)
+class TimedOperation:
+    """One operation of one process, as checkers of histories read it.
+
+    Attributes:
+        process: the name of the process; ``main`` for that of the clause.
+        operation: the verb.
+        arguments: its arguments, as far as JSON can say them.
+        start, end: nanoseconds of the machine's monotonic clock, which all processes share.
+        result: ``OK``, or the code of the error; the error's type if it has no code.
+        value: what it returned, as far as JSON can say it; the message of an error.
+    """
+
+    process: str
+    operation: str
+    arguments: tuple[Any, ...]
+    start: int
+    end: int
+    result: str
+    value: Any = None
+
+
+def timed(process: str, operation: str, arguments: Sequence[Any], act: Callable[[], Any]) -> TimedOperation:
+    """Do an operation and note when it began and ended, and what came of it."""
+    start = now_ns()
+    try:
+        value, result = act(), "OK"
+    except Exception as error:  # noqa: BLE001  (a system under test may raise anything)
+        value, result = str(error), result_of(error)
+    return TimedOperation(process, operation, _as_json(arguments), start, now_ns(), result, _as_json(value))
+
+
+def as_json_lines(operations: Iterable[TimedOperation], **facts: str) -> str:
+    """A history as JSON lines, one an operation, in the order in which they began, each with the facts before its own."""
+    return "".join(json.dumps(facts | asdict(one)) + "\n" for one in sorted(operations, key=lambda one: one.start))
+
+
+def now_ns() -> int:
+    """Nanoseconds of the machine's monotonic clock, which no time library moves."""
+    return round(real_seconds() * 1e9)
+
+
+def result_of(error: BaseException | None) -> str:
+    """``OK`` for no error, otherwise its code, or its type if it has none."""
+    return "OK" if error is None else str(getattr(error, "code", None) or type(error).__name__)
+
+
+def _answer(call: VerbCall) -> Any:
+    return _as_json(call.answer if call.error is None else str(call.error))
+
+
+def _as_json(value: Any) -> Any:
+    """A value as far as JSON can say it: bytes as text, anything else by its ``str``."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(one) for name, one in value.items()}
+    if isinstance(value, Iterable):
+        return tuple(_as_json(one) for one in value) if isinstance(value, list | tuple | set | frozenset) else str(value)
+    return str(value)
+
+
 @dataclass
 class VerbCall:
     """A call of a verb of the system.
@@ -34,12 +101,17 @@ class VerbCall:
         arguments: its arguments, as Python writes them.
         answer: what it returned.
         error: the exception that it raised; None if it returned.
+        given: the arguments themselves, in their order.
+        start, end: nanoseconds of the machine's monotonic clock; 0 for a call that did not begin or end.
     """
 
     verb: str
     arguments: str
     answer: Any = None
     error: BaseException | None = None
+    given: tuple[Any, ...] = ()
+    start: int = 0
+    end: int = 0
 
 
 @dataclass
@@ -106,6 +178,7 @@ class Journal:
         left: the state of durable when the place was left; see ``STATE_OF_DURABLE``.
         beyond: what happened in the place that no script can repeat, as a sentence; empty if there is nothing.
         met: refusals of other plays of the clause, as lines ``verb: CODE``.
+        contended: operations of processes that worked at the same instant.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -118,6 +191,7 @@ class Journal:
     left: str = ""
     beyond: str = ""
     met: set[str] = field(default_factory=set)
+    contended: list[TimedOperation] = field(default_factory=list)
 
     def begin(self, root: Path, opened_with: Mapping[str, Any]) -> None:
         """Say which place this is the journal of.
@@ -138,6 +212,14 @@ class Journal:
     def calls(self) -> Iterator[VerbCall]:
         """The calls of verbs."""
         return (step for step in self.steps if isinstance(step, VerbCall))
+
+    def operations(self) -> list[TimedOperation]:
+        """Every call of a verb in this process, and those of processes that worked at the same instant."""
+        own = [
+            TimedOperation("main", one.verb, _as_json(one.given), one.start, one.end, result_of(one.error), _answer(one))
+            for one in self.calls
+        ]
+        return own + self.contended
 
     def refusals(self) -> list[str]:
         """Each refusal with a code, as ``verb: CODE``, sorted."""
@@ -185,7 +267,7 @@ class RecordedEngine:
         @wraps(method)
         def call(*arguments: Any, **options: Any) -> Any:
             __tracebackhide__ = True
-            made = VerbCall(verb, _written(arguments, options))
+            made = VerbCall(verb, _written(arguments, options), given=(*arguments, *options.values()), start=now_ns())
             self._journal.steps.append(made)
             self._journal.looked = verb
             try:
@@ -193,6 +275,8 @@ class RecordedEngine:
             except BaseException as error:
                 made.error = error
                 raise
+            finally:
+                made.end = now_ns()
             return made.answer
 
         return call

@@ -65,6 +65,7 @@ class DrivenSession(Handle):
     discard = forwarded(OptionalVerbs.discard)
     extend = forwarded(OptionalVerbs.extend)
     archived = forwarded_as(dict, OptionalVerbs.archived)
+    side_work = forwarded(OptionalVerbs.side_work)
     events = forwarded_as(builtins.list, OptionalVerbs.events)
     record = forwarded_as(int, OptionalVerbs.record)
     emit = forwarded(OptionalVerbs.emit)

@@ -13,8 +13,9 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.oracle import Judge
-from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.repos.history import stored_bytes
 from pytest_gittrix.testing.systems.protocol import Promoted
+from pytest_gittrix.workspaces.finder.agent_archive import REPOSITORY
 
 
 class GitTrixEngine:
@@ -92,14 +93,18 @@ class GitTrixEngine:
 
     def archived(self, id: str) -> Mapping[str, bytes | None]:
         """``GitTrix.archives``: what the commit of the archive changes."""
-        repository = next((path for path in self.gittrix.archives(id) if path.endswith(".git")), None)
+        repository = next((path for path in self.gittrix.archives(id) if path.endswith("archive.git")), None)
         if repository is None:
             return {}
         with Judge(Path(repository)) as judge:
             tip = judge.commit(f"refs/gittrix/archive/{id}")
             work, baseline = judge.tree(tip.id), judge.tree(tip.parents[0])
             differing = (path for path in sorted(work.keys() | baseline.keys()) if work.get(path) != baseline.get(path))
-            return {path: _bytes_of(work.get(path)) for path in differing}
+            return {path: stored_bytes(work.get(path)) for path in differing}
+
+    def side_work(self, id: str) -> Path | None:
+        """``GitTrix.archives``: the agent's own repository."""
+        return next((Path(path) for path in self.gittrix.archives(id) if path.endswith(REPOSITORY)), None)
 
     def evict(self, id: str) -> None:
         """``GitTrix.evict``."""
@@ -189,11 +194,3 @@ class ShellEngine(GitTrixEngine):
 
 def _fields(event: Event) -> Mapping[str, Any]:
     return {"seq": event.seq, "type": event.type, "data": event.data}
-
-
-def _bytes_of(content: object) -> bytes | None:
-    """The bytes of a file as git stores it; None for no file."""
-    match content:
-        case Executable(data=bytes(stored)) | Symlink(target=bytes(stored)) | bytes(stored):
-            return stored
-    return None

@@ -52,6 +52,7 @@ class Capability(StrEnum):
     MEMBERS = "members"
     STATUS = "status"
     ARCHIVE = "archive"
+    SIDE_WORK = "side-work"
 
 
 BASE: Final = frozenset(
@@ -77,6 +78,7 @@ the clock of the place. ``absolute``: sessions can have an absolute TTL. ``proce
 sessions of the members of a team, in workspaces of several repositories, whose work is saved when they end
 (docs/explanation/you-know-botminter.md). ``status``: the status of a session follows from observations of it
 (docs/explanation/you-know-agent-orchestrator.md). ``archive``: what an ended session did not promote can be had back.
+``side-work``: so can what the agent's own repository held beyond its files.
 """
 
 VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
@@ -96,6 +98,7 @@ VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
     ),
     Capability.STATUS: ("status_of", "is_terminal", "is_restorable", "is_polled", "look_through"),
     Capability.ARCHIVE: ("archived",),
+    Capability.SIDE_WORK: ("side_work",),
 }
 """The methods that an engine has if, and only if, its system declares the capability."""
 
@@ -217,6 +220,10 @@ class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
 
     def archived(self, id: str) -> Mapping[str, bytes | None]:
         """``archive``: the work of an ended session that was not promoted: the bytes of each path, None for one that was deleted."""
+        ...
+
+    def side_work(self, id: str) -> Path | None:
+        """``side-work``: a repository with the branches and stashes of an ended session's own repository; None for nothing."""
         ...
 
     def workspace(self, id: str) -> Path:

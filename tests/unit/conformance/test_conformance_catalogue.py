@@ -45,6 +45,7 @@ USES: Final = {
     Capability.MEMBERS: {"members"},
     Capability.STATUS: {"rules"},
     Capability.ARCHIVE: {"archived"},
+    Capability.SIDE_WORK: {"side_work"},
 }
 
 

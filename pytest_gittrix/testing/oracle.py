@@ -10,7 +10,6 @@ import json
 import os
 import stat
 import subprocess
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Final, Self
 
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.testing.repos.edits import Edits, Tree
-from pytest_gittrix.testing.repos.fingerprint import Fingerprint
+from pytest_gittrix.testing.repos.fingerprint import REFS_OF_PEOPLE, Fingerprint, linked_work_tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
 from pytest_gittrix.testing.session_model import overlapping
 from pytest_gittrix.testing.waivers import how_to_waive, is_waived
@@ -43,25 +42,6 @@ class Facts:
     tree: str
     parents: tuple[str, ...]
     message: str
-
-
-def merged_by_git(base: Content | None, ours: Content | None, theirs: Content | None) -> Content | None:
-    """Merge the edits of both sides to a file, as ``git merge-file`` does; None where a person has to decide."""
-    sides = [content.data if isinstance(content, Executable) else content for content in (base, ours, theirs)]
-    texts = [side.encode() if isinstance(side, str) else side for side in sides if isinstance(side, bytes | str)]
-    if len(texts) < len(sides):
-        return None
-    modes = [isinstance(content, Executable) for content in (base, ours, theirs)]
-    is_executable = modes[1] if modes[2] == modes[0] else modes[2]
-    with tempfile.TemporaryDirectory(prefix="gittrix-merge-") as directory:
-        names = [os.path.join(directory, name) for name in ("ours", "base", "theirs")]
-        for name, text in zip(names, (texts[1], texts[0], texts[2]), strict=True):
-            with open(name, "wb") as file:
-                file.write(text)
-        done = subprocess.run([git_binary(), "merge-file", "-p", "-q", *names], capture_output=True, check=False, env=hermetic_env())
-    if done.returncode:
-        return None
-    return Executable(done.stdout) if is_executable else done.stdout
 
 
 class Judge:
@@ -227,8 +207,10 @@ def require(holds: object, rule: str, *lines: str, name: str = "") -> None:
         raise AssertionError("\n  ".join([rule, *lines, *how_to_waive(name)]))
 
 
-def _differences(expected: Mapping[str, object], found: Mapping[str, object], *, absent: str, none: str = "no file") -> list[str]:
-    """A line for each path at which two mappings differ.
+def differences(
+    expected: Mapping[str, object], found: Mapping[str, object], *, absent: str = "no file", none: str = "no file"
+) -> list[str]:
+    """A line for each of the first paths at which two mappings differ.
 
     Args:
         expected, found: facts by path.
@@ -263,7 +245,7 @@ def invariant_promote_is_one_commit(judge: Judge, sha: str, *, onto: str, select
     require(
         dict(made) == wanted,
         "A promotion changes exactly its selection.",
-        *_differences(wanted, made, absent="no change", none="a deletion"),
+        *differences(wanted, made, absent="no change", none="a deletion"),
     )
 
 
@@ -280,7 +262,7 @@ def invariant_touched_is_the_difference(reported: Iterable[str], baseline: Tree,
     require(
         wanted == found,
         "Touched is exactly what differs from the baseline.",
-        *_differences(wanted, found, absent="no change"),
+        *differences(wanted, found, absent="no change"),
         name="touched",
     )
 
@@ -298,7 +280,7 @@ def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected
     require(
         wanted == found,
         "A promotion conflicts exactly where durable drifted over the selection.",
-        *_differences(wanted, found, absent="no conflict"),
+        *differences(wanted, found, absent="no conflict"),
         name="conflicting-files",
     )
 
@@ -320,11 +302,11 @@ def invariant_checkout(judge: Judge, *, files: Tree | None = None, staged: Tree 
     if files is not None:
         found = files_in(judge.path)
         require(
-            found == files, "The human's work tree is the human's.", *_differences(files, found, absent="no file"), name="human-work-tree"
+            found == files, "The human's work tree is the human's.", *differences(files, found, absent="no file"), name="human-work-tree"
         )
     if staged is not None:
         index = judge.index()
-        require(index == staged, "The human's index is the human's.", *_differences(staged, index, absent="no file"), name="human-index")
+        require(index == staged, "The human's index is the human's.", *differences(staged, index, absent="no file"), name="human-index")
 
 
 def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable: Judge, hidden: Iterable[str]) -> None:
@@ -386,6 +368,21 @@ def invariant_eviction_leaves_nothing(workspace: str | os.PathLike[str], lock: s
     require(not left, "An eviction leaves no workspace and no lock.", *left, name="eviction-leaves-nothing")
 
 
+def invariant_nothing_stays(first: Fingerprint, now: Fingerprint) -> None:
+    """When every session has ended, durable has no reference, work tree or lock that it did not have before (rule 8)."""
+    stays = _of_systems(now) - _of_systems(first)
+    require(not stays, "Nothing of the system's stays in durable when all sessions have ended.", *sorted(stays), name="nothing-stays")
+
+
+def _of_systems(found: Fingerprint) -> set[str]:
+    """The parts of a repository that no person makes: references of other kinds than a person's, linked work trees, locks."""
+    refs = {f"refs: {name}" for name in found.sections["refs"] if not name.startswith(REFS_OF_PEOPLE)}
+    trees = {
+        f"work tree: {tree}" for section, facts in found.sections.items() for name in facts if (tree := linked_work_tree(section, name))
+    }
+    return refs | trees | {f"lock: {name}" for name in found.sections["state"] if name.endswith(".lock")}
+
+
 def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str, Content | None]) -> None:
     """Unpromoted work is archived before its workspace is removed: the archive's commit holds all of it (rule 8).
 
@@ -396,7 +393,7 @@ def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str
     """
     archived = archive.tree(ref)
     found = {path: archived.get(path) for path in unpromoted}
-    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *_differences(unpromoted, found, absent="no file"))
+    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *differences(unpromoted, found, absent="no file"))
 
 
 def invariant_nothing_is_half_done(
@@ -445,4 +442,4 @@ def invariant_runs_are_equal(runs: Iterable[Mapping[str, object]]) -> None:
     """
     first, *others = runs
     for other in others:
-        require(first == other, "Equal seeds give equal runs.", *_differences(first, other, absent="nothing", none="None"))
+        require(first == other, "Equal seeds give equal runs.", *differences(first, other, absent="nothing", none="None"))

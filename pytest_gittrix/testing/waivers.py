@@ -28,6 +28,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "touched": "touched is exactly what differs from the baseline",
     "conflicting-files": "a conflict names exactly the paths at which durable drifted over the selection",
     "eviction-leaves-nothing": "an eviction leaves no workspace and no lock",
+    "nothing-stays": "when every session has ended, no reference, work tree or lock of the system's stays in durable",
     "no-lock-left": "a killed promotion leaves no lock that a person has to delete",
     "events-without-gap": "events are numbered without a gap",
 }

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, settings, stateful
+from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from fixtures.broken_systems.plain import PlainSystem
+from fixtures.broken_systems.zoo import ZOO
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing import oracle as oracle_module
 from pytest_gittrix.testing.machines import session_trial, work_trial
+from pytest_gittrix.testing.machines.draws import many_files
+from pytest_gittrix.testing.machines.machine_base import replay, steps_of
 from pytest_gittrix.testing.machines.session_machine import RIVAL_POINTS, SandboxMachine, machine_for
 from pytest_gittrix.testing.machines.session_trial import Trial
-from pytest_gittrix.testing.machines.steps import replay, steps_of
+from pytest_gittrix.testing.profiles import SHRINKING
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage, sandbox_of
@@ -67,6 +71,8 @@ ALWAYS = {
     "start",
     "agent_writes",
     "agent_looks",
+    "agent_writes_much",
+    "agent_ignores_what_it_edits",
     "durable_changes",
     "durable_is_rewound",
     "human_leaves_work_lying",
@@ -98,6 +104,7 @@ NATIVE = {"promote_a_review", "promote_and_reconcile", "promote_and_go_on", "reb
         ([Capability.RESUME], {"engine_restarts"}),
         ([Capability.RESUME, Capability.PROCESSES], {"engine_restarts", "promote_in_another_process"}),
         ([Capability.PROCESSES, Capability.CRASH], set()),
+        ([Capability.CLOCK, Capability.EXTEND, Capability.ABSOLUTE], {*TIME, "extend", "an_extension_leaves_the_absolute_time"}),
     ],
 )
 def test_a_system_is_asked_for_what_it_declares(declared: list[Capability], more: set[str]) -> None:
@@ -443,3 +450,54 @@ def test_the_trial_complains_about_a_system_that_lies() -> None:
             world.clock.advance(hours=5)
             with pytest.raises(AssertionError, match="exactly the sessions past their deadline"):
                 trial.sweep()
+
+
+def test_a_session_past_its_time_is_refused_before_a_sweep_came() -> None:
+    with Trial(PlainSystem(), files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.write(session, "a", b"agent\n")
+
+        trial.after_the_last_instant(session)
+
+        assert trial.model.sessions[session.id].state == "expired"
+        assert trial.promote(session) == "SESSION_EXPIRED"
+
+
+def test_a_system_that_waives_it_may_promote_what_is_past_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = PlainSystem()
+    monkeypatch.setattr(system, "waivers", {"END-07": "a timer ends sessions"}, raising=False)
+    with Trial(system, files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.world.clock.advance(hours=5)
+
+        trial.settle()
+
+        assert trial.model.sessions[session.id].state == "expired"
+
+
+def test_what_a_system_leaves_in_durable_when_all_have_ended_is_found() -> None:
+    with Trial(ZOO["discards leave a reference"].system(), files=FILES) as trial:
+        trial.discard(trial.start(LONG))
+        with pytest.raises(AssertionError, match=r"refs/gittrix/plain-1(.|\n)*waive nothing-stays"):
+            trial.end_all()
+
+
+def test_a_failed_promotion_names_what_was_selected_and_where_durable_changed() -> None:
+    with Trial(ZOO["drift is cut short"].system(), files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.edit(session, Edits({"a": b"agent\n"}))
+        trial.durable_edit(DurableEdit("disjoint", (Edits(many_files(b"human\n")),)), at_the_desk=False)
+        trial.durable_edit(DurableEdit("overlap", (Edits({"a": b"human\n"}),)), at_the_desk=False)
+
+        with pytest.raises(AssertionError, match=r"promote\(\) of 'a', of which durable changed 'a', must answer BASELINE_CONFLICT"):
+            trial.promote(session)
+
+
+def test_shrinking_stops_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(stateful, "run_state_machine_as_test", lambda *_, **__: seen.append(engine.MAX_SHRINKING_SECONDS))
+    before = engine.MAX_SHRINKING_SECONDS
+
+    machine_for(World.open).TestCase("runTest").runTest()
+
+    assert (seen, engine.MAX_SHRINKING_SECONDS) == ([SHRINKING], before)

@@ -28,8 +28,8 @@ from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.record.state.fold import deadline_ns
+from pytest_gittrix.testing.machines.machine_base import steps_of
 from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for
-from pytest_gittrix.testing.machines.steps import steps_of
 from pytest_gittrix.testing.profiles import profile
 from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.snapshot import Snapshot

@@ -33,8 +33,7 @@ from pytest_gittrix.record.store import index
 from pytest_gittrix.record.store.index import Index, Query
 from pytest_gittrix.testing.machines.lineage_machine import LineMachine
 from pytest_gittrix.testing.machines.log_machine import LogMachine
-from pytest_gittrix.testing.machines.machine_base import WorldMachine, machine_of
-from pytest_gittrix.testing.machines.steps import steps_of
+from pytest_gittrix.testing.machines.machine_base import WorldMachine, machine_of, steps_of
 from pytest_gittrix.testing.machines.turn_machine import TurnMachine
 from pytest_gittrix.testing.profiles import profile
 

@@ -6,8 +6,9 @@ Everything drawn is possible when it is drawn, and is printed as a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.machines.drift_strategies import durable_edits
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import edits, eviction_policies, instants_around, paths, trees
-from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Plain
+from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Plain, Tree
+from pytest_gittrix.testing.repos.history import Content
+from pytest_gittrix.testing.session_model import ModelSession, overlapping
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import Access, HeldSession
 
@@ -30,6 +33,12 @@ class Machine(Protocol):
 
 
 _UNCOMMITTED: tuple[DurableKind, ...] = ("dirty", "staged")
+_COMMITTED: Final = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
+_MANY: Final = "!many/"
+MANY: Final = 60
+"""Files that are more than a list made for people shows."""
+LARGE: Final = 2 << 20
+"""Bytes of a file that some systems take for too large."""
 _COMMON_PATHS = ("a", "lib/b")
 AGENT_GIT: Final[Mapping[str, str]] = {
     "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
@@ -74,29 +83,62 @@ def drawn_by(strategy: Callable[[Machine], SearchStrategy[Any]]) -> SearchStrate
     return st.runner().flatmap(strategy)
 
 
+def many_files(data: bytes) -> dict[str, Content]:
+    """Many files of one content. Their names come before most others, so that a list which is cut short has none of those."""
+    return {f"{_MANY}{number:02}": data for number in range(MANY)}
+
+
+def large_file() -> dict[str, Content]:
+    """A file that some systems take for too large."""
+    return {f"{_MANY}large": b"x" * LARGE}
+
+
+def _few(tree: Mapping[str, Content]) -> Tree:
+    """The files of a tree without those of ``many_files`` and ``large_file``, among which all others would hardly ever be drawn."""
+    return Tree({path: content for path, content in tree.items() if not path.startswith(_MANY)})
+
+
+def _known_names(machine: Machine) -> list[str]:
+    return [path for path in machine.trial.names() if not path.startswith(_MANY)]
+
+
 def _names(machine: Machine) -> SearchStrategy[str]:
-    known = machine.trial.names()
+    known = _known_names(machine)
     return st.sampled_from(known) | paths(near=_COMMON_PATHS) if known else paths(near=_COMMON_PATHS)
 
 
 def _known(machine: Machine) -> SearchStrategy[str]:
-    return st.sampled_from(machine.trial.names() or [*_COMMON_PATHS])
+    return st.sampled_from(_known_names(machine) or [*_COMMON_PATHS])
 
 
 def _touched(machine: Machine) -> Edits:
     """What live sessions have touched: the paths that drift is aimed at."""
     sessions = (session for session in machine.trial.model.sessions.values() if session.state == "active")
-    return Edits({path: content for session in sessions for path, content in session.touched.items()})
+    touched = (item for session in sessions for item in session.touched.items())
+    return Edits({path: content for path, content in touched if not path.startswith(_MANY)})
 
 
 def _commits(machine: Machine) -> SearchStrategy[DurableEdit]:
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
-    return durable_edits(machine.trial.model.tree, touched=_touched(machine), kinds=kinds)
+    tree = _few(machine.trial.model.tree)
+    return _among_others(tree, durable_edits(tree, touched=_touched(machine), kinds=_COMMITTED))
+
+
+def _among_others(tree: Tree, drift: SearchStrategy[DurableEdit]) -> SearchStrategy[DurableEdit]:
+    """Drift as it is, or with another commit before or after it, so that neither the first commit nor the last one shows all of it."""
+    path = next(name for number in count(1) if not overlapping([name := f"other{number}"], tree))
+
+    def placed(edit: DurableEdit, where: str) -> DurableEdit:
+        other = Edits({path: b"another commit\n"})
+        if edit.rewrite or where == "alone" or overlapping([path], {path for one in edit.commits for path in one}):
+            return edit
+        return replace(edit, commits=(other, *edit.commits) if where == "before" else (*edit.commits, other))
+
+    return st.builds(placed, drift, st.sampled_from(["alone", "after", "before"]))
 
 
 def _lying(machine: Machine) -> SearchStrategy[DurableEdit]:
     checkout = machine.trial.model.checkout
-    return durable_edits(checkout.files if checkout is not None else {}, touched=_touched(machine), kinds=_UNCOMMITTED)
+    return durable_edits(_few(checkout.files if checkout is not None else {}), touched=_touched(machine), kinds=_UNCOMMITTED)
 
 
 def _times(machine: Machine) -> SearchStrategy[timedelta]:
@@ -126,16 +168,33 @@ class _Policy(Plain, EvictionPolicy):
 
 
 def _meetings(machine: Machine) -> SearchStrategy[Meeting]:
-    tree = machine.trial.model.tree
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
+    """Work, and drift of every kind; of those that conflict the plainest one finds the most."""
+    tree = _few(machine.trial.model.tree)
+    return _met(machine, lambda work: [_COMMITTED, ["overlap"] if work or tree else ["disjoint"], ["disjoint"]])
+
+
+def _disjoint(machine: Machine) -> SearchStrategy[Meeting]:
+    """Work, and drift that is not in its way."""
+    return _met(machine, lambda _work: [["disjoint"]])
+
+
+def _met(machine: Machine, kinds: Callable[[Edits], list[list[DurableKind]]]) -> SearchStrategy[Meeting]:
+    tree = _few(machine.trial.model.tree)
 
     def aimed(work: Edits) -> SearchStrategy[Meeting]:
-        # Of all kinds the plainest one finds the most. It needs a path: work on an empty tree may come to nothing.
-        plainest = durable_edits(tree, touched=work, kinds=["overlap"] if work or tree else ["disjoint"])
-        drift = durable_edits(tree, touched=work, kinds=kinds) | plainest
-        return st.builds(Meeting, st.just(work), drift)
+        drift = st.one_of(*(durable_edits(tree, touched=work, kinds=some) for some in kinds(work)))
+        return st.builds(Meeting, st.just(work), _among_others(tree, drift))
 
-    return edits(tree, min_size=1).flatmap(aimed)
+    return edits(_workspace(machine), min_size=1).flatmap(aimed)
+
+
+def one_line_more(session: ModelSession) -> Edits:
+    """One more line at the end of the first text file of a session's baseline; a new file if there is none."""
+    for path, old in session.baseline.items():
+        now = session.files.get(path)
+        if isinstance(old, bytes) and isinstance(now, bytes) and old.endswith(b"\n") and b"\0" not in old:
+            return Edits({path: now + b"one line more\n"})
+    return Edits({"text": b"one line\n"})
 
 
 def living(machine: Machine) -> list[HeldSession]:
@@ -162,11 +221,21 @@ def _sessions(machine: Machine) -> SearchStrategy[HeldSession]:
 def _policies(machine: Machine) -> SearchStrategy[EvictionPolicy]:
     access = machine.access
     drawn: SearchStrategy[EvictionPolicy] = st.just(EvictionPolicy())
-    if access.native:
-        drawn = eviction_policies()
-    elif access.can(Capability.CLOCK):
-        drawn = eviction_policies(until_promote=True, absolute=None if access.can(Capability.ABSOLUTE) else False)
+    if access.can(Capability.CLOCK):
+        drawn = eviction_policies(absolute=None if access.can(Capability.ABSOLUTE) else False)
     return drawn.map(lambda policy: _Policy(**dict(policy)))
+
+
+def _workspace(machine: Machine) -> Tree:
+    """The files of the newest live session; of durable, if there is none."""
+    newest = next(iter(living(machine)), None)
+    return _few(machine.trial.model.tree if newest is None else machine.trial.model.sessions[newest.id].files)
+
+
+def _work(machine: Machine) -> SearchStrategy[Edits]:
+    """Mostly some work, since a promotion of nothing has one answer only."""
+    tree = _workspace(machine)
+    return st.sampled_from([1, 1, 1, 1, 1, 0]).flatmap(lambda least: edits(tree, min_size=least))
 
 
 def _deaths(machine: Machine) -> SearchStrategy[int | None]:
@@ -181,10 +250,12 @@ POLICIES = drawn_by(_policies)
 NAMES = drawn_by(_names)
 KNOWN = drawn_by(_known)
 FILES = trees(near=_COMMON_PATHS, min_files=1)
-WORK = drawn_by(lambda machine: edits(machine.trial.model.tree))
-SOME_WORK = drawn_by(lambda machine: edits(machine.trial.model.tree, min_size=1))
+ABSOLUTE = eviction_policies(manual=False, absolute=True).map(lambda policy: _Policy(**dict(policy)))
+WORK = drawn_by(_work)
+SOME_WORK = drawn_by(lambda machine: edits(_workspace(machine), min_size=1))
 COMMITS = drawn_by(_commits)
 LYING = drawn_by(_lying)
 TIMES = drawn_by(_times)
 MEETINGS = drawn_by(_meetings)
+DISJOINT = drawn_by(_disjoint)
 DEATHS = drawn_by(_deaths)

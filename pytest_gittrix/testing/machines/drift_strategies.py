@@ -17,7 +17,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.testing.machines.strategies import check_choices, check_collection, contents
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
-from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
+from pytest_gittrix.testing.repos.history import Content, Executable, Symlink, retyped
 
 
 def durable_edits(
@@ -149,7 +149,9 @@ def _plain(content: Content) -> bytes | str:
 
 
 def _symlink(situation: _Situation, kind: DurableKind) -> DurableEdit:
-    return _commits(kind, {situation.one(situation.regular): situation.draw(contents(kinds=["symlink"]))})
+    path = situation.one(situation.regular)
+    same_bytes = [st.just(one) for one in retyped(situation.tree[path]) if isinstance(one, Symlink)]
+    return _commits(kind, {path: situation.draw(st.one_of(contents(kinds=["symlink"]), *same_bytes))})
 
 
 def _case_only(situation: _Situation, kind: DurableKind) -> DurableEdit:

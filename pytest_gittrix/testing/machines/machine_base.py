@@ -1,13 +1,16 @@
-"""The base of the small state machines: a world with two engines on one store.
+"""What all state machines share, how they are run and repeated, and the base of the small ones: a world with two engines on one store.
 
 ``log_machine``, ``turn_machine`` and ``lineage_machine`` each test one side of sessions; ``session_machine`` tests files and promotion.
 """
 
 from __future__ import annotations
 
+import datetime
+import re
 import signal
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -27,8 +30,11 @@ from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import LOG
 from pytest_gittrix.testing import profiles
+from pytest_gittrix.testing.machines.draws import Meeting
 from pytest_gittrix.testing.machines.trial_base import answer_of
 from pytest_gittrix.testing.oracle import require
+from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
+from pytest_gittrix.testing.repos.history import Executable, Submodule, Symlink
 from pytest_gittrix.testing.session_model import FINE, Answers
 from pytest_gittrix.testing.systems.under_test import Opens, another_engine, killed_when
 from pytest_gittrix.testing.world import World
@@ -45,6 +51,7 @@ BASELINE: Final = b"1\n"
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound="WorldMachine")
+A = TypeVar("A", bound=RuleBasedStateMachine)
 
 
 @dataclass(eq=False, repr=False)
@@ -184,5 +191,42 @@ def machine_of(machine: type[M], system: Opens = World.open, *, settings: hypoth
         settings: of the test class; by default those that ``profiles.in_use`` gives.
     """
     made: type[Any] = type(machine.__name__, (machine,), {"system": staticmethod(system)})
-    made.TestCase.settings = settings if settings is not None else profiles.in_use()
-    return made
+    return capped(made, settings)
+
+
+def capped(machine: type[A], settings: hypothesis_settings | None) -> type[A]:
+    """Give the test class of a machine its settings, and less time to shrink than Hypothesis takes; returns the machine.
+
+    Args:
+        machine: the machine.
+        settings: of the test class; by default those that ``profiles.in_use`` gives.
+    """
+    case: Any = machine.TestCase
+    whole = case.runTest
+
+    @wraps(whole)
+    def run(test: Any) -> None:
+        with profiles.shrinking_for(profiles.SHRINKING):
+            whole(test)
+
+    case.runTest = run
+    case.settings = settings if settings is not None else profiles.in_use()
+    return machine
+
+
+def steps_of(error: BaseException) -> Sequence[str]:
+    """The steps of a failure's shrunk example, as Hypothesis prints them, without opening and teardown."""
+    notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+    return [line for line in notes if re.search(r"state\.(?!teardown|world_opens|stage_opens)", line)]
+
+
+def replay(machine: type[RuleBasedStateMachine], steps: str) -> None:
+    """Repeat the steps that a failing run printed, without Hypothesis.
+
+    Args:
+        machine: the machine of the same system, as ``machine_for`` made it.
+        steps: the printed lines, from ``state = ...`` to ``state.teardown()``.
+    """
+    values = (DurableEdit, Edits, EvictionPolicy, Executable, Meeting, Submodule, Symlink, Tree)
+    names = {one.__name__: one for one in values} | {"datetime": datetime, machine.__name__: machine}
+    exec(textwrap.dedent(steps), names)

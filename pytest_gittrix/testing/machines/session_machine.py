@@ -18,39 +18,37 @@ from typing import Any, ClassVar, Final
 from hypothesis import event
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, multiple, precondition, rule
+from hypothesis.stateful import Bundle, MultipleResults, initialize, multiple, rule
 
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.testing import profiles
 from pytest_gittrix.testing.machines.draws import (
-    AGENT_GIT,
     COMMITS,
     DEATHS,
+    DISJOINT,
     FILES,
-    HIDE,
-    KNOWN,
-    LIMITED,
     LIVING,
-    LYING,
     MEETINGS,
     NAMES,
     POLICIES,
     SESSION,
-    SHOW,
-    SOME_WORK,
-    TIMES,
     WORK,
     Meeting,
-    drawn_by,
-    limited,
-    living,
+    many_files,
     needs,
+    one_line_more,
     playable,
+)
+from pytest_gittrix.testing.machines.machine_base import capped
+from pytest_gittrix.testing.machines.session_rules import (
+    EXTENSIONS,
+    SESSIONS,
+    TimeRules,
+    WorkRules,
+    some_live,
 )
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import contents
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
-from pytest_gittrix.testing.repos.history import Content, Executable
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import Access, HeldSession, System, access_to
 from pytest_gittrix.testing.waivers import check_waivers, waived_for_the_run
@@ -58,17 +56,12 @@ from pytest_gittrix.testing.world import World
 
 KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
-_MOST_ALIVE = 3
 RIVAL_POINTS: Final = ("head-read", "drift-checked", "intent-logged")
 """Points inside a promotion of our engine at which a rival can commit, before the branch moves: the ends of their names."""
 _CODE: Final = re.compile("[A-Z]{3}-[0-9]{2}")  # of a clause
 
 
-some_live = precondition(lambda self: bool(living(self)))
-"""For rules that do little with a session that has ended: while no session is live, other rules are drawn, such as ``start``."""
-
-
-class SandboxMachine(RuleBasedStateMachine):
+class SandboxMachine(WorkRules, TimeRules):
     """Every way of using a session system, in any order, on one small repository.
 
     Attributes:
@@ -79,7 +72,7 @@ class SandboxMachine(RuleBasedStateMachine):
         trial: the system and its model, once the first rule has opened it.
     """
 
-    sessions: ClassVar[Bundle[HeldSession]] = Bundle("sessions")
+    sessions: ClassVar[Bundle[HeldSession]] = SESSIONS
     system: ClassVar[System] = staticmethod(World.open)
     access: ClassVar[Access] = access_to(World.open)
     waivers: ClassVar[Mapping[str, str]] = {}
@@ -90,13 +83,13 @@ class SandboxMachine(RuleBasedStateMachine):
         self._outer = sys.exc_info()[1]
 
     @needs(native=True)
-    @initialize(target=sessions, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
+    @initialize(target=SESSIONS, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
     def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """A durable repository with some files, an engine, and a first session."""
         self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare, waived=self._waived())
         return self.trial.start(policy)
 
-    @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
+    @initialize(target=SESSIONS, files=FILES, bare=st.booleans(), policy=POLICIES)
     def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """The same for a system that is not native, which chooses the kind of its workspaces itself."""
         self.trial = Trial(self.system, files=files, bare=bare, waived=self._waived())
@@ -107,134 +100,39 @@ class SandboxMachine(RuleBasedStateMachine):
         own = check_waivers(self.waivers, type(self).__name__)
         return frozenset({*own, *self.access.waivers, *waived_for_the_run()})
 
-    @rule(target=sessions, policy=POLICIES)
-    @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
-    def start(self, policy: EvictionPolicy) -> HeldSession:
-        """A session starts."""
-        return self.trial.start(policy)
-
-    # The agent -------------------------------------------------------------------------------------------------------------------
-
-    @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
-    @some_live
-    def agent_writes(self, session: HeldSession, path: str, data: bytes) -> None:
-        """The agent writes a file through the session."""
-        self.trial.write(session, path, data)
-
-    @needs(Capability.DELETE)
-    @rule(session=SESSION, path=NAMES)
-    @some_live
-    def agent_deletes(self, session: HeldSession, path: str) -> None:
-        """The agent deletes a file through the session."""
-        self.trial.delete(session, path)
-
-    @needs(Capability.COMMITS)
-    @rule(session=LIVING)
-    @some_live
-    def agent_commits(self, session: HeldSession) -> None:
-        """The agent commits through the session."""
-        self.trial.commit(session)
-
-    @rule(session=SESSION)
-    @some_live
-    def agent_looks(self, session: HeldSession) -> None:
-        """The agent reads everything in its workspace."""
-        self.trial.look(session)
-
-    @needs(Capability.SHELL)
-    @rule(session=LIVING, path=NAMES, content=contents())
-    @some_live
-    def agents_program_writes(self, session: HeldSession, path: str, content: Content) -> None:
-        """A program writes a file, an executable or a link in the workspace."""
-        files = self.trial.model.sessions[session.id].files
-        self.trial.shell(session, files.placing(path, content))
-
-    @needs(Capability.SHELL)
-    @rule(session=LIVING, old=KNOWN, new=NAMES)
-    @some_live
-    def agents_program_renames(self, session: HeldSession, old: str, new: str) -> None:
-        """A program renames a file in the workspace."""
-        files = self.trial.model.sessions[session.id].files
-        if old in files:
-            rest = files.apply({old: None})
-            self.trial.shell(session, files.to(rest.apply(rest.placing(new, files[old]))))
-
-    @needs(Capability.SHELL)
-    @rule(session=LIVING, path=KNOWN)
-    @some_live
-    def agents_program_flips_the_mode(self, session: HeldSession, path: str) -> None:
-        """A program makes a file executable, or no longer executable."""
-        content = self.trial.model.sessions[session.id].files.get(path)
-        if isinstance(content, bytes):
-            self.trial.shell(session, Edits({path: Executable(content)}))
-        elif isinstance(content, Executable):
-            self.trial.shell(session, Edits({path: content.data}))
-
-    @needs(Capability.SHELL)
-    @rule(session=LIVING, what=st.sampled_from(sorted(AGENT_GIT)))
-    @some_live
-    def agent_runs_git(self, session: HeldSession, what: str) -> None:
-        """The agent runs git in its own repository; no file changes, so the touched paths stay the same."""
-        self.trial.run(session, AGENT_GIT[what])
-
-    @needs(Capability.SHELL)
-    @rule(session=LIVING)
-    @some_live
-    def agent_ignores_everything(self, session: HeldSession) -> None:
-        """The agent ignores all files, and shows them again; what is touched is the same in between."""
-        self.trial.run(session, HIDE)
-        self.trial.look(session)
-        self.trial.run(session, SHOW)
-
-    # People ----------------------------------------------------------------------------------------------------------------------
-
-    @rule(edit=COMMITS, at_the_desk=st.booleans())
-    def durable_changes(self, edit: DurableEdit, at_the_desk: bool) -> None:
-        """The human in durable's checkout (``at_the_desk``), or a rival in a clone, changes durable."""
-        event(f"durable: {edit.kind}")
-        self.trial.durable_edit(edit, at_the_desk=at_the_desk)
-
-    @rule(edit=LYING)
-    @precondition(lambda self: self.trial.model.checkout is not None)
-    def human_leaves_work_lying(self, edit: DurableEdit) -> None:
-        """The human changes files in durable's work tree, or stages them, and does not commit."""
-        event(f"durable: {edit.kind}")
-        self.trial.durable_edit(edit, at_the_desk=True)
-
-    @rule(back=st.integers(1, 3), at_the_desk=st.booleans())
-    @precondition(lambda self: len(self.trial.model.trees) > 1)
-    def durable_is_rewound(self, back: int, at_the_desk: bool) -> None:
-        """Durable's branch moves back by some commits, at most to the first one."""
-        self.trial.rewind(back, at_the_desk=at_the_desk)
-
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=SESSION, work=WORK)
+    @rule(session=SESSION, work=WORK, again=st.booleans())
     @some_live
-    def promote(self, session: HeldSession, work: Edits) -> None:
-        """Everything that is touched is promoted, after some more work."""
+    def promote(self, session: HeldSession, work: Edits, again: bool = False) -> None:
+        """Everything that is touched is promoted, after some more work; and perhaps again, which a session that stays refuses too."""
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
+        if again:
+            event(f"promote again: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.sampled_from([None, *RIVAL_POINTS]))
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans(), inside=st.sampled_from([None, "many", *RIVAL_POINTS]))
     @some_live
     def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool, inside: str | None = None) -> None:
-        """The agent works, durable changes at the same paths, perhaps only inside the promotion, and the promotion must notice."""
+        """The agent works, and durable changes at the same paths, perhaps inside many other changes, or only inside the promotion."""
         self.trial.edit(session, meeting.work)
-        if inside is not None:
+        if inside in RIVAL_POINTS:
             event(f"promote over drift inside: {self.trial.promote_beside_a_rival(session, meeting.drift, inside)}")
             return
+        if inside == "many":
+            others = self.trial.model.tree.to(self.trial.model.tree.made_by(many_files(b"human\n")))
+            self.trial.durable_edit(DurableEdit("disjoint", (others,)), at_the_desk=False)
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
 
-    @rule(session=LIVING, meeting=MEETINGS, point=st.sampled_from(RIVAL_POINTS))
+    @rule(session=LIVING, meeting=MEETINGS | DISJOINT, point=st.sampled_from(RIVAL_POINTS))
     @some_live
     def promote_beside_a_rival(self, session: HeldSession, meeting: Meeting, point: str) -> None:
-        """The agent works, and a rival commits at the same paths inside the promotion, before the branch moves."""
+        """The agent works, and a rival commits at the same paths, or elsewhere, inside the promotion, before the branch moves."""
         self.trial.edit(session, meeting.work)
         event(f"promote against a rival: {self.trial.promote_beside_a_rival(session, meeting.drift, point)}")
 
-    @rule(target=sessions, session=LIVING, meeting=MEETINGS)
+    @rule(target=SESSIONS, session=LIVING, meeting=MEETINGS)
     @some_live
     def promote_over_another_session(self, session: HeldSession, meeting: Meeting) -> HeldSession | MultipleResults[HeldSession]:
         """Two agents work on the same paths, and the other one is promoted first; it starts now if there is only one."""
@@ -307,6 +205,7 @@ class SandboxMachine(RuleBasedStateMachine):
     def promote_hunks(self, session: HeldSession, work: Edits, first: bool) -> None:
         """All hunks of the first text file with hunks are promoted, or its first one."""
         self.trial.edit(session, work)
+        self.trial.edit(session, one_line_more(self.trial.model.sessions[session.id]))
         self.trial.promote_hunks(session, only_first=first)
 
     @needs(Capability.RESUME, Capability.PROCESSES)
@@ -330,71 +229,10 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.evict(session)
 
     @needs(Capability.EXTEND)
-    @rule(session=SESSION, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
+    @rule(session=SESSION, ttl=st.sampled_from(EXTENSIONS))
     def extend(self, session: HeldSession, ttl: timedelta) -> None:
         """The human gives a session another idle TTL."""
         self.trial.extend(session, ttl)
-
-    # Time and engines --------------------------------------------------------------------------------------------------------------
-
-    @needs(Capability.CLOCK)
-    @rule(by=TIMES, then_sweep=st.sampled_from([True, False]))
-    def time_passes(self, by: timedelta, then_sweep: bool = False) -> None:
-        """The clock advances to an instant around a deadline, or by a little; then a sweep may come."""
-        self.trial.world.clock.advance(by)
-        if then_sweep:
-            self.trial.sweep()
-
-    @needs(Capability.CLOCK)
-    @rule(session=LIMITED, work=SOME_WORK, late=st.booleans())
-    @precondition(lambda self: bool(limited(self)))
-    def sweep_at_a_deadline(self, session: HeldSession, work: Edits, late: bool) -> None:
-        """A sweep at the last instant of a session, and a use of it then, or a sweep at the first instant after it.
-
-        Before that the agent works half-way to it.
-        """
-        modelled = self.trial.model.sessions[session.id]
-        if work and modelled.deadline is not None:
-            self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)
-            self.trial.edit(session, work)
-        if not late:
-            self.trial.at_the_last_instant(session)
-            return
-        if modelled.deadline is not None and modelled.deadline >= self.trial.now:
-            self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=1))
-        self.trial.sweep()
-
-    @needs(Capability.CLOCK, Capability.SHELL)
-    @rule(target=sessions, path=NAMES, content=contents())
-    @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
-    def a_program_keeps_a_session_alive(self, path: str, content: Content) -> HeldSession:
-        """A session starts, a program writes a file half-way to its deadline, and a sweep comes when that deadline has passed."""
-        held = self.trial.start(EvictionPolicy())
-        modelled = self.trial.model.sessions[held.id]
-        if (deadline := modelled.deadline) is not None:
-            self.trial.world.clock.advance((deadline - self.trial.now) / 2)
-            self.trial.shell(held, modelled.files.placing(path, content))
-            self.trial.world.clock.advance_to(deadline + timedelta(microseconds=1))
-        self.trial.sweep()
-        return held
-
-    @rule(by_another=st.booleans())
-    def sweep(self, by_another: bool) -> None:
-        """The engine sweeps, or another one on the same sessions."""
-        self.trial.sweep(self.trial.others[0] if by_another and self.trial.others else None)
-
-    @needs(Capability.CLOCK, Capability.RESUME, Capability.PROCESSES, Capability.CRASH)
-    @rule(dies_at=st.integers(1, 6))
-    @precondition(lambda self: self.trial.model.due(self.trial.now))
-    def sweep_is_killed(self, dies_at: int) -> None:
-        """Another process sweeps, and is killed at some moment."""
-        self.trial.sweep_elsewhere(partial(self.trial.elsewhere, dies_at=dies_at))
-
-    @needs(Capability.RESUME)
-    @rule(closed=drawn_by(lambda machine: st.booleans() if machine.access.can(Capability.PROCESSES) else st.just(True)))
-    def engine_restarts(self, closed: bool) -> None:
-        """A new engine takes over; the old one is closed, or stays open."""
-        self.trial.restart(closed=closed)
 
     def teardown(self) -> None:
         """Check everything once more, let the time of all sessions run out, and close the trial; only close it if a step has failed."""
@@ -406,6 +244,7 @@ class SandboxMachine(RuleBasedStateMachine):
             self.trial.check_all()
             if self.access.can(Capability.CLOCK):
                 self.trial.let_time_run_out()
+            self.trial.end_all()
 
 
 def machine_for(
@@ -435,9 +274,9 @@ def machine_for(
         "system": staticmethod(access.opens),
         "waivers": check_waivers(waivers or {}, "the machine"),
     }
-    body |= {name: None for name, one in vars(SandboxMachine).items() if not playable(one, access)}  # hides it
+    rules_of = {name: one for base in SandboxMachine.__mro__ for name, one in vars(base).items()}
+    body |= {name: None for name, one in rules_of.items() if not playable(one, access)}  # hides it
     body["stage_opens" if access.native else "world_opens"] = None
     body |= {one.__name__: one for one in rules}
     machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), body)
-    machine.TestCase.settings = settings if settings is not None else profiles.in_use()
-    return machine
+    return capped(machine, settings)

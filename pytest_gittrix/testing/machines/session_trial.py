@@ -13,22 +13,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix import points
+from pytest_gittrix.errors import first_few
 from pytest_gittrix.testing.machines.trial_base import beside_promotion, checked
-from pytest_gittrix.testing.machines.work_trial import WorkTrial
+from pytest_gittrix.testing.machines.work_trial import WorkTrial, merged_by_git
 from pytest_gittrix.testing.oracle import (
     invariant_checkout,
     invariant_conflict_iff_overlap,
     invariant_log_has_no_gap,
     invariant_no_commit_is_lost,
     invariant_nothing_is_half_done,
+    invariant_nothing_stays,
     invariant_promote_is_one_commit,
     invariant_sweep_is_exact,
     invariant_untouched,
     invariant_workspace_stands_alone,
-    merged_by_git,
     require,
 )
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
+from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 from pytest_gittrix.testing.schedules.actors import Outcome
 from pytest_gittrix.testing.session_model import FINE, OK, Answers, ModelSession, State, overlapping
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -95,7 +97,8 @@ class Trial(WorkTrial):
         onto = self.model.head
         more: dict[str, Any] = ({} if on_overlap == "refuse" else {"on_overlap": on_overlap}) | ({"keep": True} if keep else {})
         promote = act if act is not None else lambda: held.handle.promote(files=files, **more)
-        answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, promote)
+        to = f"{held}.promote({'' if files is None else sorted(files)}) {self._at(session, selected)}"
+        answer, result, error = self.ask(to, allowed, promote)
         if answer == OK:
             assert result is not None
             exact = whole and (on_overlap == "refuse" or allowed == FINE)
@@ -137,8 +140,15 @@ class Trial(WorkTrial):
         self._drifted(made, replace(edit, dirty=None, staged=None), at_the_desk=False)
         if outcome.error is None:
             return self.promote(held, act=partial(_again, outcome))
-        self.ask(f"{held}.promote()", (before | self._answers(session)) - {OK}, partial(_again, outcome))
+        to = f"{held}.promote() {self._at(session, session.touched)}"
+        self.ask(to, (before | self._answers(session)) - {OK}, partial(_again, outcome))
         return self.promote(held)
+
+    def _at(self, session: ModelSession, selected: Edits) -> str:
+        """The paths that a promotion is about, for messages: those that were selected, and those at which durable changed too."""
+        met = overlapping(selected, session.baseline.to(self.model.tree))
+        drifted = f", of which durable changed {first_few(map(ascii, met))}," if met else ""
+        return f"of {first_few(map(ascii, selected)) or 'nothing'}{drifted}"
 
     def _answers(self, session: ModelSession) -> Answers:
         """The answers that a promotion of everything may give now."""
@@ -162,7 +172,7 @@ class Trial(WorkTrial):
         """Promote the hunks of the first text file that has any, or the first of them; gives the answer's code."""
         hunks = self.work(held, "hunks()", lambda: self.access.hunks(held.handle))
         if not hunks:
-            return self.promote(held, [])
+            return self.promote(held)
         path, numbers = next(iter(hunks.items()))
         chosen = {path: numbers[:1] if only_first else numbers}
         part = self.model.sessions[held.id].touched.only([path])
@@ -310,11 +320,28 @@ class Trial(WorkTrial):
         if self.live(held):
             self.look(held)
 
+    @checked
+    def after_the_last_instant(self, held: HeldSession) -> None:
+        """Sweep at the first instant after the last one of a session, at which it cannot be promoted; now if it has no deadline ahead."""
+        if (deadline := self._deadline_ahead(held)) is not None:
+            self.world.clock.advance_to(deadline + timedelta(microseconds=1))
+            self.promote(held)
+        self.sweep()
+
+    def end_all(self) -> None:
+        """Evict every session that still has a workspace; then nothing of the system's stays in durable."""
+        for held in self.held:
+            if self.model.sessions[held.id].present:
+                self.evict(held)
+        invariant_nothing_stays(self._whole, Fingerprint.of(self.world.durable.path))
+
     def _deadline_ahead(self, held: HeldSession) -> datetime | None:
         session = self.model.sessions[held.id]
         return session.deadline if session.present and session.deadline is not None and session.deadline >= self.now else None
 
     def _judge_sweep(self, evicted: set[str]) -> None:
+        if not self.access.native:  # the contract leaves open whether a sweep names a promoted session whose workspace it removes
+            evicted = evicted | {id_ for id_ in self.model.due(self.now) if self.model.sessions[id_].state == "promoted"}
         for id_, session in self.model.sessions.items():
             if session.doubtful(self.now):
                 session.settled(self.now, kept=id_ not in evicted)

@@ -21,7 +21,7 @@ from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.testing.repos.edits import Edits, Tree
-from pytest_gittrix.testing.repos.history import Content, Executable, History, Step, Symlink
+from pytest_gittrix.testing.repos.history import Content, Executable, History, Step, Symlink, retyped
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy
@@ -234,8 +234,7 @@ def _edits(draw: st.DrawFn, tree: Tree, min_size: int, max_size: int) -> Edits:
         path = draw(st.sampled_from(list(now)))
         moved = now[path]
         if doing == "flip":
-            if isinstance(moved, bytes | Executable):
-                now = now.apply({path: moved.data if isinstance(moved, Executable) else Executable(moved)})
+            now = now.apply({path: draw(st.sampled_from(retyped(moved)))})
             continue
         now = now.apply({path: None})
         if doing == "move":

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.testing.machines.trial_base import TrialBase, checked
 from pytest_gittrix.testing.oracle import (
+    differences,
     files_in,
     invariant_touched_is_the_difference,
     require,
 )
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
-from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.repos.history import Content, Executable, Symlink, stored_bytes
 from pytest_gittrix.testing.session_model import ModelSession
 from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import HeldSession
@@ -93,11 +95,9 @@ class WorkTrial(TrialBase):
                 continue
             full.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Symlink):
-                os.symlink(content.target, os.fsencode(full))
+                os.symlink(stored_bytes(content) or b"", os.fsencode(full))
                 continue
-            data = content.data if isinstance(content, Executable) else content
-            assert isinstance(data, bytes)
-            full.write_bytes(data)
+            full.write_bytes(stored_bytes(content) or b"")
             full.chmod(0o755 if isinstance(content, Executable) else 0o644)
 
     @checked
@@ -112,9 +112,7 @@ class WorkTrial(TrialBase):
                 if self.access.can(Capability.DELETE):
                     self.delete(held, path)
             elif not isinstance(content, Symlink):
-                data = content.data if isinstance(content, Executable) else content
-                assert isinstance(data, bytes)
-                self.write(held, path, data)
+                self.write(held, path, stored_bytes(content) or b"")
 
     @checked
     def run(self, held: HeldSession, script: str) -> None:
@@ -146,15 +144,14 @@ class WorkTrial(TrialBase):
         for path, content in session.files.items():
             if isinstance(content, Symlink) and not self.access.native:
                 continue
-            expected = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
-            found = self.access.read(held.handle, path)
-            require(found == expected, f"{held} reads what it wrote.", f"{path!r}: expected {expected!r}, found {found!r}")
+            expected, found = stored_bytes(content), self.access.read(held.handle, path)
+            require(found == expected, f"{held} reads what it wrote.", *differences({path: expected}, {path: found}))
         for path in session.baseline.keys() - session.files.keys():
             self.ask(f"{held}.read({path!r})", _NO_FILE, partial(self.access.read, held.handle, path))
         if held.workspace is not None:
             found_files = files_in(held.workspace)
-            differs = f"{found_files} instead of {session.files}"
-            require(found_files == session.files, f"The workspace of {held} holds its files.", differs, name="workspace-files")
+            lines = differences(session.files, found_files)
+            require(found_files == session.files, f"The workspace of {held} holds its files.", *lines, name="workspace-files")
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
@@ -193,3 +190,22 @@ def _prune(directory: Path, root: Path) -> None:
     while directory != root and directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
         directory = directory.parent
+
+
+def merged_by_git(base: Content | None, ours: Content | None, theirs: Content | None) -> Content | None:
+    """Merge the edits of both sides to a file, as ``git merge-file`` does; None where a person has to decide."""
+    sides = [content.data if isinstance(content, Executable) else content for content in (base, ours, theirs)]
+    texts = [side.encode() if isinstance(side, str) else side for side in sides if isinstance(side, bytes | str)]
+    if len(texts) < len(sides):
+        return None
+    modes = [isinstance(content, Executable) for content in (base, ours, theirs)]
+    is_executable = modes[1] if modes[2] == modes[0] else modes[2]
+    with tempfile.TemporaryDirectory(prefix="gittrix-merge-") as directory:
+        names = [os.path.join(directory, name) for name in ("ours", "base", "theirs")]
+        for name, text in zip(names, (texts[1], texts[0], texts[2]), strict=True):
+            with open(name, "wb") as file:
+                file.write(text)
+        done = subprocess.run([git_binary(), "merge-file", "-p", "-q", *names], capture_output=True, check=False, env=hermetic_env())
+    if done.returncode:
+        return None
+    return Executable(done.stdout) if is_executable else done.stdout

@@ -92,6 +92,14 @@ class Judge:
             self._trees[root] = Tree(dict(sorted(self._below(root, b"").items())))
         return self._trees[root]
 
+    def changes(self, old: str, new: str) -> Edits:
+        """Return what differs between two commits. Files that are the same in both may be missing, as they are in a partial clone."""
+        fields = self._run("diff-tree", "-r", "--raw", "-z", "--no-renames", old, new).split(b"\0")[:-1]
+        entries = [
+            (os.fsdecode(path), *map(os.fsdecode, entry.split()[1:4:2])) for entry, path in zip(fields[::2], fields[1::2], strict=True)
+        ]
+        return Edits({path: self._content(int(mode, 8), id_) if int(mode) else None for path, mode, id_ in entries})
+
     def history(self, commit: str) -> list[str]:
         """List a commit and all its ancestors, through all parents."""
         found: dict[str, None] = {}
@@ -207,15 +215,12 @@ def require(holds: object, rule: str, *lines: str, name: str = "") -> None:
         raise AssertionError("\n  ".join([rule, *lines, *how_to_waive(name)]))
 
 
-def differences(
-    expected: Mapping[str, object], found: Mapping[str, object], *, absent: str = "no file", none: str = "no file"
-) -> list[str]:
+def differences(expected: Mapping[str, object], found: Mapping[str, object], absent: str = "no file", none: str = "no file") -> list[str]:
     """A line for each of the first paths at which two mappings differ.
 
     Args:
         expected, found: facts by path.
-        absent: what it means that a mapping does not have a path.
-        none: what it means that the fact is None.
+        absent, none: what it means that a mapping does not have a path, and that the fact is None.
     """
 
     def shown(facts: Mapping[str, object], path: str) -> str:
@@ -391,9 +396,9 @@ def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str
         ref: the reference, or the commit, of the archive.
         unpromoted: contents by path, None for a deletion.
     """
-    archived = archive.tree(ref)
-    found = {path: archived.get(path) for path in unpromoted}
-    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *differences(unpromoted, found, absent="no file"))
+    archived = archive.changes(f"{ref}^", ref)
+    found = {path: archived[path] for path in unpromoted if path in archived}
+    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *differences(unpromoted, found, absent="no change"))
 
 
 def invariant_nothing_is_half_done(

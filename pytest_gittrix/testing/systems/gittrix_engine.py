@@ -97,10 +97,8 @@ class GitTrixEngine:
         if repository is None:
             return {}
         with Judge(Path(repository)) as judge:
-            tip = judge.commit(f"refs/gittrix/archive/{id}")
-            work, baseline = judge.tree(tip.id), judge.tree(tip.parents[0])
-            differing = (path for path in sorted(work.keys() | baseline.keys()) if work.get(path) != baseline.get(path))
-            return {path: stored_bytes(work.get(path)) for path in differing}
+            tip = f"refs/gittrix/archive/{id}"
+            return {path: stored_bytes(new) for path, new in judge.changes(f"{tip}^", tip).items()}
 
     def side_work(self, id: str) -> Path | None:
         """``GitTrix.archives``: the agent's own repository."""

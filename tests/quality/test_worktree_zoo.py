@@ -203,7 +203,7 @@ def test_a_second_creation_may_say_that_the_worktree_is_there_already(stage: Cel
 
     quiet, open_, folded = (
         PLAIN_GIT.model_copy(update={"create": f"{add} || {rest}"})
-        for rest in ("true", "echo worktree {name} is there already", "{ echo There is a worktree already:; echo /a/path/{name}; }")
+        for rest in ("true", "echo existing worktree {name}", "{ echo There is a worktree already:; echo /a/path/{name}; }")
     )
 
     assert stage.cell(quiet, CLAUSES["WNEW-09"]).verdict == "broken"

@@ -45,6 +45,14 @@ def test_a_tool_that_is_not_started_in_a_repository_claims_nothing_about_other_r
     }
 
 
+def test_a_pool_claims_nothing_about_directories_that_cleaning_removes() -> None:
+    tool = WorktreeTool(create="x take {name}", clean="x sweep", dry_run="x sweep -n")
+    pool = tool.model_copy(update={"pool": True})
+
+    claims = {one.code for one in worktree_clauses() if one.family == "WMRG" and one.claimed_by(tool) and not one.claimed_by(pool)}
+    assert claims == {"WMRG-12", "WMRG-13"}
+
+
 def test_cells_that_search_share_the_seconds_alike() -> None:
     work = [(one, case) for one in worktree_clauses() for case in one.cases]
 

@@ -18,7 +18,7 @@ ODD_NAMES: Final = ("feat/one", "grün", "-x", "..", "../out", "/absolute")
 RUNNING_NAMES: Final = ("$(touch pwned)", "a;touch pwned", "a`touch pwned`", "a|touch pwned", "a&&touch${IFS}pwned")
 """Names that a shell would run."""
 
-_THERE_ALREADY: Final = "already|exists|re-?us"
+_THERE_ALREADY: Final = "already|exist|re-?us"
 _LISTING: Final = "git for-each-ref; git worktree list --porcelain; ls -A .. ."
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.worktrees.base.clause import clause, named
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.forms import (
     FORMS,
     LINKS,
@@ -21,6 +22,11 @@ from pytest_gittrix.conformance.worktrees.base.world import NoVerdict, ToolWorld
 
 _KEEPING: Final = re.compile(r"keep|kept|skip|not |n't|unmerged|refus|active|ahead|retain|dirty|warn", re.IGNORECASE)
 _HEX: Final = re.compile(r"\b[0-9a-f]{7,64}\b")
+
+
+def _removes(tool: WorktreeTool) -> bool:
+    """Whether cleaning removes directories that the caller named; a pool keeps them for others."""
+    return named(tool) and not tool.pool
 
 
 def _commit(world: ToolWorld, what: str) -> str:
@@ -186,7 +192,7 @@ def every_form_on_a_merged_branch(world: ToolWorld, case: str) -> None:
     "one worktree that cannot be removed neither stops nor hides the others",
     "the first refusal ends the cleaning, or goes unreported",
     "clean",
-    applies=named,
+    applies=_removes,
 )
 def one_refusal_of_three(world: ToolWorld, _case: str) -> None:
     """Of three merged worktrees one has an unsaved edit: the others go, and exit status or output tell of the one."""
@@ -203,7 +209,7 @@ def one_refusal_of_three(world: ToolWorld, _case: str) -> None:
     world.require(shown, "one worktree was not removed, and neither exit status nor output tells", f'test ! -d "{world.path_of("beta")}"')
 
 
-@clause("WMRG-13", "a dry run names exactly what the run removes", "people trust the preview", "clean", "dry_run", applies=named)
+@clause("WMRG-13", "a dry run names exactly what the run removes", "people trust the preview", "clean", "dry_run", applies=_removes)
 def a_dry_run(world: ToolWorld, _case: str) -> None:
     """Each worktree that goes is named, nothing goes in the dry run, and one that stays is not announced as going."""
     names = ("done-one", "done-two", "live-three")

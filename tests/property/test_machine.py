@@ -483,7 +483,7 @@ def test_what_a_system_leaves_in_durable_when_all_have_ended_is_found() -> None:
 
 
 def test_a_failed_promotion_names_what_was_selected_and_where_durable_changed() -> None:
-    with Trial(ZOO["drift is cut short"].system(), files=FILES) as trial:
+    with Trial(ZOO["drift is cut short"].system(), files=FILES, bare=True) as trial:
         session = trial.start(LONG)
         trial.edit(session, Edits({"a": b"agent\n"}))
         trial.durable_edit(DurableEdit("disjoint", (Edits(many_files(b"human\n")),)), at_the_desk=False)

@@ -102,7 +102,7 @@ class SandboxMachine(WorkRules, TimeRules):
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=SESSION, work=WORK, again=st.booleans())
+    @rule(session=SESSION, work=WORK, again=st.sampled_from([False, False, False, True]))
     @some_live
     def promote(self, session: HeldSession, work: Edits, again: bool = False) -> None:
         """Everything that is touched is promoted, after some more work; and perhaps again, which a session that stays refuses too."""

@@ -325,9 +325,11 @@ class Trial(WorkTrial):
         """Sweep at the first instant after the last one of a session, at which it cannot be promoted; now if it has no deadline ahead."""
         if (deadline := self._deadline_ahead(held)) is not None:
             self.world.clock.advance_to(deadline + timedelta(microseconds=1))
-            self.promote(held)
+            self.settle()
+            self.ask(f"{held}.promote(), past its time,", self.model.refusal(self.model.sessions[held.id], self.now), held.handle.promote)
         self.sweep()
 
+    @checked
     def end_all(self) -> None:
         """Evict every session that still has a workspace; then nothing of the system's stays in durable."""
         for held in self.held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from pytest_gittrix.commands.values import seconds
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause
+    from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause
+    from pytest_gittrix.conformance.worktrees.findings import ClauseFinding
 
 BROKEN = 1
 
@@ -43,7 +45,8 @@ def workers(text: str) -> str:
         metavar="FILE",
         help="write a report: .json, .html, .txt, .xml (JUnit), .sarif, .svg (a badge) or .jsonl (each operation); repeatable",
     ),
-    arg("--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
+    arg("--clauses", metavar="2026.1", help="only the clauses of a set, which is the same in every later version"),
+    arg("--against", "--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
     arg("--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"),
     arg("--crash", type=seconds, metavar="SECONDS", help="kill operations at as many of their calls as there is time for"),
     arg("--race", type=seconds, metavar="SECONDS", help="let two processes take turns in as many orders as there is time for"),
@@ -56,7 +59,7 @@ def workers(text: str) -> str:
     examples=(
         "gittrix conform acme.testing:system",
         "gittrix conform acme.testing:system --report conformance.html",
-        "gittrix conform acme.testing:system --baseline report.json",
+        "gittrix conform acme.testing:system --against report.json",
         "gittrix conform acme.testing:system --clause CNF-03",
         "gittrix conform acme.testing:system --crash 60 --race 120",
         "gittrix conform --list --family CNF",
@@ -94,7 +97,7 @@ def _conform(options: Namespace) -> CommandResult:
     from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
-    clauses = select(options.family, options.clause)
+    clauses = select(options.family, options.clause, options.clauses)
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
     pairs = (one.partition("=") for one in options.waive)
@@ -109,7 +112,7 @@ def _conform(options: Namespace) -> CommandResult:
         crash=options.crash,
         race=options.race,
     )
-    baseline = read_baseline(options.baseline) if options.baseline else None
+    baseline = read_baseline(options.against) if options.against else None
     kept, report = run_clauses(spec, quiet=options.json)
     if baseline is None:
         return CommandResult(report, status=0 if kept else BROKEN)
@@ -161,6 +164,7 @@ def _answer(question: str) -> str:
 
 def _worktree(options: Namespace) -> CommandResult:
     """Put a manager of worktrees to the clauses of the worktree profile."""
+    from pytest_gittrix.conformance.base.clause import first_set
     from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.reports.files import WRITERS, write_files
     from pytest_gittrix.conformance.reports.json_report import to_json
@@ -172,18 +176,23 @@ def _worktree(options: Namespace) -> CommandResult:
     from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.testing.systems.driver import SearchBudget
 
-    clauses = select_worktree_clauses([*options.family, *options.clause, *(FAST if options.fast else ())])
+    words = [*options.family, *options.clause, *(FAST if options.fast else ()), *filter(None, [options.clauses])]
+    clauses = select_worktree_clauses(words)
     if options.list:
-        rows: list[tuple[str, ...]] = [(one.code, one.promise, ", ".join(one.needs)) for one in clauses]
-        listed = [{"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs]} for one in clauses]
-        return CommandResult(listed, Table(("clause", "promise", "needs"), rows, elastic="promise", styles={}))
+        rows: list[tuple[str, ...]] = [(one.code, first_set(one.code), one.promise, ", ".join(one.needs)) for one in clauses]
+        listed = [
+            {"code": one.code, "promise": one.promise, "why": one.why, "needs": [*one.needs], "since": first_set(one.code)}
+            for one in clauses
+        ]
+        return CommandResult(listed, Table(("clause", "since", "promise", "needs"), rows, elastic="promise", styles={}))
     for file in options.report:
         if Path(file).suffix not in WRITERS:
             raise InvalidInput(f"{file} is no kind of report.", fix=f"Its name ends with one of {', '.join(WRITERS)}.")
-    baseline = read_baseline(options.baseline) if options.baseline else None
+    baseline = read_baseline(options.against) if options.against else None
     number = None if options.workers in (None, "auto") else int(options.workers)
+    search = SearchBudget(options.crash or 0.0, options.race or 0.0)
     report = run_worktree_profile(
-        read_tool(options.worktree), clauses, workers=number, search=SearchBudget(options.crash or 0.0, options.race or 0.0)
+        read_tool(options.worktree), clauses, workers=number, search=search, progress=None if options.json else _line_by_line(clauses)
     )
     system = system_report(report, options.worktree)
     notes = tuple(write_files([system], map(Path, options.report)))
@@ -201,6 +210,18 @@ def _worktree(options: Namespace) -> CommandResult:
     return _compared(baseline, data)
 
 
+def _line_by_line(clauses: Sequence[WorktreeClause]) -> Callable[[ClauseFinding, int], None] | None:
+    """What writes a line for each finding on standard error; None where there is none."""
+    from pytest_gittrix.conformance.base.outcome import Status
+    from pytest_gittrix.conformance.progress import ClauseLines
+
+    if sys.stderr is None:
+        return None
+    lines = ClauseLines(sys.stderr, terminal=sys.stderr.isatty())
+    promises = {one.code: one.promise for one in clauses}
+    return lambda found, total: lines.ended(found.clause, Status(found.verdict), promises[found.clause], total)
+
+
 def _compared(baseline: Mapping[str, Any], report: dict[str, Any]) -> CommandResult:
     """What is new since an earlier report; that alone fails the run."""
     from pytest_gittrix.conformance.reports.baseline import compare
@@ -212,9 +233,9 @@ def _compared(baseline: Mapping[str, Any], report: dict[str, Any]) -> CommandRes
 
 
 def _data(clause: Clause) -> dict[str, Any]:
-    return {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs)}
+    return {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs), "since": clause.since}
 
 
 def _table(clauses: list[Clause]) -> Table:
-    rows: list[tuple[str, ...]] = [(clause.code, clause.promise, ", ".join(sorted(clause.needs))) for clause in clauses]
-    return Table(("clause", "promise", "needs"), rows, elastic="promise", styles={})
+    rows: list[tuple[str, ...]] = [(clause.code, clause.since, clause.promise, ", ".join(sorted(clause.needs))) for clause in clauses]
+    return Table(("clause", "since", "promise", "needs"), rows, elastic="promise", styles={})

@@ -9,20 +9,21 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses
-from pytest_gittrix.conformance.base.clause import Clause, families_by_letters
+from pytest_gittrix.conformance.base.clause import Clause, families_by_letters, of_set
 from pytest_gittrix.conformance.under_test import COMMAND_VARIABLE
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.extras import required
+from pytest_gittrix.os_level.remove_tree import memory_directory, scratch_directory
 
 # Given as a module, the file is collected whatever file names the project configures for its tests.
 _MODULE: Final = "pytest_gittrix.conformance.test_conformance"
+_LINES: Final = ("-p", "pytest_gittrix.conformance.progress", "-o", "console_output_style=classic")
 _NAMES: Final = ("-o", "python_classes=Test*", "-o", "python_functions=test_*")
 _KEPT, _BROKEN, _MISUSED = 0, 1, 4
 
@@ -52,12 +53,19 @@ class RunSpec:
     race: float | None = None
 
 
-def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
+def select(families: Sequence[str], codes: Sequence[str], clause_set: str | None = None) -> list[Clause]:
     """The clauses of some families and those with some codes; all clauses if neither is given.
 
+    Args:
+        families: the letters of families.
+        codes: codes of clauses.
+        clause_set: leave out what this one of ``SETS`` has not.
+
     Raises:
-        InvalidInput: there is no such family or clause.
+        InvalidInput: there is no such family, clause or set, or none of the clauses is in the set.
     """
+    if clause_set is not None:
+        return of_set(select(families, codes), clause_set)
     known = all_clauses()
     for name in families:
         if name.upper() not in families_by_letters():
@@ -88,11 +96,12 @@ def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, 
     """
     if spec.workers is not None:
         required("xdist", "xdist")
-    with tempfile.TemporaryDirectory(prefix="gittrix-conform-") as directory:
+    with scratch_directory("gittrix-", memory_directory()) as directory:
         report = Path(directory, "report.json")
+        variables = {"TMPDIR": directory} if spec.system is None else {"TMPDIR": directory, COMMAND_VARIABLE: "1"}
         done = subprocess.run(
             _command(spec, report),
-            env=os.environ if spec.system is None else {**os.environ, COMMAND_VARIABLE: "1"},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if quiet else None,
             stderr=subprocess.PIPE,
@@ -121,6 +130,7 @@ def _command(spec: RunSpec, report: Path) -> list[str]:
         "-q",
         "--no-header",
         "-rN",
+        *_LINES,
         *_NAMES,
         "-o",
         "verbosity_assertions=2",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import reduce
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import Advice, InvalidInput
@@ -88,6 +90,13 @@ def load_system(text: str, origin: str) -> SessionSystem:
             opt_out=_OPT_OUT,
         ) from None
     return _checked(found, text, origin)
+
+
+def source_of(text: str, root: Path) -> str:
+    """The file of the module in the name of a loaded system, relative to a directory; empty if it is not below it."""
+    file = getattr(sys.modules.get(text.partition(":")[0]), "__file__", None)
+    path = Path(file).resolve() if file else root.parent
+    return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else ""
 
 
 def _imported(name: str, text: str, origin: str) -> Any:

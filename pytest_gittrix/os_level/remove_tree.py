@@ -20,6 +20,8 @@ from pytest_gittrix.os_level.open_below import LIST, PASS
 _NO_DIRECTORY: Final = (errno.ENOTDIR, errno.ELOOP)
 _NO_OPENAT2: Final = (errno.ENOSYS, errno.EPERM)
 """The answers of an older kernel, and of a sandbox around this process that does not know the call."""
+_MEMORY: Final = "/dev/shm"
+_LEAST_MEMORY: Final = 1 << 30
 
 
 def remove_tree(path: str | os.PathLike[str]) -> list[OSError]:
@@ -61,6 +63,20 @@ def permit_owner(path: str | os.PathLike[str]) -> None:
         os.close(_open_directory(parent, name))
     finally:
         os.close(parent)
+
+
+def memory_directory() -> str | None:
+    """The directory of the system that is in memory, for files that come and go by the thousand; a disk takes most of their time.
+
+    Returns:
+        Its path. None where ``TMPDIR`` says where temporary files go, and where the directory is missing, has less than a gigabyte free, or
+        lets no program run.
+    """
+    if os.environ.get("TMPDIR") or not os.access(_MEMORY, os.W_OK | os.X_OK):
+        return None
+    status = os.statvfs(_MEMORY)
+    roomy = status.f_bavail * status.f_frsize >= _LEAST_MEMORY
+    return _MEMORY if roomy and not status.f_flag & os.ST_NOEXEC else None
 
 
 @contextmanager

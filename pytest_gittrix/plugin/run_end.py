@@ -45,11 +45,14 @@ def _clause_sections(session: Any, reports: Sequence[Any], terminal: Any, option
     from pytest_gittrix.conformance.reports.files import is_own_file, write_files
     from pytest_gittrix.conformance.reports.model import summarise_clauses
     from pytest_gittrix.conformance.reports.text_report import summary
+    from pytest_gittrix.conformance.under_test import source_of
 
     config = session.config
     own = partial(is_own_file, config.rootpath)
     search = {"crash": options.crash, "race": options.race}
-    systems = summarise_clauses(reports, is_own_file=own, requested=config.getoption("gittrix_system") or "", search=search)
+    name = config.getoption("gittrix_system") or ""
+    source = source_of(name, config.rootpath)
+    systems = summarise_clauses(reports, is_own_file=own, requested=name, source=source, search=search)
     problems = write_files(systems, options.conformance_report)
     for problem in problems:
         terminal.ensure_newline()

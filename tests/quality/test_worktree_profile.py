@@ -29,9 +29,11 @@ EXPECTED = {
     "WREM-01": "documented",
     "WREM-02": "broken",
     "WREM-12": "broken",
+    "WREM-03": "waived",
     "WREM-04": "as git",
     "WMRG-02": "no verdict",
     "WNEW-07": "kept",
+    "WNEW-08": "broken",
     "WNEW-11": "not claimed",
 }
 
@@ -41,6 +43,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> WorktreeReport:
     waive = {
         "WREM-01": Waiver(quote="removes the worktree with force", help=HELP),
         "WREM-02": Waiver(quote="nobody ever said this", help=HELP),
+        "WREM-03": Waiver(not_yet="issue 12"),
+        "WNEW-08": Waiver(not_yet="issue 13"),
     }
     tool = CARELESS.model_copy(update={"clean": "true", "sync": "", "version": VERSION, "waive": waive})
     with pytest.MonkeyPatch.context() as patch:
@@ -58,8 +62,8 @@ def test_each_verdict_is_given_where_it_is_due(report: WorktreeReport) -> None:
 
 
 def test_only_what_is_broken_fails_a_run_and_each_has_a_script_that_showed_it(report: WorktreeReport) -> None:
-    assert [one.clause for one in report.broken] == ["WREM-02", "WREM-12"]
-    assert all(one.reproduced and one.script.startswith("#!/bin/sh\n") for one in report.broken)
+    assert [one.clause for one in report.broken] == ["WREM-02", "WREM-12", "WNEW-08"]
+    assert all(one.reproduced and one.script.startswith("#!/bin/sh\n") for one in report.broken[:2])
 
 
 def test_a_waiver_counts_where_the_help_has_its_words(report: WorktreeReport) -> None:
@@ -67,6 +71,14 @@ def test_a_waiver_counts_where_the_help_has_its_words(report: WorktreeReport) ->
 
     assert said["WREM-01"].startswith("“removes the worktree with force”")
     assert "does not say “nobody ever said this”" in said["WREM-02"]
+
+
+def test_what_is_not_kept_yet_fails_no_run_until_it_is_kept(report: WorktreeReport) -> None:
+    found = {one.clause: one for one in report.findings}
+
+    assert found["WREM-03"].reason == "not yet: issue 12"
+    assert found["WNEW-08"].reason == "it is kept now: remove its waiver (not yet: issue 13)"
+    assert [one.waiver for one in system_report(report).outcomes if one.clause.code in ("WREM-01", "WREM-03")] == ["on purpose", "not yet"]
 
 
 def test_a_command_that_does_nothing_on_finished_work_gives_no_verdict(report: WorktreeReport) -> None:
@@ -84,7 +96,7 @@ def test_the_report_has_the_form_of_all_reports(report: WorktreeReport) -> None:
     assert '    R=$(mktemp -d) || exit 3; export R W; cd "$R"' in text
     assert "as git     WREM-04  lost: an untracked file, where status.showUntrackedFiles is no" in text
     assert {one["code"]: one["status"] for one in system["clauses"]} == EXPECTED
-    assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"]]
+    assert [one["clauses"] for one in system["findings"]] == [["WREM-02"], ["WREM-12"], ["WNEW-08"]]
     assert {one["family"] for one in system["families"]} == {"WREM", "WMRG", "WNEW"}
 
 
@@ -109,6 +121,20 @@ def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, caps
     assert "broken WNEW-07" in capsys.readouterr().out
     assert main([*command, "--baseline", str(earlier)]) == 0
     assert (tmp_path / "badge.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_each_clause_has_a_line_on_the_errors_as_soon_as_it_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    description = tmp_path / "tool.toml"
+    description.write_text('[worktree]\ncreate = "git worktree add -q -b {name} ../{name}"\nsetup = "no-such-tool"\n', encoding="utf-8")
+
+    main(["conform", "--worktree", str(description), "--family", "WTRU", "--clause", "WNEW-07", "--clause", "WNEW-12"])
+
+    shown = capfd.readouterr()
+    lines = [line.split("]")[1].split("  ")[0].strip() for line in shown.err.splitlines() if line.startswith("[")]
+    assert sorted(lines) == ["no verdict", "no verdict", *["not claimed"] * (len(lines) - 2)]
+    assert len(lines) == len(select_worktree_clauses(["WTRU", "WNEW-07", "WNEW-12"]))
+    assert shown.out.count("no-such-tool") == 2  # its line, and what the shell says of it
+    assert "no verdict WNEW-07, WNEW-12  the setup `no-such-tool`" in shown.out
 
 
 def test_a_tool_that_does_not_run_fails_the_run_and_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from itertools import groupby
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_gittrix.conformance.base.clause import Clause, clause_of, families_by_letters
+from pytest_gittrix.conformance.base.clause import SETS, Clause, clause_of, families_by_letters
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.extensions import OURS, find, registered
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
@@ -138,6 +138,13 @@ def _page() -> Iterator[str]:
         for clause in members:
             needed = ", ".join(f"`{one}`" for one in sorted(clause.needs))
             yield f"| `{clause.code}` | {_cell(clause.promise)} | {_cell(clause.why)} | {needed} |\n"
+    yield from _sets()
+
+
+def _sets() -> Iterator[str]:
+    yield "\n## Sets\n\n`gittrix conform --clauses` runs the clauses of one set, which stays as it is.\n\n| set | clauses |\n|---|---|\n"
+    for name, last in SETS.items():
+        yield f"| `{name}` | {', '.join(f'`{family}-01` to `{family}-{number:02}`' for family, number in last.items())} |\n"
 
 
 def _cell(text: str) -> str:

@@ -14,9 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from pytest_gittrix.extensions import Names, registered
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.extensions import OURS, Names, registered
 from pytest_gittrix.testing.systems.protocol import Capability
 
 
@@ -37,11 +38,32 @@ LACKING: Final = "gittrix_lacking"
 WAIVED: Final = "gittrix_waived"
 """Name of the property that holds the reason of the clause's waiver; present only if it is waived."""
 
+
+def _set(text: str) -> Mapping[str, int]:
+    return {family: int(number) for family, number in zip(text.split()[::2], text.split()[1::2], strict=True)}
+
+
+SETS: Final[Mapping[str, Mapping[str, int]]] = {
+    "2026.1": _set(
+        "ISO 25 OVL 12 PRM 37 FIL 5 CNF 27 LCK 16 EVC 22 END 12 DUR 15 LOG 15 TRN 21 LIN 25 LIF 18 FIN 15 RET 15 STA 14 IDS 9 NAM 19 "
+        "ERR 13 CAP 3 WREM 27 WMRG 17 WFIN 22 WNEW 23 WTRU 4 WSRV 4"
+    ),
+}
+"""The sets of clauses, oldest first: for each family the number of its last clause. Numbers are given in order and once, so that a clause
+that comes later is in none of the sets that were closed before."""
+
 _NAME: Final = re.compile(r"test_([a-z]{3})_(\d\d)_(\w+)")
 _NEEDS: Final = "_gittrix_needs"
 _PROTECTS_WORK: Final = "_gittrix_protects_work"
 _WITHOUT_SEARCH: Final = "_gittrix_without_search"
 
+
+class _HasCode(Protocol):
+    @property
+    def code(self) -> str: ...
+
+
+Coded = TypeVar("Coded", bound=_HasCode)
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
@@ -69,6 +91,51 @@ class Clause:
     def family(self) -> str:
         """The family's letters: those before the number of the code."""
         return self.code.partition("-")[0]
+
+    @property
+    def since(self) -> str:
+        """The first set that the clause is in; empty if it is newer than all of them, or of another package."""
+        return first_set(self.code)
+
+
+def first_set(code: str) -> str:
+    """The first of ``SETS`` that has a clause; empty if none has."""
+    family, _, number = code.partition("-")
+    return next((name for name, last in SETS.items() if int(number) <= last.get(family, 0)), "")
+
+
+def in_set(code: str, name: str) -> bool:
+    """Whether a set has a clause. Clauses of other packages are in every set: those packages have versions of their own.
+
+    Raises:
+        InvalidInput: there is no such set.
+    """
+    if name not in SETS:
+        raise InvalidInput(
+            f"{name!r} is no set of clauses.",
+            why="With a set, a run asks the same clauses in every later version of this package.",
+            fix=f"The sets are {', '.join(SETS)}.",
+            opt_out="Without --clauses, all clauses are run.",
+        )
+    family, _, number = code.partition("-")
+    is_of_others = family in registered("clauses").keys() - OURS["clauses"].keys()
+    return is_of_others or int(number) <= SETS[name].get(family, 0)
+
+
+def of_set(clauses: Iterable[Coded], name: str) -> list[Coded]:
+    """Those of some clauses that a set has.
+
+    Raises:
+        InvalidInput: there is no such set, or it has none of them.
+    """
+    chosen = [clause for clause in clauses if in_set(clause.code, name)]
+    if not chosen:
+        raise InvalidInput(
+            f"None of these clauses is in the set {name}.",
+            why="A run of no clause says nothing.",
+            fix="Name a newer set, or leave --clauses out.",
+        )
+    return chosen
 
 
 def needs(*capabilities: Capability) -> Callable[[Test], Test]:

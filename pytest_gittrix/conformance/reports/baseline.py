@@ -31,7 +31,7 @@ class BaselineDifference:
 
     def lines(self) -> list[str]:
         """The comparison as sentences, one a line."""
-        parts = (("New since the baseline", self.new), ("Mended since the baseline", self.mended), ("Known from the baseline", self.known))
+        parts = (("New", self.new), ("Fixed", self.mended), ("Same", self.known))
         return [f"{title}: {', '.join(items)}." for title, items in parts if items] or ["Nothing failed, then or now."]
 
 
@@ -53,7 +53,7 @@ def read_baseline(path: str) -> Mapping[str, Any]:
         f"{path!r} is not a report of clauses: {problem}.",
         why="The faults in a baseline are the ones that do not fail a run.",
         fix="Write one with `gittrix conform SYSTEM --report baseline.json`.",
-        opt_out="Without --baseline, every fault fails the run.",
+        opt_out="Without --against, every fault fails the run.",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pytest_gittrix import __version__
+from pytest_gittrix.conformance.base.clause import first_set
 from pytest_gittrix.conformance.reports.model import ClauseOutcome, Finding, SystemReport
 
 FORMAT: Final = 1
@@ -58,4 +59,5 @@ def _finding_data(found: Finding) -> dict[str, Any]:
 def _outcome_data(found: ClauseOutcome) -> dict[str, Any]:
     clause = found.clause
     fields = {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs)}
-    return fields | {"status": found.status, "reason": found.reason, "replay": found.replay, "cause": found.cause}
+    fields |= {"status": found.status, "reason": found.reason, "replay": found.replay, "cause": found.cause}
+    return fields | {"since": first_set(clause.code), "waiver": found.waiver}

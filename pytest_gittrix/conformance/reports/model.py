@@ -48,6 +48,8 @@ _NAMED: Final = 8
 _LONGEST_CHECK: Final = 160
 _AS_ONE: Final = {"promote does not look at what is unsaved in the checkout": ("PRM-19", "PRM-20", "PRM-21", "PRM-22")}
 """Causes of clauses that are one fault where each of them missed its refusal."""
+NOT_YET: Final = "not yet"
+"""What the reason of a waiver begins with if the promise is to be kept one day."""
 _SILENT: Final = (Status.INCONCLUSIVE, Status.NO_VERDICT, Status.SKIPPED, Status.NOT_RUN)
 """The statuses that say nothing of what a system does."""
 
@@ -86,6 +88,13 @@ class ClauseOutcome:
         prevents = self.clause.why.removeprefix("Otherwise ").removesuffix(".")
         seen = self.happened or prevents or f"this is not so: {self.clause.promise}"
         return self.cause or seen[:1].upper() + seen[1:]
+
+    @property
+    def waiver(self) -> str:
+        """``not yet`` or ``on purpose`` for a clause that need not be kept, by the first words of the reason; otherwise empty."""
+        if self.status not in (Status.WAIVED, Status.DOCUMENTED):
+            return ""
+        return NOT_YET if self.reason.casefold().startswith(NOT_YET) else "on purpose"
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,9 @@ class SystemReport:
         outcomes: one for each clause of the suite, by family and number.
         titles: the titles of the families, by their letters.
         has_levels: whether the suite has the levels ``BASE`` and ``EXTENDED``.
-        file: the project's file with a test that failed, relative to its root; empty if there is none.
+        file: what a code host shows findings in, relative to the project's root: a file with a test that failed, the one that makes the
+            system, or the description; empty if there is none.
+        lines: the line of that file that a clause is about, by its code; the first one by default.
         properties: facts of the run by name, such as the ``version`` of what was tested, the ``date``, and the version of ``git``.
     """
 
@@ -157,6 +168,7 @@ class SystemReport:
     titles: Mapping[str, str] = field(default_factory=families_by_letters)
     has_levels: bool = True
     file: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *statuses: Status) -> tuple[ClauseOutcome, ...]:
@@ -258,7 +270,12 @@ class SystemReport:
 
 
 def summarise_clauses(
-    reports: Iterable[Any], *, is_own_file: Callable[[str], bool], requested: str = "", search: Mapping[str, float] | None = None
+    reports: Iterable[Any],
+    *,
+    is_own_file: Callable[[str], bool],
+    requested: str = "",
+    source: str = "",
+    search: Mapping[str, float] | None = None,
 ) -> tuple[SystemReport, ...]:
     """Make a report of each system, sorted by name, from pytest's reports.
 
@@ -266,6 +283,7 @@ def summarise_clauses(
         reports: pytest's reports of all phases; reports of tests that are not clauses are ignored.
         is_own_file: whether a node id is in a file of the project, so that pytest can run the test by it.
         requested: the name of the system on the command line; empty if none was given.
+        source: the project's file that makes the system; empty if that is not known.
         search: the seconds that were given to search for crashes and races, by the name of the option.
     """
     best: dict[str, dict[str, ClauseOutcome]] = {}
@@ -274,7 +292,7 @@ def summarise_clauses(
     files: dict[str, str] = {}
     for report in reports:
         properties = dict(report.user_properties)
-        if PROPERTY not in properties or (outcome := _outcome(report, properties)) is None:
+        if PROPERTY not in properties or (outcome := outcome_of(report)) is None:
             continue
         outcome = replace(outcome, history=properties.get(HISTORY, ""))
         refusals.setdefault(properties[SYSTEM], set()).update(properties.get(REFUSALS, "").splitlines())
@@ -286,12 +304,18 @@ def summarise_clauses(
                 file = report.nodeid.partition("::")[0]
                 files[properties[SYSTEM]] = min(files.get(properties[SYSTEM], file), file)
         outcomes = best.setdefault(properties[SYSTEM], {})
-        outcomes[outcome.clause.code] = min(outcomes.get(outcome.clause.code, outcome), outcome, key=_rank)
-    return tuple(SystemReport(name, _all(best[name], refusals[name], missed[name]), file=files.get(name, "")) for name in sorted(best))
+        outcomes[outcome.clause.code] = worst([outcomes.get(outcome.clause.code, outcome), outcome])
+    return tuple(SystemReport(name, _all(best[name], refusals[name], missed[name]), file=files.get(name, source)) for name in sorted(best))
 
 
-def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None:
-    """The outcome that one of pytest's reports gives for its clause; None for a phase that decides nothing."""
+def worst(outcomes: Iterable[ClauseOutcome]) -> ClauseOutcome:
+    """The worst of several outcomes of one clause; there is at least one."""
+    return min(outcomes, key=_rank)
+
+
+def outcome_of(report: Any) -> ClauseOutcome | None:
+    """The outcome that one of pytest's reports on a clause gives for it; None for a phase that decides nothing."""
+    properties = dict(report.user_properties)
     code = properties[PROPERTY]
     clause = clauses_by_code().get(code) or Clause(code, report.nodeid.rpartition("::")[2], "", frozenset())
     if report.outcome == "failed":
@@ -301,7 +325,7 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
             clause,
             Status.NO_VERDICT if reproduced is False else Status(facts.get(STATUS, Status.BROKEN)),
             _why_failed(report, properties, clause),
-            cause=printable_line(facts.get(CAUSE, "")),
+            cause=printable_line(facts.get(CAUSE, "")) or _cause_in_setup(report),
             loses_work=LOST in facts and reproduced is not False,
             script=_headed(facts.get(SCRIPT, ""), clause),
             reproduced=reproduced,
@@ -314,6 +338,18 @@ def _outcome(report: Any, properties: Mapping[str, str]) -> ClauseOutcome | None
         status = Status.NOT_CLAIMED if LACKING in properties else Status(properties.get(STATUS, Status.SKIPPED))
         return ClauseOutcome(clause, status, properties.get(LACKING) or printable(_skip_reason(report)))
     return ClauseOutcome(clause, Status.KEPT, properties.get(COVERED, "")) if (report.when, report.outcome) == ("call", "passed") else None
+
+
+def _cause_in_setup(report: Any) -> str:
+    """What kept a clause from beginning, so that many clauses are one finding; empty for a failure in another phase."""
+    if report.when != "setup":
+        return ""
+    return f"no clause could begin: {printable_line(_PLACE.sub('$ROOT', _message(report).partition(chr(10))[0]))}"
+
+
+def _message(report: Any) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr or report.outcome)
 
 
 def _headed(script: str, clause: Clause) -> str:
@@ -334,12 +370,10 @@ def _for_outsiders(message: str, clause: Clause) -> str:
 def _why_failed(report: Any, properties: Mapping[str, str], clause: Clause) -> str:
     if WAIVED in properties and str(report.longrepr).startswith("[XPASS(strict)]"):
         return f"it is kept now: remove its waiver ({printable(properties[WAIVED])})"
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = crash.message if crash is not None else str(report.longrepr or report.outcome)
     prefix = "" if report.when == "call" else f"in {report.when}: "
     unseen = "The script, run once more, did not show it." if properties.get(SHOWN) == "no" else ""
     lines = [
-        _for_outsiders(message, clause),
+        _for_outsiders(_message(report), clause),
         properties.get(SETTING, ""),
         properties.get(SCENE, ""),
         properties.get(COVERED, ""),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pytest_gittrix.conformance.base.outcome import FAILING, Status
 from pytest_gittrix.conformance.reports.model import ClauseOutcome, Finding, SystemReport
+
+_FEW: Final = 3
+"""Up to so many clauses of one finding are listed one by one, although all say the same."""
 
 
 class ReportLine(NamedTuple):
@@ -77,13 +80,18 @@ def _finding_lines(number: int, found: Finding) -> Iterator[ReportLine]:
     loses = ", loses work" if found.loses_work else ""
     codes = ", ".join(one.clause.code for one in found.outcomes)
     yield ReportLine(f"{number}. {found.title} ({found.status}{loses}: {codes})", "red")
+    if len(found.outcomes) > _FEW and len({one.reason for one in found.outcomes}) == 1:  # what is said once says it
+        first = found.outcomes[0]
+        yield from (ReportLine(f"  {line}") for line in [*first.reason.splitlines(), f"again: {first.replay}"])
+        return
     for outcome in found.outcomes:
         yield from _outcome_lines(outcome, "", "  ")
 
 
 def _outcome_lines(outcome: ClauseOutcome, colour: str, margin: str = "") -> Iterator[ReportLine]:
     loses = " (loses work)" if outcome.loses_work else ""
-    yield ReportLine(f"{margin}{outcome.status} {outcome.clause.code}: {outcome.clause.promise}{loses}", colour)
+    kind = f", {outcome.waiver}" if outcome.waiver else ""
+    yield ReportLine(f"{margin}{outcome.status}{kind} {outcome.clause.code}: {outcome.clause.promise}{loses}", colour)
     again = f"again: {outcome.replay}" if outcome.replay else ""
     for text in (outcome.clause.why, outcome.reason, again):
         for line in text.splitlines():

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
+from pytest_gittrix.conformance.base.clause import SETS, of_set
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, WorktreeClause
 from pytest_gittrix.conformance.worktrees.clauses import crashes, create, finish, listing, merged, remove
 from pytest_gittrix.errors import InvalidInput, did_you_mean
@@ -36,20 +37,26 @@ def worktree_clauses() -> tuple[WorktreeClause, ...]:
 
 
 def select_worktree_clauses(words: Sequence[str] = ()) -> tuple[WorktreeClause, ...]:
-    """The clauses that some words name, each a code or the letters of a family; all if there are none.
+    """The clauses that some words name, each a code or the letters of a family; all if there are none. The name of a set, such as
+    ``2026.1``, leaves out what is not in it.
 
     Raises:
         InvalidInput: there is no such family or clause.
     """
     every = worktree_clauses()
-    wanted = {*map(str.upper, words)}
+    sets = [word for word in words if word in SETS]
+    wanted = {*map(str.upper, words)} - {*sets}
     known = {*FAMILY_TITLES, *(one.code for one in every)}
     for word in wanted - known:
         raise InvalidInput(
-            f"{word!r} is no clause or family of the worktree profile.",
-            fix=f"{did_you_mean(word, sorted(known))}The families are {', '.join(FAMILY_TITLES)}; `--list` lists all clauses.",
+            f"{word!r} is no clause, family or set of the worktree profile.",
+            fix=f"{did_you_mean(word, sorted(known))}The families are {', '.join(FAMILY_TITLES)}, the sets {', '.join(SETS)}; "
+            "`--list` lists all clauses.",
         )
-    return tuple(one for one in every if not wanted or not wanted.isdisjoint({one.family, one.code}))
+    chosen = [one for one in every if not wanted or not wanted.isdisjoint({one.family, one.code})]
+    for name in sets:
+        chosen = of_set(chosen, name)
+    return tuple(chosen)
 
 
 def page() -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.conformance.base.clause import Clause
 from pytest_gittrix.conformance.base.outcome import Status
 from pytest_gittrix.conformance.reports.model import ClauseOutcome, SystemReport
 from pytest_gittrix.conformance.worktrees.base.clause import FAMILY_TITLES, Verdict, WorktreeClause
+from pytest_gittrix.conformance.worktrees.base.description import line_of
 from pytest_gittrix.conformance.worktrees.catalogue import worktree_clauses
 from pytest_gittrix.safe_text import printable
 
@@ -87,7 +89,7 @@ class ClauseFinding:
             return text
         if self.script:
             return f"{text}\nThe script, run once more, did not show it."
-        return f"{text}\nNo script shows it: it takes a kill, or another program, at that call."
+        return f"{text}\nNo script shows it: it takes a kill, or another program, at that call." if self.clause.startswith("WSRV") else text
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,20 @@ def system_report(report: WorktreeReport, description: str = "tool.toml") -> Sys
     known = {one.code: one for one in worktree_clauses()}
     outcomes = tuple(_outcome(one, known[one.clause], description) for one in report.findings)
     properties = {name: value for name in ("version", "date", "git") if (value := getattr(report, name))}
+    file, text = _read(description)
+    lines = {one.clause: line_of(text, known[one.clause].needs[-1]) for one in report.findings}
     # The name is without the version: what was known of one version is not new in the next.
-    return SystemReport(printable(report.tool), outcomes, titles=FAMILY_TITLES, has_levels=False, properties=properties)
+    return SystemReport(
+        printable(report.tool), outcomes, titles=FAMILY_TITLES, has_levels=False, file=file, lines=lines, properties=properties
+    )
+
+
+def _read(description: str) -> tuple[str, str]:
+    """The place of a description for a code host, relative to the current directory, and its text; empty if it is not below that."""
+    path = Path(description).resolve()
+    if not path.is_relative_to(Path.cwd()) or not path.is_file():
+        return "", ""
+    return path.relative_to(Path.cwd()).as_posix(), path.read_text(encoding="utf-8", errors="replace")
 
 
 def _outcome(one: ClauseFinding, clause: WorktreeClause, description: str) -> ClauseOutcome:

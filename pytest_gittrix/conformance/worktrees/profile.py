@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final, TypeAlias, TypeVar
 
 from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.conformance.reports.model import NOT_YET
 from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause
 from pytest_gittrix.conformance.worktrees.base.description import Waiver, WorktreeTool
 from pytest_gittrix.conformance.worktrees.base.plain_git import PLAIN_GIT
@@ -22,14 +24,15 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.remove_tree import scratch_directory
+from pytest_gittrix.os_level.remove_tree import memory_directory, scratch_directory
 from pytest_gittrix.testing.systems.driver import NO_SEARCH, SearchBudget
 
 LONGEST_RUN: Final = 3600.0
 """Seconds after which a run is ended, not counting those that it searches for."""
 
 T = TypeVar("T")
-Progress: TypeAlias = Callable[[int, int], None]
+Progress: TypeAlias = Callable[[ClauseFinding, int], None]
+"""Called with each finding once it is known, and with the number of clauses."""
 Work: TypeAlias = tuple[WorktreeClause, str]
 Played: TypeAlias = tuple[CellOutcome, bool]
 """What a tool did in a case, and whether plain git breaks the clause there, too."""
@@ -51,7 +54,7 @@ def run_worktree_profile(
         tool: the description.
         clauses: the clauses to run; all by default.
         workers: how many cells run at a time; by default one more than there are processors.
-        progress: called with the number of cells that are done, and their number in all.
+        progress: called with each clause's finding once it is known, and with the number of clauses; in the process of the run.
         search: for how long all cases together search for crashes and races, beyond the moments that they always try. In cases that the
             tool breaks, plain git has the same seconds.
 
@@ -75,7 +78,7 @@ def apart(job: Callable[[CellStage, bool], T], longest: float) -> T:
         GittrixError: it did not end.
     """
     # This process removes it, since the other one may be killed.
-    with scratch_directory("gittrix-worktrees-") as scratch:
+    with scratch_directory("gittrix-worktrees-", memory_directory()) as scratch:
 
         def done() -> tuple[T]:
             offline = _leave_network()
@@ -124,13 +127,26 @@ def _run(
         work = [(one, case) for one in standing for case in one.cases]
         # The longest come first, so that no processor waits for another one at the end.
         work.sort(key=lambda item: not item[0].searches)
-        played = _played(pool, replace(stage, search=share(search, work)), tool, work, progress)
+        findings: dict[str, ClauseFinding] = {}
+        lock = Lock()
+
+        def decided(one: WorktreeClause, played: Sequence[Played] = ()) -> None:
+            found = _finding(stage, one, tool, controls, played)
+            with lock:
+                findings[one.code] = found
+                if progress is not None:
+                    progress(found, len(chosen))
+
+        for one in chosen:
+            if one not in standing:
+                decided(one)
+        _play(pool, replace(stage, search=share(search, work)), tool, work, decided)
     return WorktreeReport(
         tool.title,
         _first_line(stage.output(tool, tool.version, must_succeed=True)),
         _first_line(stage.output(PLAIN_GIT, PLAIN_GIT.version)),
         real_seconds() - begun,
-        tuple(_finding(stage, one, tool, controls, played) for one in chosen),
+        tuple(findings[one.code] for one in chosen),
         offline,
         f"{SystemClock().now():%Y-%m-%d}",
     )
@@ -147,21 +163,30 @@ def _fails(one: WorktreeClause, controls: Mapping[str, str]) -> str:
     return next((controls[command] for command in one.controls if controls[command]), "")
 
 
-def _played(
-    pool: ThreadPoolExecutor, stage: CellStage, tool: WorktreeTool, work: Sequence[Work], progress: Progress | None
-) -> list[Played]:
-    done = 0
+def _play(
+    pool: ThreadPoolExecutor,
+    stage: CellStage,
+    tool: WorktreeTool,
+    work: Sequence[Work],
+    decided: Callable[[WorktreeClause, Sequence[Played]], None],
+) -> None:
+    """Play all cells, and hand over those of a clause, in the order of its cases, when the last of them was played."""
+    done: dict[str, dict[str, Played]] = {}
+    lock = Lock()
 
-    def play(item: Work) -> Played:
-        nonlocal done
-        cell = stage.cell(tool, *item)
-        as_git = cell.verdict == "broken" and (tool == PLAIN_GIT or stage.cell(PLAIN_GIT, *item).excuses(cell))
-        done += 1
-        if progress is not None:
-            progress(done, len(work))
-        return cell, as_git
+    def play(item: Work) -> None:
+        one, case = item
+        cell = stage.cell(tool, one, case)
+        as_git = cell.verdict == "broken" and (tool == PLAIN_GIT or stage.cell(PLAIN_GIT, one, case).excuses(cell))
+        with lock:
+            cells = done.setdefault(one.code, {})
+            cells[case] = cell, as_git
+            was_last = len(cells) == len(one.cases)
+        if was_last:
+            decided(one, [cells[name] for name in one.cases])
 
-    return [*pool.map(play, work)]
+    for _ in pool.map(play, work):
+        pass
 
 
 def _finding(
@@ -175,11 +200,22 @@ def _finding(
         return ClauseFinding(one.code, "not claimed")
     if reason := _fails(one, controls):
         return ClauseFinding(one.code, "no verdict", reason)
-    as_git = frozenset(cell.case for cell, same in played if cell.code == one.code and same)
-    found = combined(one.code, [cell for cell, _ in played if cell.code == one.code], as_git)
+    as_git = frozenset(cell.case for cell, same in played if same)
+    found = combined(one.code, [cell for cell, _ in played], as_git)
     waiver = tool.waive.get(one.code)
+    if waiver is not None and waiver.not_yet:
+        return _not_yet(found, waiver.not_yet)
     if found.verdict == "broken" and waiver is not None:
         return _waived(found, waiver, stage.output(tool, waiver.help))
+    return found
+
+
+def _not_yet(found: ClauseFinding, reason: str) -> ClauseFinding:
+    """A finding that is known; a promise that is kept by now fails the run until its waiver is gone."""
+    if found.verdict == "broken":
+        return replace(found, verdict="waived", what=f"{NOT_YET}: {reason}", cases=())
+    if found.verdict == "kept":
+        return replace(found, verdict="broken", what=f"it is kept now: remove its waiver ({NOT_YET}: {reason})")
     return found
 
 

@@ -28,9 +28,12 @@ def finding_text(one: ClauseFinding) -> str:
 
 def _rest(report: WorktreeReport) -> Iterator[str]:
     for verdict in _SHORT:
+        by_reason: dict[str, list[str]] = {}
         for one in report.findings:
             if one.verdict == verdict:
-                yield f"{verdict:<10} {one.clause}  {one.reason.splitlines()[0]}"
+                by_reason.setdefault(one.reason.splitlines()[0], []).append(one.clause)
+        for reason, codes in by_reason.items():
+            yield f"{verdict:<10} {', '.join(codes)}  {reason}"
     yield f"\nThe run took {report.seconds:.0f} seconds."
     if not report.offline:
         yield "The tool was not kept from the network: this system does not allow that."

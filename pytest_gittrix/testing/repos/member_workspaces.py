@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.testing.repos.templates import shared_templates
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, RepositorySpec, checkout_all
 
 RemoteKind = Literal["plain", "trunk", "protected", "rejecting", "gone", "empty"]
@@ -112,6 +115,16 @@ def git(directory: Path, *arguments: str, stdin: bytes = b"", at: int | None = N
     return os.fsdecode(run_git(arguments, cwd=directory, env=env, stdin=stdin)).rstrip("\n")
 
 
+@lru_cache(maxsize=64)
+def _bare_repository(branch: str, history: str) -> str:
+    """A bare repository with a history, to be copied: two processes of git make it once, and not for each workspace."""
+    path = Path(tempfile.mkdtemp(prefix="remote-", dir=shared_templates().directory))
+    git(path, "init", "-q", "--bare", f"--initial-branch={branch}", ".")
+    if history:
+        git(path, "fast-import", "--quiet", "--date-format=raw", stdin=history.encode())
+    return str(path)
+
+
 Fill = Callable[[Sequence[RepositorySpec]], MultiRepoWorkspace]
 """Creates a workspace of some repositories."""
 
@@ -155,18 +168,15 @@ class Member:
         return Path(self.workspace.path, repository.directory)
 
     def _make_remote(self, plan: RepositoryPlan) -> None:
-        path = self.remote(plan.name)
-        path.mkdir(parents=True)
         branch = "trunk" if plan.remote == "trunk" else "main"
-        git(path, "init", "-q", "--bare", f"--initial-branch={branch}", ".")
-        if plan.remote == "empty":
-            return
+        history = "" if plan.remote == "empty" else self._history(plan, branch)
+        shutil.copytree(_bare_repository(branch, history), self.remote(plan.name), symlinks=True)
+
+    def _history(self, plan: RepositoryPlan, branch: str) -> str:
+        """What a remote has at first, as ``git fast-import`` reads it."""
         files = {"a.txt": "one\ntwo\nthree\n", "src/b.txt": "b\n", "gone.txt": "g\n", "knowledge/k.md": "k\n", ".gitignore": "build/\n"}
         ref = f"refs/heads/{branch}"
-        history = (
-            self._commit(ref, files) + self._commit(ref, {"src/c.txt": f"of {plan.name}\n"}) + f"reset refs/heads/shared\nfrom {ref}\n"
-        )
-        git(path, "fast-import", "--quiet", "--date-format=raw", stdin=history.encode())
+        return self._commit(ref, files) + self._commit(ref, {"src/c.txt": f"of {plan.name}\n"}) + f"reset refs/heads/shared\nfrom {ref}\n"
 
     def tick(self) -> int:
         """Return the next instant, in seconds since 1970."""

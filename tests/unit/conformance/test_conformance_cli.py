@@ -31,6 +31,14 @@ acme.name = "acme 1.4"
 """
 
 
+def shown(cli: Cli, *arguments: str) -> tuple[int, str]:
+    """The exit status of a run, and what a person sees of it."""
+    with cli.process("conform", *arguments) as running:
+        out, err = (stream.decode() for stream in running.communicate(timeout=120))
+    assert err == ""
+    return running.returncode, out
+
+
 @pytest.fixture
 def acme(cli: Cli) -> Cli:
     """The command in a project with a session system whose promotions do nothing."""
@@ -114,20 +122,61 @@ def test_a_clause_is_waived_for_one_run(acme: Cli) -> None:
 
 
 def test_people_see_the_table_and_why_it_is_broken(acme: Cli) -> None:
-    with acme.process("conform", "acme:acme", "--clause", "CNF-01") as running:
-        out, err = (stream.decode() for stream in running.communicate(timeout=120))
+    status, out = shown(acme, "acme:acme", "--clause", "CNF-01")
 
-    assert (running.returncode, err) == (1, "")
+    assert status == 1
     assert "gittrix conformance: acme 1.4" in out
     assert "broken CNF-01: an edit of the same file is a conflict" in out
     assert "E   ClauseFailure: expected BASELINE_CONFLICT, but it was done: promote()" in out
     assert "again: gittrix conform acme:acme --clause CNF-01" in out
 
 
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two processes"])
+def test_each_clause_has_a_line_with_its_result_while_the_run_goes_on(workers: list[str], acme: Cli) -> None:
+    _, text = shown(acme, "acme:acme", "--clause", "CAP-01", "--clause", "CAP-02", "--clause", "CNF-01", *workers)
+
+    lines = [line for line in text.splitlines() if line.startswith("[") and line[1].isdigit()]
+    assert [line.split("]")[0] for line in lines] == ["[1/3", "[2/3", "[3/3"]
+    assert sorted(line.split("]")[1].split()[:2] for line in lines) == [
+        ["broken", "CNF-01"],
+        ["kept", "CAP-01"],
+        ["kept", "CAP-02"],
+    ]
+
+
+def test_a_fault_that_lets_no_clause_begin_is_told_once(cli: Cli) -> None:
+    (cli.project / "acme.py").write_text(f"{BROKEN}\nAcme.open = lambda self, place: 1 / 0\n", encoding="utf-8")
+
+    status, text = shown(cli, "acme:acme", "--family", "NAM")
+
+    assert status == 1
+    assert "\n1. no clause could begin: ZeroDivisionError: division by zero (broken: NAM-01, NAM-02, " in text
+    assert text.count("ZeroDivisionError") == 2
+    assert "\n1 fault; " in text
+
+
 def test_the_project_says_which_system_is_meant(acme: Cli) -> None:
     (acme.project / "pytest.ini").write_text("[pytest]\ngittrix_system = acme:acme\npython_files = check_*.py\n", encoding="utf-8")
 
     assert [one["name"] for one in acme("conform", "--family", "CAP", "--json").envelope["data"]["systems"]] == ["acme 1.4"]
+
+
+def test_temporary_files_go_where_the_variable_says_and_are_gone_afterwards(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, place = tmp_path / "seen", tmp_path / "place"
+    place.mkdir()
+    notes = f"import pathlib, tempfile\npathlib.Path({str(seen)!r}).write_text(tempfile.gettempdir())\n"
+    (cli.project / "conftest.py").write_text(notes, encoding="utf-8")
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(cli.project)
+
+    kept, _ = run_clauses(RunSpec(clauses=select(["CAP"], [])), quiet=True)
+
+    assert kept
+    assert Path(seen.read_text(encoding="utf-8")).parent == place
+    assert [*place.iterdir()] == []
 
 
 def test_nothing_is_left_in_the_project(cli: Cli) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -409,7 +410,7 @@ def test_only_what_is_new_since_the_baseline_counts() -> None:
     assert compared.known == ("acme: CNF-01",)
     assert compared.new == ("acme: CNF-03", "acme: CNF-04")
     assert compared.mended == ("acme: CNF-02",)
-    assert compared.lines()[0] == "New since the baseline: acme: CNF-03, acme: CNF-04."
+    assert compared.lines()[0] == "New: acme: CNF-03, acme: CNF-04."
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "systems": []}', '{"format": 1}'])
@@ -488,3 +489,53 @@ def test_a_finding_is_in_the_file_of_the_test_that_failed() -> None:
 
     (result,) = json.loads(to_sarif([system]))["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "test_conformance.py"
+
+
+def test_sarif_has_the_script_as_the_help_of_its_rule_and_the_line_that_is_meant() -> None:
+    report = phase("CNF-01", "failed", message=crashed("no"))
+    report.user_properties += [(SCRIPT, "#!/bin/sh\ngit status\n")]
+    system = replace(summarised(report, phase("CNF-02", "failed", message="no")), file="tool.toml", lines={"CNF-01": 7})
+
+    (run,) = json.loads(to_sarif([system]))["runs"]
+    rules = {rule["id"]: rule for rule in run["tool"]["driver"]["rules"]}
+    places = {result["ruleId"]: result["locations"][0]["physicalLocation"] for result in run["results"]}
+    assert rules["CNF-01"]["help"]["text"].endswith("git status\n")
+    assert "```sh\n#!/bin/sh\n" in rules["CNF-01"]["help"]["markdown"]
+    assert "help" not in rules["CNF-02"]
+    assert {code: place["region"]["startLine"] for code, place in places.items()} == {"CNF-01": 7, "CNF-02": 1}
+    assert {place["artifactLocation"]["uri"] for place in places.values()} == {"tool.toml"}
+
+
+def test_a_waiver_says_whether_the_promise_is_to_be_kept_one_day() -> None:
+    reasons = {"CNF-01": "Not yet: issue 12", "CNF-02": "acme has one writer"}
+    system = summarised(*[phase(code, "skipped", xfail="yes", waived=reason) for code, reason in reasons.items()], phase("CNF-03"))
+
+    clauses = {one["code"]: one["waiver"] for one in to_json([system])["systems"][0]["clauses"]}
+    assert [clauses[code] for code in ("CNF-01", "CNF-02", "CNF-03")] == ["not yet", "on purpose", ""]
+    lines = [line.text for line in summary(system)]
+    assert any(line.startswith("waived, not yet CNF-01: ") for line in lines)
+    assert any(line.startswith("waived, on purpose CNF-02: ") for line in lines)
+
+
+def test_sarif_shows_what_is_waived_as_suppressed_and_what_is_not_kept_yet_as_under_review() -> None:
+    reasons = {"CNF-01": "not yet: issue 12", "CNF-02": "acme has one writer"}
+    system = summarised(*[phase(code, "skipped", xfail="yes", waived=reason) for code, reason in reasons.items()])
+
+    results = json.loads(to_sarif([system]))["runs"][0]["results"]
+    assert {one["ruleId"]: one["suppressions"] for one in results} == {
+        "CNF-01": [{"kind": "external", "status": "underReview", "justification": "not yet: issue 12"}],
+        "CNF-02": [{"kind": "external", "status": "accepted", "justification": "acme has one writer"}],
+    }
+
+
+def test_clauses_that_could_not_begin_for_one_reason_are_one_finding_that_is_told_once() -> None:
+    codes = ["CNF-01", "CNF-02", "CNF-03", "CNF-04"]
+    message = "OSError: no server for /tmp/x/gittrix-world-{}/home\nmore"
+    system = summarised(*[phase(code, "failed", when="setup", message=crashed(message.format(code[-1]))) for code in codes])
+
+    (fault,) = system.findings
+    text = "\n".join(line.text for line in summary(system))
+    assert fault.title == "no clause could begin: OSError: no server for $ROOT/home"
+    assert [one.clause.code for one in fault.outcomes] == codes
+    assert text.count("no server for") == 2
+    assert not any(clause.promise in text for clause in all_clauses() if clause.code in codes)

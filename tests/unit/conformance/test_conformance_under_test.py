@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gittrix.conformance import BASE, Capability
-from pytest_gittrix.conformance.under_test import SystemUnderTest, load_system
+from pytest_gittrix.conformance.under_test import SystemUnderTest, load_system, source_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver import Stage
@@ -129,3 +129,12 @@ def test_whatever_else_a_system_has_is_found() -> None:
     assert system.waivers == {"CNF-01": "why"}
     assert not hasattr(system, "other")
     assert not hasattr(system, "_private")
+
+
+def test_the_source_of_a_system_is_the_file_of_its_module_where_that_is_in_the_project() -> None:
+    here = Path(__file__).resolve()
+
+    assert source_of(f"{__name__}:system", here.parent) == here.name
+    assert source_of(f"{__name__}:system", here.parents[1]) == f"{here.parent.name}/{here.name}"
+    assert source_of(f"{__name__}:system", here.parent / "elsewhere") == ""
+    assert source_of("no.such.module:system", here.parent) == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill, read_tool
+from pytest_gittrix.conformance.worktrees.base.description import WorktreeTool, fill, line_of, read_tool
 from pytest_gittrix.conformance.worktrees.first_description import first_description
 from pytest_gittrix.errors import InvalidInput
 
@@ -45,7 +45,10 @@ def test_what_stands_in_braces_is_quoted_for_the_shell() -> None:
         ("[worktree]\ncreate = 'x {branch}'\n", ["line 2", "{branch} is no placeholder", "{name}", "{world}"]),
         ("[worktree]\ncreate = 'x'\ntimeout = 0\n", ["line 3", "timeout"]),
         ("[worktree]\ncreate = 'x'\norigin = 'ssh'\n", ["line 3", "'file', 'bare' or 'none'"]),
-        ("[worktree]\ncreate = 'x'\n[worktree.waive]\nWREM-01 = {quote = 'removes by default'}\n", ["line 4", "help, quote"]),
+        (
+            "[worktree]\ncreate = 'x'\n[worktree.waive]\nWREM-01 = {quote = 'removes by default'}\n",
+            ["line 4", "quote and help, or not_yet"],
+        ),
         ("[worktree]\ncreate = 'x'\n[worktree.waive]\nREM = {quote = 'removes by default', help = 'x'}\n", ["'REM' is no code"]),
         ("[worktree\n", ["is not TOML"]),
         ("[tool]\n", ["has no table [worktree]"]),
@@ -229,3 +232,19 @@ def test_a_person_at_a_terminal_is_asked_where_the_help_cannot_be_read(
 def test_a_tool_without_a_help_gets_no_description(tool: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         first_description(tool)
+
+
+@pytest.mark.parametrize("waiver", ["{}", '{ quote = "removes it, with changes" }', '{ not_yet = "issue 12", help = "tool --help" }'])
+def test_a_waiver_has_one_kind_of_reason(waiver: str, tmp_path: Path) -> None:
+    file = tmp_path / "tool.toml"
+    file.write_text(f'[worktree]\ncreate = "tool new {{name}}"\n[worktree.waive]\nWREM-01 = {waiver}\n', encoding="utf-8")
+
+    with pytest.raises(InvalidInput, match="a waiver has quote and help, or not_yet"):
+        read_tool(file)
+
+
+def test_the_line_of_a_command_is_in_the_table_of_the_description() -> None:
+    text = '[tool.other]\ncreate = 1\n[tool.gittrix.worktree]\ncreate = "new"\n# delete = "no"\n  delete = "rm"\n'
+
+    assert [line_of(text, command) for command in ("create", "delete", "clean")] == [4, 6, 3]
+    assert line_of("", "create") == 1

@@ -9,12 +9,13 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.engine import as_ordinary_user, in_child
 
 from pytest_gittrix.os_level import linux
-from pytest_gittrix.os_level.remove_tree import permit_owner, remove_tree, scratch_directory
+from pytest_gittrix.os_level.remove_tree import memory_directory, permit_owner, remove_tree, scratch_directory
 from pytest_gittrix.testing.faults.small_disks import run_on_small_disk, supported
 
 MODES = [0, 0o100, 0o200, 0o300, 0o400, 0o500, 0o600, 0o700]
@@ -237,3 +238,32 @@ def test_a_scratch_directory_is_removed_whatever_was_made_in_it(tmp_path: Path) 
             Path(made, name).chmod(0)
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_in_memory_is_taken_where_it_is_roomy_and_lets_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr("pytest_gittrix.os_level.remove_tree._MEMORY", str(tmp_path))
+    free = 2 << 30
+
+    def status(_path: str) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=free, f_frsize=1, f_flag=flags)
+
+    monkeypatch.setattr(os, "statvfs", status)
+    flags = 0
+    assert memory_directory() == str(tmp_path)
+    flags = os.ST_NOEXEC
+    assert memory_directory() is None
+    flags, free = 0, 1 << 20
+    assert memory_directory() is None
+
+
+def test_no_directory_in_memory_is_taken_where_a_person_named_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gittrix.os_level.remove_tree._MEMORY", str(tmp_path))
+    monkeypatch.setattr("pytest_gittrix.os_level.remove_tree._LEAST_MEMORY", 0)
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "mine"))
+    assert memory_directory() is None
+    monkeypatch.delenv("TMPDIR")
+    assert memory_directory() == str(tmp_path)
+    monkeypatch.setattr("pytest_gittrix.os_level.remove_tree._MEMORY", str(tmp_path / "missing"))
+    assert memory_directory() is None

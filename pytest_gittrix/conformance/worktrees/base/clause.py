@@ -19,7 +19,7 @@ FAMILY_TITLES: Final[Mapping[str, str]] = {
 }
 """The titles of the families of worktree clauses, by the letters that their codes begin with."""
 
-Verdict: TypeAlias = Literal["kept", "broken", "as git", "documented", "not claimed", "no verdict"]
+Verdict: TypeAlias = Literal["kept", "broken", "as git", "documented", "waived", "not claimed", "no verdict"]
 Judge: TypeAlias = Callable[[ToolWorld, str], None]
 Search: TypeAlias = Literal["", "crash", "race"]
 Applies: TypeAlias = Callable[[WorktreeTool], bool]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.formats.toml_file import read_toml, validated
@@ -25,21 +25,30 @@ PLACEHOLDERS: Final = ("name", "base", "path", "repo", "world")
 
 _PLACEHOLDER: Final = re.compile(r"\{([a-z]+)\}")
 _CODE: Final = re.compile(r"W[A-Z]{3}-\d\d")
+_HEADING: Final = re.compile(r"\s*\[(tool\.gittrix\.)?worktree\]")
 _TABLES: Final = (("worktree",), ("tool", "gittrix", "worktree"))
 
 
 class Waiver(BaseModel):
-    """A promise that a tool does not make, with the words of its own help that say so.
+    """A promise that a tool does not make on purpose, with the words of its own help that say so; or that it does not keep yet.
 
     Attributes:
         quote: words of the help; white space does not matter.
         help: the command that prints them, such as ``tool delete --help``.
+        not_yet: why the promise is not kept yet, such as the address of an issue; in the place of the other two.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    quote: str = Field(min_length=8)
-    help: str = Field(min_length=1)
+    quote: str = Field(default="", min_length=8)
+    help: str = Field(default="", min_length=1)
+    not_yet: str = Field(default="", min_length=8)
+
+    @model_validator(mode="after")
+    def _one_reason(self) -> Waiver:
+        if bool(self.not_yet) == bool(self.quote or self.help) or bool(self.quote) != bool(self.help):
+            raise ValueError("a waiver has quote and help, or not_yet")
+        return self
 
 
 class WorktreeTool(BaseModel):
@@ -138,6 +147,13 @@ class WorktreeTool(BaseModel):
     def directory(self, command: str) -> str:
         """Where a command runs: ``repo``, ``worktree``, or a path with placeholders."""
         return {"finish": self.finish_cwd, "sync": self.sync_cwd}.get(command, self.cwd)
+
+
+def line_of(text: str, command: str) -> int:
+    """The line of a description that gives a command, from 1; that of the table if it does not give it in a line of its own."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if _HEADING.match(line)), 0)
+    return next((number for number in range(start, len(lines)) if re.match(rf"\s*{re.escape(command)}\s*=", lines[number])), start) + 1
 
 
 def fill(line: str, values: Mapping[str, str], quote: Callable[[str], str] = shlex.quote) -> str:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def kept_exchanges(services: EngineServices, id_: str, places: Callable[[], Mapp
     recorder = services.recorder(id_)
     state = recorder.read()
     workspace = services.resources.open_workspace(state)
-    parts = SessionParts(recorder, workspace, services.resources.ephemeral_of(state).limits, "agent")
+    parts = SessionParts(recorder, workspace, services.resources.ephemeral_of(state).limits, "agent", deque())
     return KeptExchanges(parts, known_of(services, id_, str(workspace.path), places))
 
 

@@ -29,7 +29,7 @@ class SessionWithTurns(AgentSession):
 
     def for_agent(self) -> AgentSession:
         """The object to hand to the agent."""
-        return AgentSession(self._recorder.twin(), self._workspace, self._limits)
+        return AgentSession(self._recorder.twin(), self._workspace, self._limits, self._ran)
 
     def start_turn(self, fn: TurnFunction, *, runs: str | None = None, role: str | None = None) -> Turn:
         """Let the agent take a turn: run ``fn(context)`` next to this program (Pixir).

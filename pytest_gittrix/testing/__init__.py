@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.oracle import Judge as Judge
     from pytest_gittrix.testing.profiles import profile as profile
     from pytest_gittrix.testing.session_model import Model as Model
+    from pytest_gittrix.testing.session_snapshot import to_snapshot as to_snapshot
 
 __getattr__ = door(
     __name__,
@@ -17,5 +18,6 @@ __getattr__ = door(
         "pytest_gittrix.testing.oracle": ("Judge",),
         "pytest_gittrix.testing.profiles": ("profile",),
         "pytest_gittrix.testing.session_model": ("Model",),
+        "pytest_gittrix.testing.session_snapshot": ("to_snapshot",),
     },
 )

@@ -123,7 +123,8 @@ def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: P
         assert other.beside
         file = root / other.beside
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(other.body, encoding="utf-8")
+        # The first line of a file of syrupy has to be its version.
+        file.write_text(other.body.partition("\n")[2] if file.suffix == ".ambr" else other.body, encoding="utf-8")
     junit = root / "junit.xml"
     others = [flag for plugin in ("schemathesis", "randomly", "anyio") for flag in ("-p", f"no:{plugin}")]
     # The root conftest that these pages show. Here each block has a directory below the root.

@@ -18,7 +18,8 @@ for found in walk_packages(pytest_gittrix.__path__, "pytest_gittrix."):
         import_module(found.name)
 
 # Plugins of the environment that would be loaded anew by each run, the largest in half a second.
-PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio")
+_OTHERS = ("randomly", "cacheprovider", "schemathesis", "anyio", "syrupy", "inline_snapshot")
+PLAIN = tuple(argument for plugin in _OTHERS for argument in ("-p", f"no:{plugin}"))
 
 MORE = ("-p", "pytest_gittrix.more_fixtures")
 

@@ -28,7 +28,7 @@ from pytest_gittrix.confine.runner import MOST_OUTPUT as MOST_OUTPUT
 from pytest_gittrix.confine.runner import SIZE, run, start
 from pytest_gittrix.confine.running_program import Running
 from pytest_gittrix.confine.started_program import Finished
-from pytest_gittrix.engine.agents.session_parts import SessionObject, parts_of
+from pytest_gittrix.engine.agents.session_parts import RanProgram, SessionObject, parts_of
 from pytest_gittrix.engine.operations.in_use import GRACE, ProgramLock, RunningProgram
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
@@ -208,7 +208,9 @@ class Programs:
             GittrixError: as ``confine.run``.
         """
         asked = self._asked(argv, cwd, environment, timeout, most_output=most_output, merged=merged)
-        return run(**asked, stdin=stdin, stop=stop)
+        ended = run(**asked, stdin=stdin, stop=stop)
+        self._parts.ran.append(RanProgram(tuple(argv), ended.code, ended.signal))
+        return ended
 
     def start(
         self,

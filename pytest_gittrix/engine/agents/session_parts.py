@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,11 +30,20 @@ DECISIONS: Final = frozenset({
 # fmt: on
 """What the person's object of a session has, ``UserSession``, and the agent's has not."""
 
+_MOST_PROGRAMS: Final = 200
 _NOT_FOR_AGENTS: Final = (
     "only a person decides about a session.\n"
     "What an agent can call, its programs can call too.\n"
     "Call gittrix_session.{0}() in a test; elsewhere, {0}() of the session that the engine gave you."
 )
+
+
+class RanProgram(NamedTuple):
+    """A program that ran to its end: its command line, and its exit code, or the signal that ended it."""
+
+    argv: tuple[str, ...]
+    code: int | None
+    signal: int | None
 
 
 class SessionParts(NamedTuple):
@@ -44,12 +54,14 @@ class SessionParts(NamedTuple):
         workspace: its workspace.
         limits: sizes that a snapshot may have.
         actor: who is recorded as doing what is done with the object.
+        ran: the last programs that this object, or the user's that it is from, ran to their ends; the record has only those with a model.
     """
 
     recorder: Recorder
     workspace: Workspace
     limits: Limits
     actor: Actor
+    ran: deque[RanProgram]
 
 
 class SessionObject:
@@ -57,10 +69,11 @@ class SessionObject:
 
     _actor: Actor = "agent"
 
-    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits) -> None:
+    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits, ran: deque[RanProgram] | None = None) -> None:
         self._recorder = recorder
         self._workspace = workspace
         self._limits = limits
+        self._ran: deque[RanProgram] = deque(maxlen=_MOST_PROGRAMS) if ran is None else ran
 
     if not TYPE_CHECKING:  # a checker of types goes on to refuse any other name
 
@@ -85,4 +98,4 @@ class SessionObject:
 
 def parts_of(session: SessionObject) -> SessionParts:
     """The parts of a session's object. This is no method, so that the agent is not offered them."""
-    return SessionParts(session._recorder, session._workspace, session._limits, session._actor)
+    return SessionParts(session._recorder, session._workspace, session._limits, session._actor, session._ran)

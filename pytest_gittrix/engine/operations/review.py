@@ -15,9 +15,10 @@ from pytest_gittrix.engine.operations.checkpoints import saved_blob
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
+from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry
 from pytest_gittrix.git.worktree.hazards import hazards
-from pytest_gittrix.record.eventlog.events import path_of
+from pytest_gittrix.record.eventlog.events import Event, path_of
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.checkin import checked_in, conversions_for, depends_on, filtered
 from pytest_gittrix.workspaces.rebase import MergedTexts, rebase
@@ -113,14 +114,47 @@ def _is_as_given(snapshot: Snapshot, path: str, resource: str) -> bool:
     return entry is not None and entry.mode == FILE and resource_name(snapshot.blobs[entry.id]) == resource
 
 
-def side(seed: Seed, entry: Entry | None, blobs: Mapping[str, bytes]) -> Side | None:
-    """One side of a difference, with its bytes from the snapshot or from the baseline."""
+def changes_now(state: SessionState, workspace: Workspace, limits: Limits) -> tuple[list[FileChange], Mapping[str, str]]:
+    """A session's changes since its baseline, read without its lease, and the reasons of paths that can never be promoted.
+
+    A workspace that did not follow its session's baseline yet is not changed: only the lease allows that.
+
+    Args, Raises: as for ``snapshot_of``.
+    """
+    snapshot = snapshot_of(state, workspace, limits)
+    since = snapshot if state.kept is None else snapshot.since(workspace.seed_of(state.baseline))
+    return file_changes(since), since.refused
+
+
+def landed_changes(events: Iterable[Event], commit: str, durable: str | None) -> list[FileChange] | None:
+    """What a promotion's commit changed; None where durable is not on this machine.
+
+    Args:
+        events: the session's.
+        commit: the commit.
+        durable: the path of durable.
+
+    Raises:
+        AdapterUnavailable: there is no repository at its path.
+        MissingObject: it does not have the commit any more.
+    """
+    parent = next((one.data["parent"] for one in events if one.type == "promote.intent" and one.data["commit"] == commit), None)
+    if parent is None or durable is None:
+        return None
+    with Repository.open(durable) as repository:
+        old, new = repository.entries(parent), repository.entries(commit)
+        paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+        return [FileChange(path, side(repository.blob, old.get(path), {}), side(repository.blob, new.get(path), {})) for path in paths]
+
+
+def side(blob: Callable[[str], bytes], entry: Entry | None, blobs: Mapping[str, bytes]) -> Side | None:
+    """One side of a difference, with its bytes from the snapshot, or from the baseline by ``blob``."""
     if entry is None:
         return None
     if entry.mode == SUBMODULE:
         return Side(entry.mode, f"Subproject commit {entry.id}\n".encode(), entry.id)
     data = blobs.get(entry.id)
-    return Side(entry.mode, seed.blob(entry.id) if data is None else data, entry.id)
+    return Side(entry.mode, blob(entry.id) if data is None else data, entry.id)
 
 
 def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list[FileChange]:
@@ -128,7 +162,7 @@ def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list
     seed = snapshot.seed
     wanted = snapshot.changes if paths is None else [path for path in paths if path in snapshot.changes]
     return [
-        FileChange(path, side(seed, seed.entries.get(path), snapshot.blobs), side(seed, snapshot.changes[path], snapshot.blobs))
+        FileChange(path, side(seed.blob, seed.entries.get(path), snapshot.blobs), side(seed.blob, snapshot.changes[path], snapshot.blobs))
         for path in wanted
     ]
 

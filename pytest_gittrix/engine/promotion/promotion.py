@@ -250,7 +250,7 @@ class Promotion:
             blobs = dict(fitted.blobs)
             if old is not None and old.kind != "submodule" and old.id not in blobs:
                 blobs[old.id] = plan.durable.blob(old.id)
-            changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
+            changes.append(FileChange(path, side(seed.blob, old, blobs), side(seed.blob, entry, blobs)))
         text = patch_text(changes)
         sync = self.recorder.store.durability == "full"
         write_file(self.recorder.directory / _PATCH, text.encode(errors="surrogateescape"), sync=sync)

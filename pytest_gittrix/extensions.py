@@ -148,6 +148,7 @@ OURS: Final[Mapping[str, Registered]] = {
         "unfinished": Extension("pytest_gittrix.cli.unfinished", "see what would be lost if a worktree were removed now"),
         "mcp": Extension("pytest_gittrix.cli.mcp", "serve a session to an agent, by the Model Context Protocol"),
         "acp": Extension("pytest_gittrix.cli.acp", "serve sessions to an editor, by the Agent Client Protocol"),
+        "world": Extension("pytest_gittrix.commands.verbs.page:WORLD", "the world that a failing test left, as a page"),
         "tape": Extension("pytest_gittrix.commands.verbs.tapes:TAPE", "what agents and their models said, as files"),
         "torture": Extension("pytest_gittrix.cli.torture", "strike any program at each call that changes a file; see what is left"),
     },

@@ -18,7 +18,7 @@ def _later(commands: Registered, *names: str) -> list[Later]:
 ALL: Final[Sections] = {
     "sessions": SESSIONS,
     "agents": _later(OURS["commands"], "agent", "acp", "mcp", "serve"),
-    "tests": _later(OURS["commands"], "eval", "tape", "conform", "torture"),
+    "tests": _later(OURS["commands"], "eval", "tape", "conform", "torture", "world"),
     "worktrees": _later(OURS["commands"], "unfinished"),
     **{title: commands for title, commands in COMMANDS.items() if commands is not SESSIONS},
 }

@@ -88,7 +88,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Answer ``--gittrix-show-config`` instead of running."""
+    """Answer ``--gittrix-show-config`` or ``--gittrix-init`` instead of running."""
+    if config.getoption("gittrix_init"):
+        from pytest_gittrix.plugin.first_files import first_files, write_missing
+
+        try:
+            print(*write_missing(first_files(config.rootpath, config.getini("testpaths"))), sep="\n")
+        except OSError as problem:
+            raise pytest.UsageError(f"--gittrix-init cannot write a file: {problem}") from None
+        return 0
     if not config.getoption("gittrix_show_config"):
         return None
     from pytest_gittrix.plugin.config import table
@@ -101,7 +109,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Show the options in force if one was given or pytest is verbose."""
     if config.get_verbosity() <= 0 and not given(config):
         return None
-    from pytest_gittrix.plugin.header import header
+    from pytest_gittrix.plugin.config import header
 
     return header(resolved(config))
 

@@ -125,6 +125,11 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
     )
+    group.addoption(
+        "--gittrix-init",
+        action="store_true",
+        help="write a conftest.py, a first test and a workflow of GitHub where there is none, exit",
+    )
 
 
 def settings(config: pytest.Config) -> Iterator[Setting]:
@@ -357,3 +362,17 @@ _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
 
 def _refuse(setting: Setting, valid: str) -> NoReturn:
     raise pytest.UsageError(f"{setting.text!r} is not a valid gittrix {setting.option.name} (from {setting.origin}). {valid}")
+
+
+def header(options: GittrixConfig) -> str:
+    """The header: the version of git and the options that are in force."""
+    from pytest_gittrix.durations import format_instant
+    from pytest_gittrix.errors import GittrixError
+    from pytest_gittrix.git.environment import git_version
+
+    try:
+        git = ".".join(map(str, git_version()))
+    except GittrixError as problem:
+        git = f"unusable ({problem.fact})"
+    start = format_instant(options.clock_start)
+    return f"gittrix: git {git}, workspace={options.workspace}, freeze={options.freeze}, clock_start={start}, keep={options.keep}"

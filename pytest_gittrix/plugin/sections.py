@@ -5,7 +5,6 @@ Everything but the races is read from the disk, without the engine, so that read
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections import deque
@@ -22,23 +21,21 @@ from pytest_gittrix.durations import format_duration, format_instant, instant_at
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.expiry import unseen_activity
 from pytest_gittrix.engine.operations.in_use import NO_USERS, users_of
-from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.objects import MissingObject
-from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
+from pytest_gittrix.report.world_page import patches, write_world_page
 from pytest_gittrix.safe_text import visible_line
 from pytest_gittrix.testing.repos.durable import DurableRepo
-from pytest_gittrix.workspaces.walk import Limits
-from pytest_gittrix.workspaces.workspace import open_workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.plugin.worlds import Opened
 
+PAGE = "page.html"
 _LONGEST_NAME = 100
 _LONGEST_LINE = 160
 _MOST_COMMITS = 5000
@@ -120,8 +117,9 @@ def explain_failure(
     if artifacts is not None:
         directory = artifacts / slug(nodeid)
         try:
-            write_bundle(scene, directory)
+            write_bundle(scene, directory, nodeid)
             where.append(f"bundle in {directory}")
+            where += [f"page in {directory / PAGE}"] if (directory / PAGE).exists() else []
         except OSError as problem:
             where.append(f"no bundle could be written: {problem}")
     return [*sections(scene), ("gittrix world", "\n".join(_printable(line) for line in where))]
@@ -144,17 +142,17 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
         "gittrix race": race_lines,
         "gittrix model": lambda scene: [*scene.said],
         "gittrix clock": lambda scene: clock_lines(scene) if scene.clock.elapsed_ns else [],
-        "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(scene))),
+        "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(Store(scene.store)))),
     }
     found = {title: _attempt(read, scene) for title, read in readers.items()}
     return [(title, "\n".join(_shortened(title, lines))) for title, lines in found.items() if lines]
 
 
-def write_bundle(scene: Scene, directory: Path) -> None:
+def write_bundle(scene: Scene, directory: Path, title: str = "The world of a test") -> None:
     """Write all files of the bundle into a directory, which is replaced.
 
     ``durable.log``, ``clock.txt``, ``sessions.txt`` and ``race.txt`` if there was any, and for each session ``<id>/events.jsonl`` as stored
-    and, if it is active, ``<id>/changes.patch`` for ``git apply``.
+    and, if it is active, ``<id>/changes.patch`` for ``git apply``. ``page.html`` shows all of it in a browser, under ``title``.
 
     Raises:
         OSError: the directory cannot be written.
@@ -172,8 +170,10 @@ def write_bundle(scene: Scene, directory: Path) -> None:
         if log.exists():
             shutil.copyfile(log, directory / id_ / LOG)
     try:
-        for id_, patch in patches(scene):
+        for id_, patch in patches(store):
             (directory / id_ / "changes.patch").write_bytes(patch)
+        parts = {"durable": durable_log, "clock": clock_lines, "sessions": deadlines, "race": race_lines}
+        write_world_page(title, store, {name: "\n".join(_attempt(read, scene)) for name, read in parts.items()}, directory / PAGE)
     except Exception as problem:  # noqa: BLE001 - the rest of the bundle is worth having
         (directory / "problem.txt").write_text(f"{type(problem).__name__}: {problem}\n", encoding="utf-8")
 
@@ -322,24 +322,6 @@ def clock_lines(scene: Scene) -> list[str]:
 def race_lines(scene: Scene) -> list[str]:
     """What happened in the races of the test; see ``Race.story``."""
     return [*scene.races]
-
-
-def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:
-    """The id of each session with a workspace, and the changes since its baseline as a patch. Members' sessions have no baseline."""
-    store = Store(scene.store)
-    for state in store.scan()[0]:
-        if state.life is None and state.workspace is not None and state.workspace_present and os.path.isdir(state.workspace):
-            yield state.id, _patch(store, state, state.workspace)
-
-
-def _patch(store: Store, state: SessionState, path: str) -> bytes:
-    workspace = open_workspace(path, str(store.directory(state.id) / "engine"))
-    try:
-        snapshot = snapshot_of(state, workspace, Limits())
-        # A workspace that did not follow its session's baseline yet is not changed here: only the lease allows that.
-        return patch_bytes(file_changes(snapshot if state.kept is None else snapshot.since(workspace.seed_of(state.baseline))))
-    finally:
-        workspace.close()
 
 
 def _attempt(read: Callable[[Scene], list[str]], scene: Scene) -> list[str]:

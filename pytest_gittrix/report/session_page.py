@@ -29,7 +29,7 @@ _SAID: Final = ("user_message", "assistant_message", "tool_call", "tool_result",
 _WORDS: Final = {
     "model": "exchanges",
     "program": "program events",
-    "file": "changes of files",
+    "file": "file changes",
     "commit": "commits",
     "promotion": "promotions",
 }
@@ -96,6 +96,11 @@ def write_session_page(view: SessionView, file: Path) -> Path:
 
 def session_page(view: SessionView) -> str:
     """The page of a session as HTML."""
+    return render_plain("session.html", s=session_cards(view))
+
+
+def session_cards(view: SessionView, at: str = "") -> dict[str, Any]:
+    """What the templates print of a session; ``at`` begins its addresses on a page with several."""
     state, by_seq = view.state, {event.seq: event for event in view.events}
     moments = timeline(view.events, view.commits)
     entries = [
@@ -104,23 +109,23 @@ def session_page(view: SessionView) -> str:
     files = file_diffs(view.patch or b"", most_lines=_MOST_LINES)
     counted = Counter(one.what for one in moments)
     promoted = next((event for event in reversed(view.events) if event.type in ("promote.done", "promote.kept")), None)
-    return render_plain(
-        "session.html",
-        id=state.id,
-        title=f"{state.task.partition(chr(10))[0][:80]}: {state.id}",
-        heading=state.task.partition("\n")[0][:300],
-        verdict=_verdict(state, promoted),
-        counts=[
+    return {
+        "id": state.id,
+        "at": at,
+        "title": f"{state.task.partition(chr(10))[0][:80]}: {state.id}",
+        "heading": state.task.partition("\n")[0][:300],
+        "verdict": _verdict(state, promoted),
+        "counts": [
             (counted[kind], words if counted[kind] != 1 else words.removesuffix("s")) for kind, words in _WORDS.items() if counted[kind]
         ],
-        facts=[*_facts(state)],
-        entries=entries,
-        left_out=max(0, len(moments) - _MOST_ENTRIES),
-        files=files,
-        changes=part("changes", files, f"gittrix session diff {state.id}"),
-        changes_title="What the session has changed" if not state.ended else "What it had changed",
-        changes_note=_changes_note(view, promoted),
-    )
+        "facts": [*_facts(state)],
+        "entries": entries,
+        "left_out": max(0, len(moments) - _MOST_ENTRIES),
+        "files": files,
+        "changes": part("changes", files, f"gittrix session diff {state.id}"),
+        "changes_title": "What the session has changed" if not state.ended else "What it had changed",
+        "changes_note": _changes_note(view, promoted),
+    }
 
 
 def _verdict(state: SessionState, promoted: Event | None) -> str:

@@ -103,7 +103,7 @@ def test_every_part_of_a_sample_of_evals_is_in_the_reference() -> None:
 def test_every_option_is_in_the_reference_and_its_other_names_follow_from_the_first() -> None:
     documented = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## Options")]
 
-    assert documented == [one.flag for one in config.OPTIONS] + ["--gittrix-show-config"]
+    assert documented == [one.flag for one in config.OPTIONS] + ["--gittrix-show-config", "--gittrix-init"]
     for one in config.OPTIONS:
         ini = one.flag.removeprefix("--").replace("-", "_")
         assert (one.variable, one.ini) == (f"PYTEST_{ini.upper()}", ini)

@@ -369,7 +369,8 @@ def test_a_property_that_passes_leaves_nothing(run: Run, pytester: pytest.Pytest
 
 
 def test_artifacts_of_a_failed_test_can_be_read_without_us(run: Run, pytester: pytest.Pytester) -> None:
-    run(FAILING, "--gittrix-artifacts=kept", "--gittrix-keep=none", "--gittrix-freeze=none").assert_outcomes(failed=1)
+    result = run(FAILING, "--gittrix-artifacts=kept", "--gittrix-keep=none", "--gittrix-freeze=none")
+    result.assert_outcomes(failed=1)
 
     bundle = pytester.path / "kept" / "test_it.py-test_it"
     session = next(path for path in bundle.iterdir() if path.is_dir())
@@ -377,6 +378,12 @@ def test_artifacts_of_a_failed_test_can_be_read_without_us(run: Run, pytester: p
     assert "2030-01-01T00:03:00.000Z" in (bundle / "clock.txt").read_text()
     assert f"{session.name} active, deadline 2030-01-01T04:03:00.000Z" in (bundle / "sessions.txt").read_text()
     assert not (bundle / "race.txt").exists()
+    page = (bundle / "page.html").read_text()
+    assert f"page in {bundle / 'page.html'}" in result.stdout.str()
+    assert "<h1>test_it.py::test_it</h1>" in page
+    assert session.name in page
+    assert "hot fix" in page
+    assert "2030-01-01T00:03:00.000Z" in page
     events = [json.loads(line) for line in (session / "events.jsonl").read_text().splitlines()]
     assert events[0]["type"] == "session.created"
     (pytester.path / "app.py").write_text("v1\n")

@@ -52,6 +52,13 @@ _MORE_FIXTURES = """fixture '{}' not found
 It is for special purposes, and pytest --fixtures shows those only to projects that ask for them.
 Add this line to the conftest.py of your root directory: pytest_plugins = ["pytest_gittrix.more_fixtures"]
 Or for one run: pytest -p pytest_gittrix.more_fixtures"""
+_LONGER_WORLD = """{0}
+A world of gittrix_worlds lives as long as the fixture that opens it:
+@pytest.fixture(scope="module")
+def world(gittrix_worlds):
+    with gittrix_worlds.open(files={{"app.py": "v1\\n"}}) as world:
+        yield world
+It has .durable, .gittrix, .clock and .rival; world.start("a task") starts a session."""
 _WORKER_KEY = "gittrix_notes"
 
 
@@ -173,6 +180,11 @@ def _explained(config: pytest.Config) -> Iterator[None]:
     except pytest.FixtureLookupError as problem:
         if problem.argname in _MORE:
             problem.msg = _MORE_FIXTURES.format(problem.argname)
+        raise
+    except pytest.fail.Exception as problem:
+        if str(problem.msg).startswith("ScopeMismatch") and "scoped fixture gittrix" in str(problem.msg):
+            problem.msg = _LONGER_WORLD.format(problem.msg)
+            problem.args = (problem.msg,)
         raise
     except Exception as problem:
         errors = sys.modules.get("pytest_gittrix.errors")  # who raises the error has loaded it

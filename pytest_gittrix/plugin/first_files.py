@@ -61,7 +61,7 @@ jobs:
       # Programs of agents are confined by namespaces, which Ubuntu keeps from programs without a profile.
       - run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
       - run: python -m pytest {tests} --gittrix-artifacts=artifacts
-      # The world of each test that failed, with a page of each session.
+      # The world of each test that failed, and a page of it.
       - uses: actions/upload-artifact@v4
         if: failure()
         with:

@@ -623,3 +623,29 @@ def test_every_world_is_prepared_by_the_hook_before_an_override_extends_it(run: 
             assert gittrix_session.exists("hook.md") and gittrix_session.exists("house.md")
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_a_wider_scope_is_told_how_to_have_a_world(run: Run) -> None:
+    result = run("""
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def mine(gittrix_session):
+            return gittrix_session
+
+        @pytest.fixture(scope="module")
+        def world(gittrix_worlds):
+            with gittrix_worlds.open(files={"app.py": "v1\\n"}) as world:
+                yield world
+
+        def test_mine(mine): pass
+
+        class TestWorld:
+            def test_one(self, world):
+                world.start("first")
+
+            def test_two(self, world):
+                assert [session.info().task for session in world.sessions] == ["first"]
+    """)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*ScopeMismatch*gittrix_session*", "*with gittrix_worlds.open(*", "*world.start*starts a session.*"])

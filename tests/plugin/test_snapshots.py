@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-CI = ("CI", "bamboo.buildKey", "BUILD_ID", "BUILD_NUMBER", "BUILDKITE", "CIRCLECI", "CONTINUOUS_INTEGRATION", "GITHUB_ACTIONS")
+CI = (
+    *("CI", "bamboo.buildKey", "BUILD_ID", "BUILD_NUMBER", "BUILDKITE", "CIRCLECI", "CONTINUOUS_INTEGRATION", "GITHUB_ACTIONS"),
+    *("HUDSON_URL", "JENKINS_URL", "TEAMCITY_VERSION", "TRAVIS"),
+)
 SYRUPY = """
 import pytest
 from pytest_gittrix.testing import to_snapshot

@@ -46,7 +46,7 @@ def workers(text: str) -> str:
         help="write a report: .json, .html, .txt, .xml (JUnit), .sarif, .svg (a badge) or .jsonl (each operation); repeatable",
     ),
     arg("--clauses", metavar="2026.1", help="only the clauses of a set, which is the same in every later version"),
-    arg("--against", "--baseline", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
+    arg("--against", metavar="FILE", help="an earlier .json report: only what is new since then fails the run"),
     arg("--waive", action="append", default=[], metavar="CNF-03=REASON", help="a clause that need not be kept, and the reason; repeatable"),
     arg("--crash", type=seconds, metavar="SECONDS", help="kill operations at as many of their calls as there is time for"),
     arg("--race", type=seconds, metavar="SECONDS", help="let two processes take turns in as many orders as there is time for"),

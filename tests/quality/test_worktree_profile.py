@@ -119,7 +119,7 @@ def test_a_baseline_leaves_only_what_is_new_to_fail_the_run(tmp_path: Path, caps
 
     assert main([*command, "--report", str(earlier), "--report", str(tmp_path / "badge.svg")]) == 1
     assert "broken WNEW-07" in capsys.readouterr().out
-    assert main([*command, "--baseline", str(earlier)]) == 0
+    assert main([*command, "--against", str(earlier)]) == 0
     assert (tmp_path / "badge.svg").read_text(encoding="utf-8").startswith("<svg")
 
 

@@ -192,7 +192,7 @@ def test_lines_are_tried_until_they_work(
 
 
 def test_before_is_another_word_for_setup(tmp_path: Path) -> None:
-    text = '[worktree]\ncreate = "x new {name}"\nbefore = ["x init", "x fill"]\n'
+    text = '[worktree]\ncreate = "x new {name}"\nsetup = ["x init", "x fill"]\n'
 
     assert read_tool(written(tmp_path, text)).setup == ("x init", "x fill")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.formats.toml_file import read_toml, validated
@@ -66,7 +66,7 @@ class WorktreeTool(BaseModel):
         sync: brings a worktree up to date with the base branch.
         list: prints the worktrees; without it WTRU is not claimed.
         setup: commands that run once in each world, before the first command of the tool, such as one that writes a configuration which the
-            tool requires; ``before`` in a file means the same.
+            tool requires.
         main: the main checkout, where ``setup`` moves it, as tools do that keep a bare repository with worktrees in it: ``{repo}/main``.
         env: further environment variables of all commands.
         cwd: where ``create``, ``delete``, ``clean`` and ``list`` run: ``repo``, ``worktree``, or a path with placeholders.
@@ -94,7 +94,7 @@ class WorktreeTool(BaseModel):
     finish: str = ""
     sync: str = ""
     list: str = ""
-    setup: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("setup", "before"))
+    setup: tuple[str, ...] = ()
     main: str = ""
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str = "repo"

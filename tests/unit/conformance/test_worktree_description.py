@@ -191,7 +191,7 @@ def test_lines_are_tried_until_they_work(
     assert "did not work" not in text
 
 
-def test_before_is_another_word_for_setup(tmp_path: Path) -> None:
+def test_setup_may_be_several_commands(tmp_path: Path) -> None:
     text = '[worktree]\ncreate = "x new {name}"\nsetup = ["x init", "x fill"]\n'
 
     assert read_tool(written(tmp_path, text)).setup == ("x init", "x fill")

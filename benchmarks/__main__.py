@@ -50,6 +50,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
     from benchmarks.ignore import ignore
     from benchmarks.machine import machine
     from benchmarks.model import model
+    from benchmarks.overlaps import overlaps
     from benchmarks.programs import programs
     from benchmarks.query import query
     from benchmarks.startup import command_line, in_use, startup
@@ -76,6 +77,7 @@ def parts(sizes: list[int], *, quick: bool = False) -> dict[str, Callable[[], li
         "confine": lambda: confine(quick=quick),
         "model": lambda: model(quick=quick),
         "programs": lambda: programs(quick=quick),
+        "overlaps": lambda: overlaps(quick=quick),
         "ignore": lambda: ignore(quick=quick),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.testing.machines.drift_strategies import durable_edits
+from pytest_gittrix.testing.machines.drift_strategies import durable_edits, overlapping_edits
 from pytest_gittrix.testing.machines.strategies import (
     Interleaving,
     contents,
@@ -34,6 +34,7 @@ __all__ = [
     "hostile_paths",
     "instants_around",
     "interleavings",
+    "overlapping_edits",
     "paths",
     "trees",
 ]

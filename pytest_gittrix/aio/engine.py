@@ -117,4 +117,5 @@ class AsyncGitTrix(AsyncProxy[GitTrix]):
     postponed = mirrored(GitTrix.postponed)
     in_use = mirrored(GitTrix.in_use)
     recover = mirrored(GitTrix.recover)
+    overlaps = mirrored(GitTrix.overlaps)
     moved_refs = mirrored(GitTrix.moved_refs)

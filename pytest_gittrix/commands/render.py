@@ -11,6 +11,7 @@ from pytest_gittrix.commands.output import Table, visible
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from pytest_gittrix.engine.overlaps import SessionOverlap
     from pytest_gittrix.record.eventlog.events import Event
     from pytest_gittrix.record.state.records import SessionMetadata
     from pytest_gittrix.record.store.store import Problem
@@ -25,6 +26,7 @@ _STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue
 }
 _TOWN_HEADINGS = ("id", "agent", "started", "outcome", "work unit", "activity")
 _TOWN_STYLES = {"green": 32, "yellow": 33, "red": 31, "handoff": 36, "done": 36, "crash": 31, "killed": 2}
+_OVERLAP_STYLES = {"lands": 32, "merges": 33, "conflict": 31, "unknown": 31}
 # The record's field below each heading.
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "pixir": {
@@ -140,11 +142,44 @@ def info_facts(wire: Mapping[str, Any], now: datetime) -> list[tuple[str, object
 def session_table(records: Sequence[Mapping[str, Any]], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
     """Sessions by their version-1 records, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id.
 
-    The columns of agent and rig are there if a session has one.
+    The columns of agent and rig are there if a session has one, and that of overlaps if live sessions touch the same paths.
     """
     town = [name for name in ("agent", "rig") if any(name in (one.get("identity") or {}) for one in records)]
-    rows = [(*_row(one, now, lives or {}), *((one.get("identity") or {}).get(name, "") for name in town)) for one in records]
-    return Table((*_HEADINGS, *town), rows, elastic="task", styles=_STYLES)
+    others = _overlapping(records)
+    headings = (*_HEADINGS, *(("overlaps",) if others else ()), *town)
+    rows: list[tuple[str, ...]] = []
+    for one in records:
+        beside = (others.get(one["id"], ""),) if others else ()
+        rows.append((*_row(one, now, lives or {}), *beside, *((one.get("identity") or {}).get(name, "") for name in town)))
+    return Table(headings, rows, elastic="task", styles=_STYLES)
+
+
+def _overlapping(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """With how many others each live session touches the same paths, by its id; without those that share none."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for one in records:
+        if one["state"] == "active" and "life" not in one:
+            groups.setdefault(one["durableRef"], {})[one["id"]] = one["touchedFiles"]
+    if all(len(group) < 2 for group in groups.values()):
+        return {}
+    from pytest_gittrix.git.path_rules import shared_paths  # a list of one session needs none of it
+
+    shared = {id_: len(others) for group in groups.values() for id_, others in shared_paths(group).items() if others}
+    return {id_: f"{count} session{'s' if count > 1 else ''}" for id_, count in shared.items()}
+
+
+def overlap_table(found: Sequence[SessionOverlap]) -> Table:
+    """Live sessions, a row each, with what each overlaps with."""
+    rows: list[tuple[str, ...]] = [
+        (
+            one.id,
+            one.ends,
+            ", ".join(f"{path} ({kind})" for path, kind in one.durable.items()),
+            "; ".join(f"{id_}: {', '.join(paths)}" for id_, paths in one.sessions.items()),
+        )
+        for one in found
+    ]
+    return Table(("session", "a promotion", "durable changed", "others touch"), rows, elastic="others touch", styles=_OVERLAP_STYLES)
 
 
 def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:

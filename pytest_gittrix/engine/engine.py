@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -32,11 +31,12 @@ from pytest_gittrix.engine.operations.recorder import Listener, convert_os_error
 from pytest_gittrix.engine.operations.requester import require_person
 from pytest_gittrix.engine.operations.resources import QUEUE_WAIT, Credentials, Resources
 from pytest_gittrix.engine.operations.validation import check_budget, check_queue_wait, check_text, policy_of
+from pytest_gittrix.engine.overlaps import SessionOverlap, find_overlaps
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
 from pytest_gittrix.engine.services import EngineServices
-from pytest_gittrix.engine.sweep import Sweep, evict, in_use, postponed
+from pytest_gittrix.engine.sweep import Sweep, evict, in_use, postponed, sweeping
 from pytest_gittrix.engine.user_session import UserSession, fork_session, moved_refs, open_session
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.files import private_directory
@@ -162,7 +162,7 @@ class GitTrix:
             self.recover()
             Sweep(self.services, "the start of the engine").run()
         if self._timer is None and self._sweep_interval is not None:
-            self._timer = self.clock.every(self._sweep_interval, _sweeping(self.services))
+            self._timer = self.clock.every(self._sweep_interval, sweeping(self.services))
         return self
 
     def close(self) -> None:
@@ -427,21 +427,18 @@ class GitTrix:
         """Finish or undo every operation that a kill interrupted; see ``lineage.recovery``."""
         return self.services.recover()
 
+    def overlaps(self, *, look: bool = False) -> list[SessionOverlap]:
+        """Which live sessions touch the same paths, or paths that durable changed, and how a promotion of each would end now.
+
+        Args:
+            look: look at every file of every workspace first. Without it, a file that a program changed counts where durable changed it
+                too, and otherwise once the session has looked at its files (``touched_files``, a turn's end and so on).
+        """
+        return find_overlaps(self.services, look=look)
+
     def moved_refs(self, id_: str) -> list[MovedRef]:
         """The branches and tags of durable that moved since a live session started, and that no promotion of this store moved.
 
         A person's own commits are among them. Raises SessionExpired once the session has ended.
         """
         return moved_refs(self.services, id_)
-
-
-def _sweeping(services: EngineServices) -> Callable[[], None]:
-    """A timer's callback that does not keep an engine's parts alive, nor lead from the clock (which agents see) to durable."""
-    reference = weakref.ref(services)
-
-    def sweep_if_alive() -> None:
-        alive = reference()
-        if alive is not None:
-            Sweep(alive, "the timer").run()
-
-    return sweep_if_alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -155,3 +156,15 @@ def restart_idle_time(recorder: Recorder) -> None:
     with suppress(EvictionRace), recorder.leased(wait=0) as state:
         if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
             recorder.append("session.accessed", {"op": "clock set back"})
+
+
+def sweeping(services: EngineServices) -> Callable[[], None]:
+    """A timer's callback that does not keep an engine's parts alive, nor lead from the clock (which agents see) to durable."""
+    reference = weakref.ref(services)
+
+    def sweep_if_alive() -> None:
+        alive = reference()
+        if alive is not None:
+            Sweep(alive, "the timer").run()
+
+    return sweep_if_alive

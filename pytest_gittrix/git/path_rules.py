@@ -12,11 +12,11 @@ import re
 import sys
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.git.tree import Item, ReadTree, subtree_of
+from pytest_gittrix.git.tree import Item, ReadTree, parents, subtree_of
 from pytest_gittrix.os_level.files import is_temporary
 
 MAX_COMPONENT = 255
@@ -231,3 +231,27 @@ def _by_collision_key(names: Iterable[bytes]) -> dict[str, list[bytes]]:
     for name in names:
         found[collision_key(os.fsdecode(name))].append(name)
     return found
+
+
+def shared_paths(touched: Mapping[str, Collection[str]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The paths that several of some groups have, or of which one has a path above or below: by group, by the others that share them.
+
+    The cost grows with the number of paths.
+
+    Args:
+        touched: the paths of each group, by its name.
+    """
+    at: dict[str, set[str]] = {}
+    below: dict[str, set[str]] = {}
+    for name, paths in touched.items():
+        for path in paths:
+            at.setdefault(path, set()).add(name)
+            for parent in parents(path):
+                below.setdefault(parent, set()).add(name)
+    shared: dict[str, dict[str, list[str]]] = {name: {} for name in touched}
+    for name, paths in touched.items():
+        for path in sorted(paths):
+            others = at[path].union(below.get(path, ()), *(at.get(parent, ()) for parent in parents(path)))
+            for other in others - {name}:
+                shared[name].setdefault(other, []).append(path)
+    return {name: {other: tuple(paths) for other, paths in sorted(found.items())} for name, found in shared.items()}

@@ -52,11 +52,27 @@ class Differing(NamedTuple):
         path: the path.
         is_own: whether the agent has work of its own there.
         is_merged: whether it has what was merged there.
+        here: what the workspace has there.
     """
 
     path: str
     is_own: bool
     is_merged: bool
+    here: Entry | None
+
+
+class ChangedPaths(NamedTuple):
+    """Paths at which a workspace differs from its baseline.
+
+    Attributes:
+        entries: what the workspace has, by path.
+        blobs: the bytes of that by id.
+        unfit: those of the paths at which there is what no tree shows, or what is too large to be read.
+    """
+
+    entries: Changes
+    blobs: Mapping[str, bytes]
+    unfit: frozenset[str]
 
 
 _NOTHING: Final = object()
@@ -105,7 +121,27 @@ def differing(
         is_own = hides or (here != old and not is_merged)
         if new is None and not is_own:
             going.add(path)
-        yield Differing(path, is_own, is_merged)
+        yield Differing(path, is_own, is_merged, here)
+
+
+def changed_at(workspace: Workspace, paths: Collection[str], deleted: Collection[str], durable: str | None) -> ChangedPaths:
+    """Where a workspace differs from its baseline among some paths. No other path is looked at.
+
+    Args:
+        workspace: the workspace, within its ``operation``.
+        paths: the paths.
+        deleted, durable: as for ``differing``.
+    """
+    entries, stored = workspace.seed.entries, as_stored(workspace.seed, durable)
+    same = {path: (entry, entry) for path in paths for entry in (entries.get(path),)}
+    found = {one.path: one.here for one in differing(workspace, same, {}, deleted, durable)}
+    unfit = frozenset(path for path, entry in found.items() if entry == _FOREIGN)
+    blobs: dict[str, bytes] = {}
+    for path, entry in found.items():
+        if entry is not None and path not in unfit and entry.mode != SUBMODULE:
+            files = workspace.files
+            blobs[entry.id] = files.read_link(path) if entry.mode == SYMLINK else stored(path, files.read(path)[0])
+    return ChangedPaths(found, blobs, unfit)
 
 
 def rebase(
@@ -141,7 +177,7 @@ def rebase(
     between = from_bases(workspace.seed.differences(seed), workspace.bases, workspace.seed)
     bases: dict[str, Entry | None] = {}
     brought: list[str] = []
-    for path, is_own, is_merged in differing(workspace, between, merged.ours, deleted, durable):
+    for path, is_own, is_merged, _ in differing(workspace, between, merged.ours, deleted, durable):
         old, new = between[path]
         text = merged.becomes.get(path)
         if is_own and text is not None and _entry_at(workspace, path, old, text, (), deleted) == text:

@@ -87,7 +87,7 @@ ALWAYS = {
 }
 SHELL = {"agents_program_writes", "agents_program_renames", "agents_program_flips_the_mode", "agent_runs_git", "agent_ignores_everything"}
 TIME = {"time_passes", "sweep_at_a_deadline"}
-NATIVE = {"promote_a_review", "promote_and_reconcile", "promote_and_go_on", "rebase"}
+NATIVE = {"promote_a_review", "promote_and_reconcile", "promote_and_go_on", "rebase", "sessions_overlap"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ SESSION: Final = Group(
             log.log,
             sessions.discard,
         ),
-        "more": (sessions.rebase, sessions.extend, sessions.relocate, sessions.evict, lineage.show),
+        "more": (find.overlaps, sessions.rebase, sessions.extend, sessions.relocate, sessions.evict, lineage.show),
         "an agent and its model": (runs.run, runs.tape, page.page),
         "Gas Town": (lineage.handoff, find.chain, find.find, lineage.identify, log.export),
         "Pixir": (log.history, log.record, lineage.fork, find.tree),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.declaration import SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
+from pytest_gittrix.commands.render import gastown_table, notes_of, overlap_table, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.extensions import OURS, Names
@@ -89,6 +89,19 @@ def list_sessions(options: Namespace) -> CommandResult:
             else record_table(records, options.view, now)
         )
     return CommandResult(records, table, notes)
+
+
+@verb(
+    arg("--look", action="store_true", help="look at every file of each workspace first, for what programs changed there"),
+    examples=("gittrix session overlaps", "gittrix session overlaps --look --json"),
+    only_looks=True,
+)
+def overlaps(options: Namespace) -> CommandResult:
+    """Show which live sessions touch the same paths, or what durable changed."""
+    with context.engine(options) as gittrix:
+        found = gittrix.overlaps(look=options.look)
+    problems = tuple(f"{one.id}: {one.problem}" for one in found if one.problem)
+    return CommandResult([one.to_wire() for one in found], overlap_table(found) if found else _NONE, problems)
 
 
 @verb(

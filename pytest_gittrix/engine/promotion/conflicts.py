@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, get_args
 
-from pytest_gittrix.backends.protocol import Drift
+from pytest_gittrix.backends.protocol import Drift, Durable
 from pytest_gittrix.engine.promotion.selection import SelectedChanges
-from pytest_gittrix.errors import Advice, BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
+from pytest_gittrix.errors import Advice, BaselineConflict, ConflictKind, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.git.hunks import merge_text
 from pytest_gittrix.git.tree import Entry, overlap
 from pytest_gittrix.workspaces.seeds.seed import Seed
@@ -27,12 +27,14 @@ class Reconciled(NamedTuple):
     Attributes:
         selection: what differs from the head then; it may be empty.
         conflicts: the kind of each overlap that is not allowed, by path.
+        overlaps: the kind of each overlap, allowed or not.
         merges: the paths at which both sides' texts were merged, or would merge.
     """
 
     selection: SelectedChanges
     conflicts: Mapping[str, ConflictKind]
-    merges: tuple[str, ...] = ()
+    overlaps: Mapping[str, ConflictKind]
+    merges: tuple[str, ...]
 
 
 def check_on_overlap(value: str) -> OnOverlap:
@@ -65,7 +67,7 @@ def reconcile(
         BaselineConflict: drift overlaps the selection in a way that is not allowed; it names every such path and its kind.
         PromoteFailed: durable already has everything that was selected.
     """
-    fitted, conflicts, _ = find_conflicts(selection, drift, seed, read_blob, on_overlap=on_overlap)
+    fitted, conflicts, _, _ = find_conflicts(selection, drift, seed, read_blob, on_overlap=on_overlap)
     if conflicts:
         raise _conflict(conflicts, seed.commit, head)
     if not fitted.changes and selection.changes:
@@ -79,9 +81,11 @@ def find_conflicts(
     """As ``reconcile``, but conflicts are returned, and durable may have everything already."""
     changes, blobs = dict(selection.changes), dict(selection.blobs)
     conflicts: dict[str, ConflictKind] = {}
+    overlaps: dict[str, ConflictKind] = {}
     merges: list[str] = []
     for path in sorted(overlap(selection.changes, drift)):
         kind, merged = _merge_at(path, selection, drift, read_blob)
+        overlaps[path] = kind
         theirs = drift[path][1] if path in drift else None
         if kind == "path" and changes[path] != theirs:
             merges.append(path)
@@ -93,7 +97,19 @@ def find_conflicts(
             del changes[path]
         elif on_overlap != "merge" or merged is None:
             conflicts[path] = kind
-    return Reconciled(SelectedChanges(changes, blobs), conflicts, tuple(merges))
+    return Reconciled(SelectedChanges(changes, blobs), conflicts, overlaps, tuple(merges))
+
+
+def reader_of(seed: Seed, durable: Durable) -> Callable[[str], bytes]:
+    """A reader of bytes by id, of the baseline or of durable."""
+
+    def read(id_: str) -> bytes:
+        try:
+            return seed.blob(id_)
+        except GittrixError:
+            return durable.blob(id_)
+
+    return read
 
 
 def _merge_at(

@@ -14,12 +14,12 @@ from itertools import repeat
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, Durable
 from pytest_gittrix.engine.operations.resources import LOCAL
-from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
+from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reader_of, reconcile
 from pytest_gittrix.engine.promotion.keeping import Keeping
 from pytest_gittrix.engine.promotion.pull_requests import Proposal
 from pytest_gittrix.engine.promotion.selection import SelectedChanges
 from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
-from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed
+from pytest_gittrix.errors import InvalidInput, PathCollision, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.path_rules import collisions
 from pytest_gittrix.git.tree import Item, TreeClash, parse_tree
@@ -106,16 +106,11 @@ class PromotionPlan:
             PromoteFailed: durable already has everything that was selected.
             WriteRejected: see ``Keeping.require_no_loss``.
         """
-        fitted = reconcile(self.selection, drift, self.snapshot.seed, self._read_blob, on_overlap=self.on_overlap, head=head)
+        seed = self.snapshot.seed
+        fitted = reconcile(self.selection, drift, seed, reader_of(seed, self.durable), on_overlap=self.on_overlap, head=head)
         if self.keeping is not None:
             self.keeping.require_no_loss(self.snapshot, self.selection, fitted, drift, head)
         return fitted
-
-    def _read_blob(self, id_: str) -> bytes:
-        try:
-            return self.snapshot.seed.blob(id_)
-        except GittrixError:
-            return self.durable.blob(id_)
 
     def build(self, selection: SelectedChanges, head: str, seconds: int) -> BuiltCommit:
         """The commit that puts a selection onto a head, in memory.

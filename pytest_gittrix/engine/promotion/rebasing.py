@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.in_use import require_unused
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import catch_up, snapshot_of
-from pytest_gittrix.engine.promotion.conflicts import Reconciled, find_conflicts, listed
+from pytest_gittrix.engine.promotion.conflicts import Reconciled, find_conflicts, listed, reader_of
 from pytest_gittrix.engine.promotion.keeping import Keeping, merged_changes
 from pytest_gittrix.engine.promotion.plan import digest_of, where_to
 from pytest_gittrix.engine.promotion.selection import SelectedChanges
@@ -81,14 +81,7 @@ def outlook(snapshot: Snapshot, durable: Durable, head: str) -> Outlook:
     seed = snapshot.seed
     drift = from_bases(durable.drift(seed.commit, head, seed), snapshot.bases, seed)
     work = SelectedChanges(snapshot.changes, snapshot.blobs)
-
-    def read(id_: str) -> bytes:
-        try:
-            return seed.blob(id_)
-        except GittrixError:
-            return durable.blob(id_)
-
-    return Outlook(snapshot, drift, work, find_conflicts(work, drift, seed, read, on_overlap="merge"))
+    return Outlook(snapshot, drift, work, find_conflicts(work, drift, seed, reader_of(seed, durable), on_overlap="merge"))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.testing.machines.drift_strategies import durable_edits
+from pytest_gittrix.testing.machines.drift_strategies import durable_edits, overlapping_edits
 from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import edits, eviction_policies, instants_around, paths, trees
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Plain, Tree
@@ -258,4 +258,5 @@ LYING = drawn_by(_lying)
 TIMES = drawn_by(_times)
 MEETINGS = drawn_by(_meetings)
 DISJOINT = drawn_by(_disjoint)
+BOTH = drawn_by(lambda machine: overlapping_edits(machine.trial.model.tree))
 DEATHS = drawn_by(_deaths)

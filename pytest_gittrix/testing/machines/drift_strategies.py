@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.tree import parents
-from pytest_gittrix.testing.machines.strategies import check_choices, check_collection, contents
+from pytest_gittrix.testing.machines.strategies import check_choices, check_collection, contents, edits
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Symlink, retyped
 
@@ -40,6 +40,23 @@ def durable_edits(
     """
     check_collection("touched", touched)
     return _durable_edits(Tree(tree), touched, check_choices("kinds", kinds, DURABLE_KINDS))
+
+
+_SHARED: Final[Collection[DurableKind]] = ("overlap", "delete/modify", "directory/file", "mode", "symlink")
+
+
+def overlapping_edits(tree: Mapping[str, Content]) -> SearchStrategy[tuple[Edits, Edits]]:
+    """The work of two sessions of one repository, of which the second is aimed at the paths that the first touches.
+
+    Args:
+        tree: what durable's branch holds.
+    """
+
+    def aimed(ours: Edits) -> SearchStrategy[tuple[Edits, Edits]]:
+        theirs = durable_edits(tree, touched=ours, kinds=_SHARED if ours or tree else ["disjoint"])
+        return theirs.map(lambda edit: (ours, edit.commits[0]))
+
+    return edits(tree, min_size=1).flatmap(aimed)
 
 
 @st.composite

@@ -22,6 +22,7 @@ from hypothesis.stateful import Bundle, MultipleResults, initialize, multiple, r
 
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.machines.draws import (
+    BOTH,
     COMMITS,
     DEATHS,
     DISJOINT,
@@ -165,6 +166,15 @@ class SandboxMachine(WorkRules, TimeRules):
         touched = self.trial.model.sessions[session.id].touched.paths
         answer = self.trial.promote(session, touched[:most], on_overlap=on_overlap, keep=True)
         event(f"promote and go on, {on_overlap}: {answer}")
+
+    @needs(native=True)
+    @rule(session=LIVING, other=LIVING, both=BOTH)
+    @some_live
+    def sessions_overlap(self, session: HeldSession, other: HeldSession, both: tuple[Edits, Edits]) -> None:
+        """Two agents work on the same paths, if two are live, and the overlaps of all sessions are looked at."""
+        for held, work in zip((session, other), both, strict=True):
+            self.trial.edit(held, work)
+        event(f"overlaps: {self.trial.overlaps()}")
 
     @needs(native=True)
     @rule(session=LIVING, meeting=MEETINGS)

@@ -194,6 +194,22 @@ class Trial(WorkTrial):
             session.baseline, session.files = self.model.tree, rebased
         return answer
 
+    @checked
+    def overlaps(self) -> str:
+        """Look at the overlaps of all live sessions, which must be those of the model; gives how their promotions would end."""
+        found = {one.id: one for one in self.engine.overlaps(look=True)}
+        live = {held.id: self.model.sessions[held.id] for held in self.held if self.live(held)}
+        for id_, session in live.items():
+            one, drift = found[id_], session.baseline.to(self.model.tree)
+            require(sorted(one.durable) == overlapping(session.touched, drift), "Overlaps with durable are all seen.", id_, *one.durable)
+            answers = self.model.promotion(session, session.touched)[0]
+            foreseen = one.ends in ("merges", "conflict")
+            require(foreseen == ("BASELINE_CONFLICT" in answers), "A conflict is seen if a promotion would meet it.", id_, one.ends)
+            for other, theirs in live.items():
+                shared = overlapping(session.touched, theirs.touched) if other != id_ else []
+                require([*one.sessions.get(other, ())] == shared, "Sessions that touch the same paths are all seen.", id_, other, *shared)
+        return ", ".join(sorted({found[id_].ends for id_ in live}))
+
     def _landed(self, session: ModelSession, sha: str, onto: str, landing: Edits, *, exact: bool, kept: Edits | None = None) -> None:
         if exact:
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)

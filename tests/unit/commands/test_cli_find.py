@@ -305,3 +305,26 @@ def test_a_name_that_is_no_utf_8_is_refused_by_its_code(cli: Cli, words: tuple[s
 
     assert cli.error(*words, "caf\udce9")["code"] == "INVALID_INPUT"
     assert "Traceback" not in cli.refused(*words, "caf\udce9")
+
+
+def test_overlaps_of_live_sessions_are_shown_and_the_list_has_a_column_of_them(cli: Cli) -> None:
+    one, two, three = (cli.start() for _ in range(3))
+    assert "overlaps" not in cli.ok("session", "list").text
+    for id_ in (one, two):
+        cli.ok("session", "write", id_, "app.py", stdin=f"print({id_!r})\n")
+    cli.commit({"app.py": "print('theirs')\n"})
+
+    found = {each["id"]: each for each in cli.data("session", "overlaps")}
+    shown = cli.ok("session", "overlaps").text
+
+    assert {id_: each["ends"] for id_, each in found.items()} == {one: "conflict", two: "conflict", three: "nothing"}
+    assert found[one]["durable"] == {"app.py": "text"}
+    assert found[one]["sessions"] == {two: ["app.py"]}
+    assert cli.data("session", "overlaps", "--look") == [*found.values()]
+    assert f"{two}: app.py" in shown
+    assert "app.py (text)" in shown
+    assert cli.ok("session", "list").text.count("  1 session") == cli.ok("session", "list", "--limit", "0").text.count("  1 session") == 2
+    cli.ok("session", "discard", one, "--force")
+    cli.ok("session", "discard", two, "--force")
+    cli.ok("session", "discard", three, "--force")
+    assert cli.data("session", "overlaps") == []

@@ -32,6 +32,7 @@ from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.workspaces.kinds import KINDS
 
 OF_A_SESSION = (
+    "overlaps",
     "start",
     "list",
     "find",

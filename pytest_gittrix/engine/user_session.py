@@ -25,7 +25,7 @@ from pytest_gittrix.engine.operations.validation import check_hunks, check_paths
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import Promotion
 from pytest_gittrix.engine.promotion.rebasing import Rebase
-from pytest_gittrix.engine.promotion.request import PromoteRequest, check_on_hazard
+from pytest_gittrix.engine.promotion.request import MANY_FILES, PromoteRequest, check_many_files, check_on_hazard
 from pytest_gittrix.engine.promotion.selection import select
 from pytest_gittrix.engine.promotion.strategy import check_strategy
 from pytest_gittrix.engine.services import EngineServices
@@ -86,6 +86,7 @@ class UserSession(SessionWithTurns):
         keep: bool | None = None,
         allow_filtered: bool = False,
         on_hazard: str = "warn",
+        many_files: int = MANY_FILES,
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
 
@@ -114,6 +115,7 @@ class UserSession(SessionWithTurns):
             allow_filtered: promote the bytes of files that a filter such as Git LFS would store otherwise.
             on_hazard: ``warn`` of new paths that other machines or programs cannot take, or take for something else, ``refuse`` them, or
                 ``allow`` them without a word.
+            many_files: warn where more files than so many are promoted and neither paths, hunks nor a review were given; 0 for never.
 
         Raises:
             BaselineConflict: durable drifted over the selection, or with ``keep`` over work that is not promoted; the session stays
@@ -142,6 +144,7 @@ class UserSession(SessionWithTurns):
             keep,
             allow_filtered,
             check_on_hazard(on_hazard),
+            check_many_files(many_files),
         ).checked(self._relative)
         services = self._services
         result = Promotion(services.promoting, services.settled(self._recorder), self._workspace, request).run()

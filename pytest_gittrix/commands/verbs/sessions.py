@@ -16,7 +16,7 @@ from pytest_gittrix.commands import forge_options
 from pytest_gittrix.commands.declaration import OWN_SESSION, SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult, Diff, put_note, working
 from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, info_data, info_facts, notes_of, text_of
-from pytest_gittrix.commands.values import duration, hunks, names
+from pytest_gittrix.commands.values import duration, hunks, names, number
 from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
 OUTCOMES = ("done", "crash", "killed")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
 ON_HAZARD = ("warn", "refuse", "allow")
+MANY_FILES = 200
 
 
 _FORCE = arg("--force", action="store_true", help="do so although processes work in it; those of the engine are ended")
@@ -228,6 +229,13 @@ def evict(options: Namespace) -> CommandResult:
     arg("--allow-secret", action="append", default=[], metavar="PATH", help="a file that may look like credentials; repeatable"),
     arg("--allow-filtered", action="store_true", help="promote files as they are that a filter such as Git LFS would change"),
     arg("--on-hazard", choices=ON_HAZARD, default="warn", help="what to do about new names that other machines cannot have (%(default)s)"),
+    arg(
+        "--many-files",
+        type=number,
+        default=MANY_FILES,
+        metavar="N",
+        help="warn of a promotion of everything that has more files (%(default)s); 0 for never",
+    ),
     *forge_options.ARGUMENTS,
     examples=(
         "gittrix promote sess_V1St",
@@ -264,6 +272,7 @@ def promote(options: Namespace) -> CommandResult:
             keep=options.keep,
             allow_filtered=options.allow_filtered,
             on_hazard=options.on_hazard,
+            many_files=options.many_files,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
     notes = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}

@@ -56,8 +56,8 @@ class PromoteResult:
         branch: the branch it is on, or the patch is for.
         pr_url: address of the pull request, if one was opened.
         patch: the patch itself, with strategy ``patch``.
-        warnings: work that was not promoted and is in no file, or ignored; and what failed after the branch had moved, such as a checkout
-            that was left behind or a pull request that was not opened.
+        warnings: work that was not promoted and is in no file, or ignored; more files than expected; and what failed after the branch had
+            moved, such as a checkout that was left behind or a pull request that was not opened.
         secrets: promoted files that look like credentials, or gained lines that do, by path, as ``Review.secrets``.
     """
 
@@ -172,7 +172,9 @@ class Promotion:
         if plan.branch != own:
             warnings.append(f"the session's branch {own!r} is gone from durable, so this promotion goes by {plan.branch!r} again")
         warnings += _taken_back(self.workspace, selection)
-        return secrets, warnings + (_withheld(snapshot) if plan.takes_all else [])
+        if plan.takes_all:
+            warnings += [*self.request.many(selection.changes), *_withheld(snapshot)]
+        return secrets, warnings
 
     def _land(self, plan: PromotionPlan) -> Landing:
         """Land the commit. A branch that another program moves meanwhile is no failure: everything from the head on is judged again."""

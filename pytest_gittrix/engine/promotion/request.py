@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
@@ -21,7 +22,10 @@ OnHazard = Literal["warn", "refuse", "allow"]
 ON_HAZARD: Final = get_args(OnHazard)
 SHOWN: Final = 50
 """How many paths a message or a warning lists."""
+MANY_FILES: Final = 200
+"""A promotion of more files than so many, which were not selected, has a warning."""
 _TITLE: Final = 200
+_MOST_TOPS: Final = 3
 
 
 def check_on_hazard(value: str) -> OnHazard:
@@ -29,6 +33,13 @@ def check_on_hazard(value: str) -> OnHazard:
     if value in ON_HAZARD:
         return value  # type: ignore[return-value]
     raise InvalidInput(f"on_hazard={value!r} is not a way to treat hazards.", fix=f"Use one of: {', '.join(ON_HAZARD)}.")
+
+
+def check_many_files(value: object) -> int:
+    """Validate how many files a promotion of everything may have without a warning. Raises InvalidInput, which says what is allowed."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise InvalidInput(f"many_files={value!r} is no number of files.", fix="Give a whole number from 0; 0 turns the warning off.")
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class PromoteRequest:
     keep: bool | None
     allow_filtered: bool
     on_hazard: OnHazard
+    many_files: int
 
     def checked(self, relative: Callable[[str], str]) -> PromoteRequest:
         """The same request with checked texts, and with paths from the workspace's root.
@@ -157,6 +169,14 @@ class PromoteRequest:
             fix="Rename them in the workspace, or leave them out of the selection. Nothing was promoted.",
             opt_out=Advice("Promote them with a warning of each, with on_hazard='warn'.", "Promote them with --on-hazard warn."),
         )
+
+    def many(self, changes: Collection[str]) -> list[str]:
+        """A warning of a promotion of everything that has more files than the request allows, with the places of the most of them."""
+        if not 0 < self.many_files < len(changes):
+            return []
+        tops = Counter(path.partition("/")[0] + "/" if "/" in path else "the root" for path in changes).most_common(_MOST_TOPS)
+        places = ", ".join(f"{number} in {top}" for top, number in tops)
+        return [f"no path was selected, so the promotion has all {len(changes)} files that the session touched: {places}"]
 
     def keeps(self, state: SessionState, branch: str, strategy: str) -> bool:
         """Whether the session goes on after the promotion.

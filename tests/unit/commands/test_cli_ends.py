@@ -250,6 +250,19 @@ def test_names_that_other_machines_cannot_have_are_told_of_or_refused(cli: Cli) 
     assert "'nul' is a hazard: on Windows 'nul' is a device" in cli("promote", id_).err
 
 
+def test_a_promotion_of_more_files_than_expected_says_so_on_standard_error_unless_that_is_turned_off(cli: Cli) -> None:
+    first, second = cli.start(), cli.start()
+    for id_ in (first, second):
+        for path in ("env/a", "env/b"):
+            cli.ok("session", "write", id_, path, stdin=id_)
+
+    said = cli("promote", first, "--many-files", "1", "--strategy", "patch")
+
+    assert (said.status, said.err.count("all 2 files that the session touched: 2 in env/")) == (0, 1)
+    assert cli.data("promote", second, "--many-files", "0")["warnings"] == []
+    assert "is not a whole number" in cli("promote", second, "--many-files=-1").err
+
+
 def test_the_diff_of_one_path_is_what_a_promotion_of_it_alone_would_land(cli: Cli) -> None:
     id_ = cli.start()
     cli.ok("session", "write", id_, ".gitattributes", stdin="* text\n")

@@ -21,7 +21,7 @@ from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.commands.verbs import find, lineage
 from pytest_gittrix.commands.verbs.catalogue import SESSION
 from pytest_gittrix.commands.verbs.find import STATES
-from pytest_gittrix.commands.verbs.sessions import ON_HAZARD, ON_OVERLAP, OUTCOMES, STRATEGIES
+from pytest_gittrix.commands.verbs.sessions import MANY_FILES, ON_HAZARD, ON_OVERLAP, OUTCOMES, STRATEGIES
 from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion import request
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
@@ -131,6 +131,7 @@ def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(STRATEGIES) == set(get_args(Strategy))
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
     assert ON_HAZARD == request.ON_HAZARD
+    assert MANY_FILES == request.MANY_FILES
     assert set(STATES) == set(get_args(StateName))
     assert OUTCOMES == values.OUTCOMES
     assert set(find.OUTCOMES) == {*values.OUTCOMES, "handoff"}

@@ -100,10 +100,6 @@ class GitTrixEngine:
             tip = f"refs/gittrix/archive/{id}"
             return {path: stored_bytes(new) for path, new in judge.changes(f"{tip}^", tip).items()}
 
-    def side_work(self, id: str) -> Path | None:
-        """``GitTrix.archives``: the agent's own repository."""
-        return next((Path(path) for path in self.gittrix.archives(id) if path.endswith(REPOSITORY)), None)
-
     def evict(self, id: str) -> None:
         """``GitTrix.evict``."""
         self.gittrix.evict(id)
@@ -188,6 +184,10 @@ class ShellEngine(GitTrixEngine):
         path = self._session(id).workspace_path
         assert path is not None, "a workspace of this kind has no directory"
         return path
+
+    def side_work(self, id: str) -> Path | None:
+        """``GitTrix.archives``: the agent's own repository."""
+        return next((Path(path) for path in self.gittrix.archives(id) if path.endswith(REPOSITORY)), None)
 
 
 def _fields(event: Event) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ class GitTrixSystem:
         because = _SAME_FOR_ALL if workspace != "clone" else "agents as processes need Linux"
         self.reasons = {} if whole else dict.fromkeys((Capability.MEMBERS, Capability.STATUS), because)
         if workspace in ("lazy", "overlay"):
-            self.reasons[Capability.SHELL] = "its workspaces are no directories"
+            self.reasons |= dict.fromkeys((Capability.SHELL, Capability.SIDE_WORK), "its workspaces are no directories")
         self.capabilities = frozenset(Capability) - self.reasons.keys()
         self._workspace: WorkspaceKind = workspace
         self._numbers = count()

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import more_fixtures, plugin
-from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.cli.verbs import ALL, command_line
+from pytest_gittrix.commands.declaration import Sections
+from pytest_gittrix.commands.verbs.catalogue import SESSION
 from pytest_gittrix.engine.operations.recorder import PUBLIC_NAMES
 from pytest_gittrix.plugin import config, marker
 from pytest_gittrix.plugin.evals.outcome import EvalSample
@@ -174,6 +176,19 @@ def test_every_command_and_flag_is_in_the_reference() -> None:
 
     assert [name for name in commands if f"| `{name}" not in page_text] == []
     assert [flag for flag in flags if not re.search(rf"`{flag}[ `]", page_text)] == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "prefix", "sections"), [("Commands", "gittrix", ALL), ("Verbs of gittrix session", "gittrix session", SESSION.sections)]
+)
+def test_commands_are_in_the_groups_and_in_the_order_of_the_help(heading: str, prefix: str, sections: Sections) -> None:
+    text = re.split(r"^## ", page("reference/cli.md").partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)[0]
+    documented = []
+    for title, *tables in (part.split("\n") for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]):
+        listed = re.findall(rf"^\| `{prefix} ([\w-]+)", "\n".join(tables), re.MULTILINE)
+        documented.append((title, [*dict.fromkeys(listed)]))
+
+    assert documented == [(f"{title[0].upper()}{title[1:]}", [entry.name for entry in entries]) for title, entries in sections.items()]
 
 
 def test_the_table_of_compatibility_has_a_run_of_each_combination() -> None:

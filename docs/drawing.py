@@ -1,8 +1,8 @@
 """Draws the diagrams of the pages when the documentation is built: a hook of MkDocs, so that the site needs no script from elsewhere.
 
 State diagrams come from the tables of legal state changes that the engine checks, the layers from the table that the architecture test
-reads. In the sources, the first are Mermaid blocks and the second is a text block, for readers of the plain files; this puts SVG in their
-place.
+reads, and the run of the first page from a table that a test compares with a real run. In the sources, the first are Mermaid blocks and the
+others are text blocks, for readers of the plain files; this puts SVG in their place.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ STATES: Final[Mapping[str, tuple[Legal, str]]] = {
 }
 """The table that each page shows, and the state in which everything begins."""
 HOUSE: Final = "explanation/architecture.md"
+RUN_BLOCK: Final = re.compile(r"(?<=<!-- run -->\n)```text\n(.*?)```\n", re.DOTALL)
 HOUSE_BLOCK: Final = re.compile(r"(?<=<!-- house -->\n)```text\n.*?```\n", re.DOTALL)
 
 NAME: Final = re.compile(r"<code>([^<\s]{1,36})</code>")
@@ -61,6 +62,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         markdown = markdown.replace(block(legal, start=start), states(legal, start=start))
     if where == HOUSE:
         markdown = HOUSE_BLOCK.sub(lambda _: layers(_storeys()), markdown)
+    markdown = RUN_BLOCK.sub(lambda block: run(read_run(block[1])), markdown)
     if "```mermaid" in markdown:
         raise ValueError(f"{where} has a diagram that no table gives. Add the table to docs/drawing.py, so that no script has to draw it.")
     return markdown
@@ -140,6 +142,40 @@ def layers(storeys: Mapping[str, Sequence[str]]) -> str:
     return _figure(label + widest + 2, len(storeys) * height + PADDING / 2, "The storeys of the package and their rooms", drawn)
 
 
+def read_run(text: str) -> list[tuple[str, str]]:
+    """What happened in a run, in order: on which of its two lines, and what.
+
+    Args:
+        text: the block of a page: for each step the line's name, two spaces or more, and what happened.
+    """
+    return [(line, what) for line, what in (row.split(maxsplit=1) for row in text.splitlines())]
+
+
+def run(happened: Sequence[tuple[str, str]]) -> str:
+    """A run from top to bottom: the commits of the durable branch at the left, what happened in the session at the right.
+
+    Args:
+        happened: the steps, the first of them on the durable branch. The session begins at that one, and its promotion, the step before
+            the last, comes from the step of the session before that.
+    """
+    durable, session = dict.fromkeys(line for line, _ in happened)
+    left, right = (max(len(what) for where, what in happened if where == line) * CHARACTER + PADDING for line in (durable, session))
+    at = {durable: left, session: left + GAP * 0.75}
+    tops = [LINE * 2.5 + number * LINE * 1.5 for number in range(len(happened))]
+    drawn = [_beside(at[durable], LINE, durable, "end"), _beside(at[session], LINE, session, "start")]
+    for line in (durable, session):
+        own = [top for top, (where, _) in zip(tops, happened, strict=True) if where == line]
+        drawn.append(f'<path class="step {escape(line)}" d="M{at[line]:.0f} {own[0]:.0f}V{own[-1]:.0f}"/>')
+    for number in (0, len(happened) - 3):
+        (one, _), (other, _) = happened[number : number + 2]
+        short = 6 if at[other] > at[one] else -6  # the head of an arrow ends where its dot begins
+        drawn.append(_arrow(f"M{at[one]:.0f} {tops[number]:.0f}L{at[other] - short:.0f} {tops[number + 1] - 5:.0f}"))
+    for top, (where, what) in zip(tops, happened, strict=True):
+        drawn.append(f'<circle class="end {escape(where)}" cx="{at[where]:.0f}" cy="{top:.0f}" r="5"/>')
+        drawn.append(_beside(at[where], top + 5, what, "end" if where == durable else "start"))
+    return _figure(at[session] + right + 2, tops[-1] + PADDING, "One run of a session", drawn)
+
+
 def _in_order(boxes: Sequence[tuple[str, ...]], legal: Legal, start: str) -> list[tuple[str, ...]]:
     """The boxes from the one with the start, so that as few steps as a depth-first search finds go back."""
     following = {box: [other for other in boxes if other != box and {*other} & legal[box[0]]] for box in boxes}
@@ -178,6 +214,11 @@ def _box(x: float, y: float, width: float, height: float, lines: Sequence[str]) 
         for number, line in enumerate(lines)
     )
     return f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{height:.0f}" rx="6"/>{texts}'
+
+
+def _beside(x: float, y: float, text: str, anchor: str) -> str:
+    """A text at the left (``end``) or the right (``start``) of a line."""
+    return f'<text x="{x - PADDING if anchor == "end" else x + PADDING:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _arrow(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +31,7 @@ from pytest_gittrix.plugin.core_fixtures import gittrix_system as gittrix_system
 from pytest_gittrix.plugin.core_fixtures import gittrix_world_options as gittrix_world_options
 from pytest_gittrix.plugin.core_fixtures import gittrix_worlds as gittrix_worlds
 from pytest_gittrix.plugin.core_fixtures import world_of_the_test as world_of_the_test
-from pytest_gittrix.plugin.run_state import WORLDS, given, resolved
+from pytest_gittrix.plugin.run_state import WORLDS, given, marker_of, resolved
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,13 +163,23 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Skip a test whose programs nothing confines, if that is asked for; fail one that passed without its model's script being used up."""
-    with _explained(item.config):
+    """Skip a test whose programs nothing confines, if that is asked for; fail one that passed over its budget or script."""
+    with _explained(item.config), _budgets(item):
         result = yield
     check = getattr(getattr(item, "funcargs", {}).get("gittrix_model"), "check", None)
     if check is not None:
         check()
     return result
+
+
+def _budgets(item: pytest.Item) -> AbstractContextManager[None]:
+    """Keep a test to the budgets of its markers, if they set any."""
+    if item.get_closest_marker("gittrix") is None:
+        return nullcontext()
+    from pytest_gittrix.plugin.marker import BUDGETS, within_budgets
+
+    is_set = any(name in BUDGETS for mark in item.iter_markers("gittrix") for name in mark.kwargs)
+    return within_budgets(item, marker_of(item)) if is_set else nullcontext()
 
 
 @contextmanager

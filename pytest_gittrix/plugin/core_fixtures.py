@@ -97,7 +97,7 @@ def world_of_the_test(
     from pytest_gittrix.plugin.marker import refusals_at
     from pytest_gittrix.plugin.worlds import required_clock, world_arguments
 
-    marker, own = marker_of(request), {}
+    marker, own = marker_of(request.node), {}
     if _is_overridden(request, "gittrix_clock"):
         own["clock"] = required_clock(request.getfixturevalue("gittrix_clock"), "gittrix_clock gives")
     with refusals_at(request.node, gittrix_world_options, gittrix_files):
@@ -119,7 +119,7 @@ def gittrix_clock(request: pytest.FixtureRequest, gittrix_world_options: object)
     Naming it also freezes the wall clock of the test process, as ``--gittrix-freeze`` or the marker's ``freeze`` says. The engine runs
     on it in any case.
     """
-    options, marker = resolved(request.config), marker_of(request)
+    options, marker = resolved(request.config), marker_of(request.node)
     with ExitStack() as held:
         if _is_overridden(request, "gittrix_clock"):  # an override extends this fixture, and the world is opened on what that gives
             from pytest_gittrix.plugin.marker import refusals_at
@@ -147,7 +147,7 @@ def gittrix_session(gittrix: GitTrix, request: pytest.FixtureRequest) -> UserSes
     """
     from pytest_gittrix.plugin.worlds import start_session
 
-    return start_session(gittrix, marker_of(request).get("task", request.node.name), request.config.stash.get(WORLDS, None))
+    return start_session(gittrix, marker_of(request.node).get("task", request.node.name), request.config.stash.get(WORLDS, None))
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def gittrix_model(_gittrix_world: World, gittrix: GitTrix, request: pytest.Fixtu
     from pytest_gittrix.plugin.tapes import put_tape_in
 
     assert gittrix is not None, "the sessions of a sweep are on the engine of the test"
-    put_tape_in(_gittrix_world.model, request.node, marker_of(request), resolved(request.config))
+    put_tape_in(_gittrix_world.model, request.node, marker_of(request.node), resolved(request.config))
     return _gittrix_world.model
 
 
@@ -241,7 +241,7 @@ def _frozen(clock: FrozenClock, request: pytest.FixtureRequest, *, only_if_asked
     """Freeze the process as the test and the options of the run say; ``only_if_asked`` by the test's marker."""
     from pytest_gittrix.plugin.marker import freezing
 
-    how = freezing(request.node, marker_of(request), resolved(request.config))
+    how = freezing(request.node, marker_of(request.node), resolved(request.config))
     if how.mode == "none" or (only_if_asked and not how.asked):
         return nullcontext()
     from pytest_gittrix.clock.freeze import process_freeze

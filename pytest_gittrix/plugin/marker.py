@@ -1,10 +1,10 @@
-"""The arguments of the marker ``gittrix``: what they may be, and how those of several markers are one set."""
+"""The arguments of the marker ``gittrix``: what they may be, how those of several markers are one set, and which budgets they set."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
 
@@ -14,6 +14,7 @@ from pytest_gittrix.plugin.options import FREEZES, MODELS, WORKSPACES
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral
+    from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.plugin.config import GittrixConfig
     from pytest_gittrix.record.state.records import Eviction
     from pytest_gittrix.testing.repos.history import Contents
@@ -34,6 +35,9 @@ def gittrix(
     autojump: bool | float | None = None,
     object_format: str = "sha1",
     model: str | None = None,
+    max_seconds: float | None = None,
+    max_files: int | None = None,
+    max_tokens: int | None = None,
 ) -> None:
     """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
 
@@ -49,8 +53,14 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "clock_start": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
     "task": ((str,), "a text"),
     "model": ((str,), f'"tape", the path of one that ends in .jsonl, or one of {", ".join(MODELS)}'),
+    "max_seconds": ((int, float), "real seconds, not below 0"),
+    "max_files": ((int,), "a whole number of files, not below 0"),
+    "max_tokens": ((int,), "a whole number of tokens, not below 0"),
 }
-OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump", "model"})
+_LISTED: Final = 10
+BUDGETS: Final = frozenset({"max_seconds", "max_files", "max_tokens"})
+"""The arguments of the marker that a test may not exceed."""
+OF_THE_TEST: Final = frozenset({"task", "freeze", "autojump", "model"}) | BUDGETS
 """The arguments of the marker that are not those of ``World.open``."""
 SOURCES: Final = frozenset({"files", "history", "repository"})
 """The arguments that durable is made from; they count as one."""
@@ -138,6 +148,52 @@ def refusals_at(item: pytest.Item, options: object = None, files: object = None)
         raise
 
 
+@contextmanager
+def within_budgets(item: pytest.Item, given: Mapping[str, Any]) -> Iterator[None]:
+    """Fail a test whose call passed and exceeded a budget.
+
+    Args:
+        item: the test.
+        given: the merged arguments of its markers.
+
+    Raises:
+        pytest.fail.Exception: the message has each budget that was exceeded, and by how much.
+    """
+    from pytest_gittrix.os_level.monotonic import real_seconds
+
+    start = real_seconds()
+    yield
+    took = real_seconds() - start
+    exceeded: list[str] = []
+    if took > given.get("max_seconds", took):
+        exceeded.append(f"It took {took:.3g} real seconds, and max_seconds is {given['max_seconds']}.")
+    parts = getattr(item, "funcargs", None) or {}
+    engine, model = parts.get("gittrix"), parts.get("gittrix_model")
+    if "max_files" in given and engine is not None:
+        exceeded += _sessions_over(engine, given["max_files"])
+    if "max_tokens" in given and model is not None:
+        tokens = model.usage.input + model.usage.output
+        if tokens > given["max_tokens"]:
+            exceeded.append(f"Its agents used {tokens} tokens of gittrix_model, and max_tokens is {given['max_tokens']}.")
+    if exceeded:
+        path, line, _ = item.location
+        lines = [f"{path}:{(line or 0) + 1}: {item.name} passed, but went over the budget of its gittrix marker.", *exceeded]
+        raise pytest.fail.Exception("\n".join([*lines, "Let the agent do less, or set a higher budget."]), pytrace=False)
+
+
+def _sessions_over(engine: GitTrix, most: int) -> Iterator[str]:
+    """A line for each session of an engine that touched more files than so many."""
+    from pytest_gittrix.errors import GittrixError, first_few
+
+    for session in engine.list_sessions():
+        touched: Collection[str] = session.touched_files
+        with suppress(GittrixError):  # what the test itself broke or let expire counts as it was last seen
+            touched = engine.info(session.id).touched_files
+        if len(touched) > most:
+            listed = first_few(map(repr, touched), _LISTED)
+            yield f"Session {session.id} touched {len(touched)} files, and max_files is {most}: {listed}."
+
+
 def _names() -> list[str]:
     code = gittrix.__code__
     return list(code.co_varnames[: code.co_kwonlyargcount])
@@ -153,7 +209,8 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     if value is None:
         return
     types, wanted = _KINDS.get(name, ((object,), ""))
-    if not isinstance(value, types) or (isinstance(value, int | float) and value < 0):
+    is_flag_for_number = isinstance(value, bool) and not {bool, object} & {*types}
+    if not isinstance(value, types) or is_flag_for_number or (isinstance(value, int | float) and value < 0):
         _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
     if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
         from pytest_gittrix.errors import did_you_mean

@@ -14,7 +14,7 @@ JUDGES: Final = ("subject", "canary", "plain")
 REPORTS: Final = (".json", ".html", ".txt", ".xml", ".sarif", ".svg", ".jsonl")
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, clock_start, task, freeze, autojump, \
-object_format, model): what the gittrix fixtures of this test are made from"
+object_format, model, max_seconds, max_files, max_tokens): what the gittrix fixtures of this test are made from, and what it may spend"
 EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, network, readable, only, tape, prices, max_tokens, max_cost, \
 max_exchanges): the test is run once for each sample of a suite of evals"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WORLDS: pytest.StashKey[Worlds] = pytest.StashKey()
 _CONFIG: pytest.StashKey[GittrixConfig] = pytest.StashKey()
-_MARKER: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+_MARKER: pytest.StashKey[Mapping[str, Any]] = pytest.StashKey()
 
 
 def resolved(config: pytest.Config) -> GittrixConfig:
@@ -32,12 +32,11 @@ def given(config: pytest.Config) -> bool:
     return any(setting.given for setting in settings(config))
 
 
-def marker_of(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+def marker_of(item: pytest.Item) -> Mapping[str, Any]:
     """The arguments of the markers of a test, merged once for all its fixtures."""
-    stash = request.node.stash
+    stash = item.stash
     if _MARKER not in stash:
         from pytest_gittrix.plugin.marker import marker_arguments
 
-        stash[_MARKER] = marker_arguments(request.node)
-    arguments: Mapping[str, Any] = stash[_MARKER]
-    return arguments
+        stash[_MARKER] = marker_arguments(item)
+    return stash[_MARKER]

@@ -74,7 +74,7 @@ def retyped(content: Content) -> list[Content]:
 
 
 SMALL_PROJECT: Final[Contents] = {
-    ".gitignore": "__pycache__/\n*.pyc\n",
+    ".gitignore": "__pycache__/\n*.pyc\n.venv/\nnode_modules/\n",
     "README.md": "# Greeter\n\nSays hello.\n\n    python app.py Ada\n",
     "app.py": (
         "import sys\n\n\n"

@@ -34,6 +34,21 @@ def test_a_world_holds_a_small_project_unless_told_otherwise(tmp_path: Path) -> 
         assert world.sessions == []
 
 
+def test_environments_that_programs_make_are_not_promoted_and_committed_files_there_are_as_any_other(tmp_path: Path) -> None:
+    made = ("venv.create('.venv')", "os.makedirs('node_modules/p')", "open('node_modules/p/1.js', 'w').close()", "open('new', 'w').close()")
+    with World.open(tmp_path) as world:
+        world.durable.commit({"node_modules/own.js": "own\n"})
+        session = world.start("Install")
+        subprocess.run([sys.executable, "-c", f"import os, venv; {'; '.join(made)}"], cwd=session.workspace_path, check=True)
+        assert session.touched_files() == ["new"]
+        subprocess.run("echo changed > node_modules/own.js", shell=True, cwd=session.workspace_path, check=True)
+
+        promoted = world.durable.tree(session.promote().sha)
+
+        assert promoted.keys() == {*SMALL_PROJECT, "new", "node_modules/own.js"}
+        assert world.durable.read("node_modules/own.js") == b"changed\n"
+
+
 def test_what_the_agent_wrote_is_what_is_promoted(world: World) -> None:
     session = world.start("Fix the bug")
     session.write("app.py", "two\n")

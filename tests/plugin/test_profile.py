@@ -14,7 +14,7 @@ MODULE = """
 """
 
 
-@pytest.mark.parametrize(("given", "expected"), [("quick", (25, 20)), ("default", (100, 50)), ("soak", (5_000, 100))])
+@pytest.mark.parametrize(("given", "expected"), [("quick", (50, 20)), ("default", (100, 50)), ("soak", (5_000, 100))])
 def test_a_profile_is_heeded_by_machines(pytester: pytest.Pytester, given: str, expected: tuple[int, int]) -> None:
     pytester.makepyfile(MODULE.format(expected=expected))
 

@@ -116,7 +116,7 @@ def test_without_a_budget_nothing_is_shared() -> None:
 
 
 def test_the_clauses_that_call_a_search_are_those_that_are_not_marked() -> None:
-    calls = re.compile(r"\b(self\.races|kill_during)\(")
+    calls = re.compile(r"\b(self\.races|kill_during|contests)\(")
     tests = {code: inspect.getsource(inspect.unwrap(test)) for code, (_, _, test) in clauses().items()}
 
     assert {code for code, clause in clauses_by_code().items() if clause.searches} == {code for code in tests if calls.search(tests[code])}

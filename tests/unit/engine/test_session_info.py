@@ -137,7 +137,7 @@ class TestTheHandles:
         assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
         decisions = "review promote discard extend for_agent archive archives moved_refs metadata handoff start_turn turn_running interrupt"
-        decisions += " turn begin_turn end_turn fork identify subscribe view register_pressure_warning relocate"
+        decisions += " turn begin_turn end_turn rebase fork identify subscribe view register_pressure_warning relocate"
         assert more == set(decisions.split())
         assert not isinstance(session.for_agent(), UserSession)
         assert isinstance(session, AgentSession)

@@ -15,8 +15,8 @@ from pytest_gittrix.engine.agents.session_parts import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.plugin.sections import Scene, patches
 from pytest_gittrix.record.eventlog.events import decode, encode
+from pytest_gittrix.report.world_page import patches
 from pytest_gittrix.workspaces.seeds.seed import History, Seed
 
 
@@ -661,7 +661,7 @@ def test_a_failed_tests_patch_of_a_session_is_of_its_baseline(site: Site) -> Non
     session.write("left.txt", "left\n")
     kill_at("promote:recorded", lambda: session.promote(files=["app.py"], keep=True))
 
-    [(id_, patch)] = patches(Scene(site.durable.path, "main", site.engine.store.root, site.clock))
+    [(id_, patch)] = patches(site.engine.store)
 
     assert (id_, patch.count(b"diff --git"), b"left.txt" in patch) == (session.id, 1, True)
     assert list(site.durable.changed(session.promote().sha)) == ["left.txt"]

@@ -48,7 +48,8 @@ def test_exchanges_are_those_of_the_session_whose_agents_asked(crew: Crew, level
         events = crew.events(ids[member])
         exited = next(event for event in events if event.type == "agent.exited")
         of_session = [one for one in model.exchanges if one.session == ids[member]]
-        assert [event.data["number"] for event in events if event.type == "model.exchange"] == [one.number for one in of_session]
+        recorded = [event.data["number"] for event in events if event.type == "model.exchange"]
+        assert sorted(recorded) == sorted(one.number for one in of_session)  # two that end at once are recorded in either order
         assert len(of_session) == many
         assert exited.data["network"]["model"]["exchanges"] == many
         said = {result.text.strip() for one in of_session for result in one.request.results}

@@ -32,6 +32,7 @@ OF_SESSIONS: dict[str, Callable[[DrivenSession], Any]] = {
     "succeed": lambda session: session.succeed(),
     "lineage": lambda session: session.lineage(),
     "archived": lambda session: session.archived(),
+    "side_work": lambda session: session.side_work(),
 }
 OF_ENGINES: dict[str, Callable[[DrivenEngine], Any]] = {
     "query": lambda engine: engine.query(),

@@ -72,8 +72,7 @@ class Judge:
 
     def head(self, branch: str = "main") -> str:
         """Return the commit that a branch is at. Raises AssertionError if there is none."""
-        id_, _, _ = self._object(f"refs/heads/{branch}")
-        return id_
+        return self._object(f"refs/heads/{branch}")[0]
 
     def commit(self, id_: str) -> Facts:
         """Read a commit. Raises AssertionError if the object is missing or is no commit."""
@@ -396,6 +395,7 @@ def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str
         ref: the reference, or the commit, of the archive.
         unpromoted: contents by path, None for a deletion.
     """
+    require(archive.has(ref), "What was not promoted is set aside whole.", f"{ref} is missing from {archive._git_dir}")
     archived = archive.changes(f"{ref}^", ref)
     found = {path: archived[path] for path in unpromoted if path in archived}
     require(found == dict(unpromoted), "What was not promoted is set aside whole.", *differences(unpromoted, found, absent="no change"))

@@ -69,6 +69,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
         "refused": '[review]\ndeny = ["app.py"]\n',
         "agent-error": "",
         "limit": "",
+        "unjudgeable": "",
         "timeout": '[limits]\ntimeout = "150ms"\n',
     }.items():
         case(place, id_, more=f"{more}{CHECK}", extra=extra)
@@ -78,6 +79,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     kept = RunStore.open(root / "run")
     for epoch in (0, 1):  # only an agent with a model of the run meets a limit, so this one is written
         kept.save_record(replace(kept.sample("limit", epoch), outcome="limit", reason="the agent had its 3 exchanges"))
+        kept.save_record(replace(kept.sample("unjudgeable", epoch), outcome="unjudgeable", reason="no judge can judge its tests"))
     return kept
 
 

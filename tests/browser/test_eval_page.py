@@ -123,7 +123,7 @@ def focus(page: Any) -> str:
 def test_every_sample_is_shown_at_first_failing_ones_above(page: Any, store: RunStore) -> None:
     outcomes = shown(page, "outcome")
 
-    assert len(outcomes) == len(store.keys()) == 18
+    assert len(outcomes) == len(store.keys()) == 20
     assert set(outcomes) == set(OUTCOMES)
     assert outcomes[-4:] == ["pass"] * 4
     assert expanded(page) == []
@@ -139,7 +139,7 @@ def test_a_chip_filters_by_its_outcome_and_lets_go_again(outcome: str, page: Any
     assert page.locator("#shown").inner_text() == f"{len(shown(page))} shown"
     chip.click()
 
-    assert len(shown(page)) == 18
+    assert len(shown(page)) == 20
     assert chip.get_attribute("aria-pressed") == "false"
 
 
@@ -160,7 +160,7 @@ def test_what_fits_nothing_says_so_and_all_comes_back(page: Any) -> None:
 
     page.locator("#clear").click()
 
-    assert len(shown(page)) == 18
+    assert len(shown(page)) == 20
     assert (page.locator("#none").is_visible(), page.locator("#find").input_value(), focus(page)) == (False, "", "find")
 
 
@@ -275,7 +275,7 @@ def test_everything_goes_by_keyboard(page: Any) -> None:
     page.keyboard.type("jk")
     assert (focus(page), page.locator("#find").input_value(), shown(page)) == ("find", "jk", [])
     page.keyboard.press("Escape")
-    assert len(shown(page)) == 18
+    assert len(shown(page)) == 20
 
 
 def test_the_keys_skip_what_is_not_shown_and_stop_at_the_ends(page: Any) -> None:
@@ -386,7 +386,7 @@ def test_the_page_is_never_wider_than_the_screen(
 def test_it_works_without_scripts(chromium: Any, address: str, store: RunStore, seen: dict[str, list[str]]) -> None:
     page = opened(chromium, address, seen, java_script_enabled=False)
 
-    assert page.locator("h1").inner_text() == "4 of 18 samples passed."
+    assert page.locator("h1").inner_text() == "4 of 20 samples passed."
     assert page.locator(".plot").is_visible()
     assert f"gittrix eval show {store.path} prints it." in page.locator("#samples").inner_text()
     assert not any(page.locator(control).first.is_visible() for control in ("#theme", "#find", "#table", "footer"))
@@ -397,7 +397,7 @@ def test_it_works_without_scripts(chromium: Any, address: str, store: RunStore, 
 def test_the_page_is_read_out_in_order(page: Any) -> None:
     headings = page.locator("h1, h2").all_inner_texts()
 
-    assert headings[0] == "4 of 18 samples passed."
+    assert headings[0] == "4 of 20 samples passed."
     assert "Samples" in headings
     assert page.locator("html").get_attribute("lang") == "en"
     assert page.locator("th:not([scope])").count() == 0

@@ -40,6 +40,8 @@ class GitTrixSystem:
         self.reasons = {} if whole else dict.fromkeys((Capability.MEMBERS, Capability.STATUS), because)
         if workspace in ("lazy", "overlay"):
             self.reasons |= dict.fromkeys((Capability.SHELL, Capability.SIDE_WORK), "its workspaces are no directories")
+        if workspace == "copy":
+            self.reasons[Capability.SIDE_WORK] = "its workspaces have no repository"
         self.capabilities = frozenset(Capability) - self.reasons.keys()
         self._workspace: WorkspaceKind = workspace
         self._numbers = count()
@@ -61,4 +63,7 @@ class GitTrixSystem:
             ids=seeded_ids(next(self._numbers) << 32 | os.getpid()),
         )
         kind: type[GitTrixEngine] = WholeEngine if Capability.MEMBERS in self.capabilities else ShellEngine
-        return (kind if Capability.SHELL in self.capabilities else GitTrixEngine)(engine.init())
+        opened = (kind if Capability.SHELL in self.capabilities else GitTrixEngine)(engine.init())
+        if Capability.SIDE_WORK not in self.capabilities:
+            opened.side_work = None  # type: ignore[attr-defined]  # a verb that is None is not there
+        return opened

@@ -119,3 +119,9 @@ def test_task(gittrix_session: UserSession) -> None:
     gittrix_session.write("fix.py", "\n")
     assert gittrix_session.info().task == "Fix the bug!"
     assert gittrix_session.promote(strategy="branch").branch == "gittrix/fix-the-bug"
+
+
+@pytest.mark.gittrix(max_seconds=600, max_files=1, max_tokens=1_000_000)
+def test_budgets(gittrix_session: UserSession) -> None:
+    gittrix_session.write("fix.py", "\n")
+    assert gittrix_session.touched_files() == ["fix.py"]

@@ -148,7 +148,7 @@ def test_the_page_of_the_reference_is_up_to_date() -> None:
 def test_the_page_lists_every_capability() -> None:
     table = page().partition("## Capabilities")[2].partition("\n## ")[0]
 
-    assert [*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)] == [str(one) for one in Capability if one in EXTENDED]
+    assert [*re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)] == [str(one) for one in Capability if one in EXTENDED]
     assert all(f"`{one}`" in table for one in BASE)
 
 

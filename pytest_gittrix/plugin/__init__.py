@@ -244,10 +244,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Finish clauses and evals as soon as all tests have run, so that every plugin meets the exit status that they decide."""
+    try:
+        return (yield)
+    finally:
+        _finish_run(session)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Finish clauses and evals, delete removed worlds, and send the controller what only this process knows."""
-    _finish_run(session)
+    """Delete removed worlds, and send the controller what only this process knows."""
     config = session.config
     if (worlds := config.stash.get(WORLDS, None)) is not None:
         worlds.close()

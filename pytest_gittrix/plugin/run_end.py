@@ -57,6 +57,6 @@ def _clause_sections(session: Any, reports: Sequence[Any], terminal: Any, option
     for problem in problems:
         terminal.ensure_newline()
         terminal.write_line(problem, red=True)
-    if session.exitstatus == 0 and (problems or not all(system.is_kept for system in systems)):
-        session.exitstatus = 1
+    if problems or not all(system.is_kept for system in systems):
+        session.testsfailed = max(session.testsfailed, 1)
     return [TerminalSection(f"gittrix conformance: {system.name}", [*summary(system)]) for system in systems]

@@ -11,7 +11,7 @@ from support.evals import SOLVES, left_in, suite
 # A run in this process forgets what it was the first to import. This holds classes that must not be loaded twice.
 from pytest_gittrix.evals.results.store import RunStore
 
-_QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio", "-p", "no:syrupy")
+_QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio")
 SOURCE = """
     import pytest
 

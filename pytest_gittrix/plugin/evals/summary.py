@@ -241,19 +241,18 @@ def summarise_evals(
 
 
 def _decide(session: Any, runs: Sequence[EvalRun], terminal: Any) -> str:
-    """Set the exit status where the pass rate decides it; return a line if failed samples are let through."""
+    """Let pytest count failed tests or none where the pass rate decides; return a line if failed samples are let through."""
     if all(run.fail_under is None for run in runs):
         return ""
     if any(run.is_short for run in runs):
-        if session.exitstatus == 0:
-            session.exitstatus = 1
+        session.testsfailed = max(session.testsfailed, 1)
         return ""
     failed = [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())]
     ours = all((JUDGED, BY_OUTCOME) in map(tuple, report.user_properties) for report in failed)
     stopped = session.shouldfail or session.shouldstop
-    if not failed or not ours or stopped or session.exitstatus != 1 or not all(run.is_whole for run in runs):
+    if not failed or not ours or stopped or not all(run.is_whole for run in runs):
         return ""
-    session.exitstatus = 0
+    session.testsfailed = 0
     return f"{len(failed)} that did not pass let through"
 
 

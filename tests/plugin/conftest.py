@@ -7,6 +7,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import pytest
+from hypothesis.vendor.pretty import RepresentationPrinter
 from support.eval_tests import EvalTests
 
 import pytest_gittrix
@@ -32,6 +33,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     base = pytester.path.parent / f"{pytester.path.name}-base"
     monkeypatch.delenv("PYTEST_GITTRIX_PROFILE", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    # Schemathesis gives Hypothesis a printer without values for the whole process, once any test has imported it.
+    monkeypatch.setattr("hypothesis.core.RepresentationPrinter", RepresentationPrinter)
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=source)

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis.vendor.pretty import RepresentationPrinter
 
 from pytest_gittrix.plugin.examples import example_lines
 
@@ -263,9 +262,7 @@ def test_keep_decides_which_worlds_stay(keep: str, left: list[str], run: Run, py
     result.stdout.fnmatch_lines(["kept in *" if left else "not kept; --gittrix-keep=failed *"])
 
 
-def test_of_a_failing_property_the_smallest_world_stays(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Schemathesis gives Hypothesis a printer without values for the whole process, once any test has imported it.
-    monkeypatch.setattr("hypothesis.core.RepresentationPrinter", RepresentationPrinter)
+def test_of_a_failing_property_the_smallest_world_stays(run: Run, pytester: pytest.Pytester) -> None:
     source = """
         from hypothesis import assume, given, settings, strategies as st
 

@@ -42,6 +42,17 @@ class ForkResult:
     timed_out: bool = False
 
 
+def fork() -> int:
+    """Fork as ``os.fork`` does, without the warning that Python 3.12 and later give where other threads run.
+
+    A lock that such a thread holds at this instant stays held in the child: the child takes none of theirs, or whoever waits for it does so
+    for a limited time.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> ForkResult:
     """Run ``fn()`` in a fork of this process, and wait for it.
 
@@ -59,10 +70,8 @@ def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> ForkResult:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):
             stream.flush()  # or the fork would say it again
-    with tempfile.TemporaryFile() as result, warnings.catch_warnings():
-        # Python 3.12 warns if other threads run. A lock one of them holds at this instant would show as a timeout.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    with tempfile.TemporaryFile() as result:
+        pid = fork()  # a lock that another thread holds at this instant would show as a timeout
         if pid == 0:
             _be_fork(fn, result)
         status, timed_out = _wait(pid, timeout)

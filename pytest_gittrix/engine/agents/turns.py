@@ -330,11 +330,13 @@ async def _awaited(result: Any) -> Any:
 def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callable[[Event], None]) -> AwaitEnd:
     from multiprocessing import Pipe
 
+    from pytest_gittrix.os_level.forks import fork
+
     messages, send = Pipe(duplex=False)
     engine, answers = Pipe(duplex=False)
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         messages.close()
         answers.close()

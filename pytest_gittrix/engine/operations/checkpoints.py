@@ -68,7 +68,6 @@ def save_checkpoint(
         state: its state.
         snapshot: the files.
         left_out: a line for each file that the snapshot should have, and does not; those that are too large for it are named anyway.
-
         always: record a checkpoint even then.
 
     Raises:

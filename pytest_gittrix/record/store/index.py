@@ -233,6 +233,11 @@ class Index:
             if connection is not None and self._pid == os.getpid():
                 connection.close()
 
+    def __del__(self) -> None:
+        """Close what the owner left open: Python 3.13 and later warn of a connection that was not closed."""
+        with suppress(AttributeError):  # of an index that was never made whole
+            self.close()
+
     def _ask(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool = False) -> T:
         """Run a query; on an error of SQLite, on a rebuilt index, and then in memory.
 

@@ -16,13 +16,13 @@ import signal
 import socket
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from pytest_gittrix.os_level import linux
+from pytest_gittrix.os_level.forks import fork
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import children_of_thread, thread_states
 from pytest_gittrix.testing.faults import seccomp_notify
@@ -67,7 +67,7 @@ class Tracer:
         before: Callable[[FileCall], object] | None = None,
     ) -> None:
         self._socket, theirs = socket.socketpair()
-        self.pid = _fork()
+        self.pid = fork()
         if self.pid == 0:
             self._socket.close()
             if control is not None:
@@ -110,13 +110,6 @@ class CallControl(Protocol):
     def answer_lock(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.StoppedThread) -> bool:
         """Answer a call that asks for a lock, possibly after waiting; returns as ``Gate.answer``."""
         ...
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python 3.12 warns if other threads run. Neither side of a fork here takes a lock that such a thread could hold.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _be_tracer(caller: socket.socket, tracing: _Tracing, start: Callable[[], None], stdin: bytes | None) -> NoReturn:
@@ -170,7 +163,7 @@ class _Tracing:
         source = _readable(stdin)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         channel, far_channel = socket.socketpair()
-        self.target = _fork()
+        self.target = fork()
         if self.target == 0:
             _be_target(start, (source, out_end, err_end), far_channel, self.control is not None)
         for end in (source, out_end, err_end):

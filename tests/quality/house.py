@@ -115,8 +115,6 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "confine.launcher": _PROGRAM,
         "confine.zygote": _PROGRAM,
         "engine.agents.supervisor": _PROGRAM,
-        "engine.agents.turns": "a turn talks with its session while it runs, which in_fork does not allow",
-        "testing.faults.tracer": "a tracer serves its caller while it runs, which in_fork does not allow",
         "testing.scenarios.agent_program": _PROGRAM,
     },
     PROC: {

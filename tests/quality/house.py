@@ -151,6 +151,11 @@ class Module:
     tree: ast.Module
     text: str
 
+    @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """Every node of its tree, which many rules look through."""
+        return [*ast.walk(self.tree)]
+
     @property
     def place(self) -> str:
         """Its file, from the directory of the package, as a person would type it."""
@@ -164,13 +169,13 @@ class Module:
     @cached_property
     def docstring_lines(self) -> int:
         """How many of its lines are docstrings, with those after attributes."""
-        return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in ast.walk(self.tree) if _is_text(node))
+        return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in self.nodes if _is_text(node))
 
     @cached_property
     def code_lines(self) -> int:
         """How many of its lines are neither empty nor comments nor docstrings."""
         empty = sum(not line.strip() or line.lstrip().startswith("#") for line in self.text.splitlines())
-        within = sum(not line.strip() for node in ast.walk(self.tree) if _is_text(node) for line in node.value.value.splitlines())
+        within = sum(not line.strip() for node in self.nodes if _is_text(node) for line in node.value.value.splitlines())
         return self.lines - self.docstring_lines - empty + within
 
     @property
@@ -259,12 +264,12 @@ class House:
 
     def private_reaches(self) -> list[str]:
         """The places that use a private name of another module, one line each."""
-        own = {name: _private_names(module.tree) for name, module in self.modules.items()}
+        own = {name: _private_names(module.nodes) for name, module in self.modules.items()}
         everywhere = frozenset().union(*own.values())
         return [
             f"{module.place}:{line}: uses {private}, which is private to another module"
             for name, module in self.modules.items()
-            for private, line in _private_uses(module.tree)
+            for private, line in _private_uses(module.nodes)
             if private in everywhere - own[name] - NOT_OURS
         ]
 
@@ -293,7 +298,7 @@ class House:
             (what, module, line)
             for module in self.modules.values()
             if module.room.partition(".")[0] != SYSTEM_ROOM
-            for what, line in _system_uses(module.tree)
+            for what, line in _system_uses(module.nodes)
         ]
         allowed = {(what, f"{PACKAGE}.{name}") for what, names in SYSTEM_ELSEWHERE.items() for name in names}
         unused = allowed - {(what, module.name) for what, module, _ in found}
@@ -393,10 +398,10 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def _private_names(tree: ast.Module) -> frozenset[str]:
+def _private_names(nodes: Sequence[ast.AST]) -> frozenset[str]:
     """The private names that a module gives: at its top, in its classes, and as attributes of its own objects."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
@@ -405,9 +410,9 @@ def _private_names(tree: ast.Module) -> frozenset[str]:
     return frozenset(filter(_is_private, names))
 
 
-def _private_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _private_uses(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     """The private names that a module takes from objects that are not the method's own, and those that it imports; with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(attr=name, value=value) if _is_private(name) and not named(value, "self", "cls"):
                 yield name, node.lineno
@@ -415,9 +420,9 @@ def _private_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield from ((alias.name, node.lineno) for alias in aliases if _is_private(alias.name))
 
 
-def _system_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _system_uses(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     """What a module does that is the system's room's, with the lines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="fcntl"), attr="flock" | "lockf"):
                 yield LOCK, node.lineno

@@ -1,4 +1,4 @@
-"""``session list`` and ``session info`` of a store at rest, answered from its index.
+"""``session list`` and ``session info`` of a store at rest, answered from its index; and ``session list`` of a store with nothing in it.
 
 The engine, and the parser of all verbs, take several times as long to load as the answer takes to find. So the two commands that people and
 scripts type most are tried here first: without further flags, where no daemon runs, and where nothing needs to be recovered or swept. In
@@ -52,6 +52,11 @@ def quick_look(arguments: Sequence[str]) -> tuple[CommandResult, bool] | None:
     if line is None or os.environ.get(_CLOCK):
         return None
     id, as_json, root = line
+    if id is None and _is_empty(root):
+        from pytest_gittrix.commands.output import CommandResult
+        from pytest_gittrix.commands.render import NO_SESSIONS
+
+        return CommandResult([], NO_SESSIONS), as_json
     if _may_change_mode(root):
         return None
     from pytest_gittrix.record.store.up_to_date import up_to_date_index
@@ -100,6 +105,14 @@ def _read(arguments: Sequence[str]) -> tuple[str | None, bool, str] | None:
 
 def _sessions() -> str:
     return os.path.abspath(os.path.join(home(), "sessions"))
+
+
+def _is_empty(root: str) -> bool:
+    """Whether there is nothing in a store, or no store."""
+    try:
+        return not os.listdir(root)
+    except OSError as problem:
+        return isinstance(problem, FileNotFoundError)
 
 
 def _may_change_mode(root: str) -> bool:

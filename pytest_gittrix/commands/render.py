@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import SessionMetadata
     from pytest_gittrix.record.store.store import Problem
 
+NO_SESSIONS = "There are no sessions.\n"
+
 _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
 _STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33} | {
     "needs_input": 33,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.declaration import SESSION, arg, verb
 from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.render import gastown_table, notes_of, overlap_table, record_table, session_table, text_of
+from pytest_gittrix.commands.render import NO_SESSIONS, gastown_table, notes_of, overlap_table, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.extensions import OURS, Names
@@ -31,7 +31,6 @@ _FOUND = 20
 _GENERATIONS = 4
 # The options that select by Gas Town's query, which lists the newest first.
 _QUERY_OPTIONS = ("agent", "rig", "work_unit", "outcome", "since", "until", "limit")
-_NONE = "There are no sessions.\n"
 
 
 AS_SYSTEM = arg(
@@ -77,7 +76,7 @@ def list_sessions(options: Namespace) -> CommandResult:
         problems, now = gittrix.problems(), gittrix.clock.now()
         lines_of = _beside(gittrix, found or records) if options.beside else {}
     if not records:
-        return CommandResult([], _NONE, notes_of(problems))
+        return CommandResult([], NO_SESSIONS, notes_of(problems))
     notes = (*notes_of(problems), *(f"Not part of {id_}: {line}." for id_, lines in lines_of.items() for line in lines))
     if options.view == "gastown":
         table = gastown_table(found, records, now, {})
@@ -101,7 +100,7 @@ def overlaps(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         found = gittrix.overlaps(look=options.look)
     problems = tuple(f"{one.id}: {one.problem}" for one in found if one.problem)
-    return CommandResult([one.to_wire() for one in found], overlap_table(found) if found else _NONE, problems)
+    return CommandResult([one.to_wire() for one in found], overlap_table(found) if found else NO_SESSIONS, problems)
 
 
 @verb(

@@ -92,6 +92,22 @@ def test_it_prints_what_the_ordinary_command_prints(home: Path, capsysbinary: py
             assert [*json.loads(quick)["data"]] == [*json.loads(ordinary)["data"]], line
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["empty", "missing"])
+def test_a_store_with_nothing_in_it_is_listed_as_it_is(made: bool, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    root = tmp_path / "sessions"
+    if made:
+        root.mkdir()
+
+    quick = quick_look(["session", "list", "--store", str(root)])
+
+    assert quick is not None
+    assert quick[0].data == []
+    assert root.exists() == made
+    for flags in ([], ["--json"]):
+        quickly = printed(capsysbinary, "session", "list", "--store", str(root), *flags)
+        assert quickly == printed(capsysbinary, "session", "list", "--store", str(tmp_path / "another"), *flags, "--")
+
+
 def without_ages(text: bytes) -> list[bytes]:
     """The words of an output but ages and times left, which may differ by a second."""
     return [word for word in text.split() if not word.rstrip(b"hms").isdigit() and b"m" not in word[-4:-1]]

@@ -38,7 +38,9 @@ def refused_names(world: ToolWorld, case: str) -> None:
         return
     made = path is not None and world.branch_of(path) and world.branch_of(path) in ran.output
     seen = "there is no worktree" if path is None else "the output does not name the branch that was made of it"
-    world.require(bool(made), f"for the name {case!r} the command exits with 0, and {seen}", "test $S -ne 0")
+    branch = 'B="$(git -C "$W" symbolic-ref -q --short HEAD)"'
+    names = f'{{ W="$(fresh)" && [ -n "$W" ] && {branch} && grep -qF -- "$B" "$R/said"; }}'
+    world.require(bool(made), f"for the name {case!r} the command exits with 0, and {seen}", f"test $S -ne 0 || {names}")
 
 
 @clause(
@@ -71,7 +73,8 @@ def odd_names(world: ToolWorld, case: str) -> None:
     ran = world.command("create", str(world.root / "outside") if case == "/absolute" else case, said=True)
     path = world.found_new(before)
     if path is None:
-        world.require(not ran.done, f"for the name {case!r} the command exits with 0, and there is no worktree", "test $S -ne 0")
+        what = f"for the name {case!r} the command exits with 0, and there is no worktree"
+        world.require(not ran.done, what, 'test $S -ne 0 || test -n "$(fresh)"')
         return
     world.require(place in path.resolve().parents, f"the worktree of {case!r} is outside of the place of the others", f'test ! -d "{path}"')
 

@@ -201,12 +201,13 @@ def one_refusal_of_three(world: ToolWorld, _case: str) -> None:
         world.create(name)
         finish_by_hand(world, name)
     world.sh(f"echo {token('unsaved')} >> file.txt", world.path_of("beta"))
-    ran = world.command("clean")
+    ran = world.command("clean", said=True)
     world.findable(token("unsaved"), "the text of a modified file is gone")
     for name in ("alpha", "gamma"):
         world.check(f'test ! -d "{world.path_of(name)}"', f"the worktree {name} is still there, since beta could not be removed")
     shown = not ran.done or "beta" in ran.output or not world.path_of("beta").is_dir()
-    world.require(shown, "one worktree was not removed, and neither exit status nor output tells", f'test ! -d "{world.path_of("beta")}"')
+    tells = f'test $S -ne 0 || grep -q beta "$R/said" || test ! -d "{world.path_of("beta")}"'
+    world.require(shown, "one worktree was not removed, and neither exit status nor output tells", tells)
 
 
 @clause("WMRG-13", "a dry run names exactly what the run removes", "people trust the preview", "clean", "dry_run", applies=_removes)

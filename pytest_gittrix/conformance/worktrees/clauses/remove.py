@@ -95,7 +95,7 @@ def refusal_exits_with_a_failure(world: ToolWorld, _case: str) -> None:
     ran = world.command("delete", said=True)
     if world.gone(path, head):
         raise NoVerdict("the tool did not refuse to remove a worktree with unsaved work")
-    world.require(not ran.done, "the worktree is still there, and the command exits with 0", "test $S -ne 0")
+    world.require(not ran.done, "the worktree is still there, and the command exits with 0", f'test $S -ne 0 || test ! -d "{path}"')
 
 
 @clause("WREM-22", "removing touches no other worktree and no byte of the main checkout", "one agent's end is another's loss", "delete")

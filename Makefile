@@ -77,7 +77,7 @@ compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and
 field: $(INSTALLED) ## put published worktree tools to the worktree clauses, and write docs/reference/field.md (half an hour; needs root)
 	@$(BIN)/python -m tests.quality.field $(ARGS)
 
-histories: $(INSTALLED) ## make and validate suites of the releases of three published packages, and write their table (three minutes)
+histories: $(INSTALLED) ## make and validate suites of the releases of four published packages, and write their table (five minutes)
 	@$(BIN)/python -m tests.quality.histories $(ARGS)
 
 corpus: $(INSTALLED) ## judge the tests of eight published packages beside plain pytest, and write docs/reference/evals-corpus.md (seven minutes)

@@ -1,4 +1,4 @@
-"""``make histories``: suites from the releases of three published packages, validated, and the table of them in the documentation.
+"""``make histories``: suites from the releases of four published packages, validated, and the table of them in the documentation.
 
 The source distributions of each package are pinned by hash. Each becomes a commit, so that ``make_history`` makes a case of every release
 that changed code together with tests. Each case gets two wrong solutions: one that lacks the changes of code, and one whose modules end the

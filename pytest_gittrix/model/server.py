@@ -98,6 +98,10 @@ class ModelServer:
         self._answerers = Answerers()
         self._listener: LoopbackListener | None = None
 
+    def __repr__(self) -> str:
+        where = "stopped" if self._listener is None else self.url
+        return f"<{type(self).__name__} {where}, exchanges: {len(self.exchanges)}>"
+
     def __enter__(self) -> Self:
         self._listener = LoopbackListener(self._serve)
         return self

@@ -42,6 +42,29 @@ def test_a_client_in_the_process_and_a_program_ask_the_same_model(run: Run) -> N
     run(source).assert_outcomes(passed=1)
 
 
+def test_a_failing_assertion_shows_what_was_said_and_no_json(run: Run) -> None:
+    source = f"""
+        from pytest_gittrix.model import call
+        {ASK}
+        def test_it(gittrix_model):
+            gittrix_model.script(call("bash", command="ls"))
+            body = json.dumps({{"model": "m", "messages": [{{"role": "user", "content": "Hello"}}], "tools": [
+                {{"type": "function", "function": {{"name": "bash", "parameters": {{"type": "object"}}}}}}]}})
+            urllib.request.urlopen(gittrix_model.url + "/v1/chat/completions", body.encode()).read()
+            (asked,), (request,) = gittrix_model.calls("bash"), gittrix_model.requests
+            assert [asked, request, gittrix_model] == []
+    """
+    result = run(source, "-vv")
+
+    result.assert_outcomes(failed=1)
+    shown = [line for line in result.outlines if line.startswith("E ")]
+    assert any("<Call call_" in line and "bash(command='ls')>" in line for line in shown), shown
+    assert any("<Request chat m: message 1, the user said 'Hello'>" in line for line in shown), shown
+    assert any("<WorldModel http://127.0.0.1:" in line and "exchanges: 1>" in line for line in shown), shown
+    assert not any("{" in line for line in shown)
+    result.stdout.fnmatch_lines(["*gittrix model*", "user: Hello", "model calls bash(command='ls')"])
+
+
 @pytest.mark.skipif(strongest().level == "off", reason="nothing to confine with")
 @pytest.mark.parametrize("level", ["guard", "jail"])
 def test_a_confined_program_reaches_the_model_and_nothing_else(run: Run, level: str) -> None:

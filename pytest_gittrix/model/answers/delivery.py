@@ -69,7 +69,7 @@ class Script:
                 # A fault at the end is an exchange of its own: no right answer follows it.
                 return Planned(faults[-1].apply(request, ModelReply(Answer())), tuple(faults[:-1]))
             raise ScriptFailed(
-                f"The script of the model is used up: it has {self._answered} answers, and was asked for one more.",
+                f"The script of the model is used up: after {self._answered} of {self._answered} answers it was asked for one more.",
                 why="The agent went on where the script ends.",
                 fix="Add a step to the script, or see in the conversation why the agent did not stop.",
             ) from None

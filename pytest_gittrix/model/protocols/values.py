@@ -21,6 +21,8 @@ Stop = Literal["end", "tool", "length", "refusal"]
 
 STOPS: Final[tuple[Stop, ...]] = get_args(Stop)
 
+_SHOWN: Final = 60  # characters of what the user said
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -55,6 +57,11 @@ class Call:
     id: str
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        text = self.arguments
+        given = repr(text) if isinstance(text, str) else ", ".join(f"{name}={value!r}" for name, value in text.items())
+        return f"<Call {self.id}: {self.name}({given})>"
 
     @property
     def json(self) -> str:
@@ -154,6 +161,10 @@ class Request:
     path: str = ""
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        said = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]} ..."
+        return f"<Request {self.protocol} {self.model}: message {len(self.messages)}, the user said {said!r}>"
 
     @property
     def text(self) -> str:

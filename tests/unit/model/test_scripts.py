@@ -124,7 +124,7 @@ def test_asking_for_more_than_a_script_has_fails_the_client_and_the_test(model: 
     ask(model.url, "anthropic", "Hello")
     heard = ask(model.url, "anthropic", "And now?")
     assert (heard.status, "used up" in heard.error["error"]["message"]) == (400, True)
-    with pytest.raises(ScriptFailed, match="it has 1 answers, and was asked for one more"):
+    with pytest.raises(ScriptFailed, match="after 1 of 1 answers it was asked for one more"):
         model.check()
 
 

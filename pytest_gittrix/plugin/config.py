@@ -58,6 +58,7 @@ class GittrixConfig(NamedTuple):
         system: the session system under test, if one was named.
         conformance_report: the absolute paths of the reports on the conformance clauses.
         waive: the reasons of clauses and invariants that the system need not keep, by name.
+        clauses: the set of conformance clauses that is run; empty for all.
         crash: the seconds in which clauses kill processes; 0 for a few kills only.
         race: the seconds in which clauses let two processes take turns; 0 for a few orders only.
         eval_run: the absolute path of the eval run's directory.
@@ -90,6 +91,7 @@ class GittrixConfig(NamedTuple):
     system: SessionSystem | None
     conformance_report: tuple[Path, ...]
     waive: Mapping[str, str]
+    clauses: str
     crash: float
     race: float
     eval_run: Path | None
@@ -170,6 +172,10 @@ def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
         from pytest_gittrix.testing.waivers import waive_for_the_run
 
         config.add_cleanup(_restorer(waive_for_the_run, waive_for_the_run(options.waive)))
+    if options.clauses:
+        from pytest_gittrix.conformance.base.clauses import OnlyOfSet
+
+        config.pluginmanager.register(OnlyOfSet(options.clauses))
     if options.crash or options.race:
         from pytest_gittrix.conformance.base.search import search_for
         from pytest_gittrix.testing.systems.driver import SearchBudget
@@ -290,6 +296,16 @@ def _waivers(setting: Setting, _config: pytest.Config) -> Mapping[str, str]:
         _refuse(setting, f"{problem.fact} {problem.fix} Valid values: NAME=REASON.")
 
 
+def _clauses(setting: Setting, _config: pytest.Config) -> str:
+    if not setting.text:
+        return ""
+    from pytest_gittrix.conformance.base.clause import SETS
+
+    if setting.text not in SETS:
+        _refuse(setting, f"Valid values: {', '.join(SETS)}.")
+    return setting.text
+
+
 def _seconds(setting: Setting, _config: pytest.Config) -> float:
     if setting.text and not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", setting.text):
         _refuse(setting, "Valid values: numbers of seconds.")
@@ -347,6 +363,7 @@ _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
     "system": _system,
     "conformance-report": _reports,
     "waive": _waivers,
+    "clauses": _clauses,
     "crash": _seconds,
     "race": _seconds,
     "eval-run": _directory,

@@ -103,6 +103,7 @@ OPTIONS: Final = (
     Option(
         "waive", "", "a clause or an invariant that the system need not keep, and the reason: NAME=REASON", repeatable=True, separator="\n"
     ),
+    Option("clauses", "", "the set of conformance clauses that is run, such as 2026.1: those that came later are left out"),
     Option("crash", "", "seconds in which clauses kill processes at as many of their calls as they can"),
     Option("race", "", "seconds in which clauses let two processes take turns in as many orders as they can"),
     Option("eval-run", "", "directory of the eval run, instead of one in runs/"),

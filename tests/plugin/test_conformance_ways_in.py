@@ -339,6 +339,22 @@ def test_the_plugin_knows_reports_of_ours_by_the_names_of_their_properties() -> 
     assert {PROPERTY, RUN} == plugin._OURS
 
 
+def test_a_set_leaves_out_what_came_later(conform: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gittrix.conformance.base.clause.SETS", {"2025.9": {"CAP": 2}})
+
+    conform("--gittrix-system=acme:Acme", "--gittrix-clauses=2025.9", *PYARGS)
+
+    (seen,) = statuses(pytester).values()
+    assert [*seen] == ["CAP-01", "CAP-02"]
+
+
+def test_a_set_that_is_none_is_refused_with_the_names_of_those_that_are(conform: Run) -> None:
+    result = conform("--gittrix-clauses=2026.0", *PYARGS)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*'2026.0' is not a valid gittrix clauses (from --gittrix-clauses). Valid values: 2026.1.*"])
+
+
 def test_a_search_for_crashes_judges_who_does_not_claim_to_survive_them(conform: Run, pytester: pytest.Pytester) -> None:
     Path(pytester.path, "acme.py").write_text(
         "from fixtures.broken_systems.zoo import ZOO\n"

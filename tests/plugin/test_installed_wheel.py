@@ -89,6 +89,7 @@ ANYWHERE = {
     "system": "house_system:system",
     "conformance-report": "report.json",
     "waive": "ERR-01=later",
+    "clauses": "2026.1",
     "crash": "1",
     "race": "1",
 }

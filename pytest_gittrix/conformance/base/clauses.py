@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, is_of_suite
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, also_needs, clause_of, in_set, is_of_suite
 from pytest_gittrix.conformance.base.outcome import HISTORY, incomplete_refusals_last, properties_of
 from pytest_gittrix.conformance.base.search import asked_for, share_of
 from pytest_gittrix.conformance.base.shell_lines import shows_again
@@ -93,6 +93,28 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
     if clause.code in waived:
         properties.append((WAIVED, waived[clause.code].strip()))
         request.applymarker(pytest.mark.xfail(reason=f"waived: {waived[clause.code].strip()}", strict=True))
+
+
+class OnlyOfSet:
+    """A plugin of pytest that leaves out the clauses that a set does not have.
+
+    Args:
+        name: of the set.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect the tests that are clauses of no concern; other tests stay."""
+        later = [*filter(self._is_later, items)]
+        if later:
+            config.hook.pytest_deselected(items=later)
+            items[:] = [item for item in items if not self._is_later(item)]
+
+    def _is_later(self, item: pytest.Item) -> bool:
+        clause = clause_of(item.function) if isinstance(item, pytest.Function) else None
+        return clause is not None and not in_set(clause.code, self._name)
 
 
 def describe_end(item: Any, error: BaseException | None, *, history: bool = False) -> None:

@@ -24,6 +24,7 @@ from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_a
 from pytest_gittrix.git.worktree.checkout_update import LockedCheckout, Sides, lock_checkout
 from pytest_gittrix.os_level.command import Level, check_level
 from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
+from pytest_gittrix.workspaces.additions.settings import check_texts
 from pytest_gittrix.workspaces.kinds import WorkspaceKind, check_kind
 from pytest_gittrix.workspaces.seeds.prepare import prepare_seed
 from pytest_gittrix.workspaces.seeds.seed import History, Seed, check_history
@@ -340,6 +341,9 @@ class LocalEphemeral:
         limits: how large a session's changes may be.
         spares: how many workspaces an engine makes ahead, in the background, so that the next start is a rename; of ``clone``, ``copy`` and
             ``overlay`` on a repository of this machine. Each takes the disk space of a workspace (docs/how-to/choose-a-workspace.md).
+        include: gitignore patterns of files that git ignores, such as ``.env``, which a new workspace gets from durable's checkout.
+        project_settings: whether the repository's own settings count, too: ``.worktreeinclude``, and ``[tool.gittrix]`` in its
+            ``pyproject.toml`` (docs/how-to/give-a-workspace-what-a-checkout-has.md).
 
     Raises:
         InvalidInput: a value is not allowed; the message lists the allowed ones.
@@ -350,6 +354,8 @@ class LocalEphemeral:
     confine: Level | None = None
     limits: Limits = field(default_factory=Limits)
     spares: int = 0
+    include: Collection[str] = ()
+    project_settings: bool = True
     address: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -363,6 +369,8 @@ class LocalEphemeral:
             )
         if self.confine is not None:
             check_level(self.confine)
+        patterns = check_texts(self.include, "include", "It says which ignored files a new workspace gets.", '[".env"]')
+        object.__setattr__(self, "include", patterns)
 
     def with_kind(self, kind: str, history: History | None = None) -> LocalEphemeral:
         """The same adapter for another kind of workspace, and perhaps another history. Raises InvalidInput if there is no such kind."""

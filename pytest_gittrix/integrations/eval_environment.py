@@ -132,7 +132,7 @@ class EvalEnvironment:
             raise InvalidInput("An environment was given a repository and its own files.", fix="Give one of them.")
         if commit is not None and repository is None:
             raise InvalidInput("An environment was given a commit and no repository.", fix="Say which repository it is of.")
-        kind = LocalEphemeral(workspace, history) if isinstance(workspace, str) else workspace  # type: ignore[arg-type]
+        kind = LocalEphemeral(workspace, history, project_settings=False) if isinstance(workspace, str) else workspace  # type: ignore[arg-type]
         with ExitStack() as closing:
             world = closing.enter_context(
                 World.open(

@@ -111,7 +111,9 @@ class World(Place):
             WriteRejected: a path in ``files`` or ``history`` may not be written.
         """
         level: Level = "jail" if workspace == "overlay" else "off"
-        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine=level)
+        ephemeral = (
+            workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine=level, project_settings=False)
+        )
         with ExitStack() as closing:
             closing.enter_context(withheld(git_variables))
             place = closing.enter_context(

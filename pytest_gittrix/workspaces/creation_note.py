@@ -41,12 +41,17 @@ class CreationState(NamedTuple):
     @property
     def is_comparable(self) -> bool:
         """Whether change times can be compared with the stamp: neither was the clock stepped, nor the machine started again."""
-        return abs(boot_offset() - self.boot) <= _STEP_NS
+        return is_same_boot(self.boot)
 
 
 def boot_offset() -> int:
     """The wall clock minus the time since boot, in nanoseconds."""
     return real_wall_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def is_same_boot(offset: int) -> bool:
+    """Whether neither was the clock stepped nor the machine started again since ``boot_offset`` gave an offset."""
+    return abs(boot_offset() - offset) <= _STEP_NS
 
 
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

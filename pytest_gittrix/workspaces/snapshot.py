@@ -12,6 +12,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.git.tree import SUBMODULE, Changes, parents, write_trees
 from pytest_gittrix.workspaces.creation_note import CreationState
+from pytest_gittrix.workspaces.provided import NOTHING, Provided
 from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.visibility import WorkspaceGit, sized
 from pytest_gittrix.workspaces.walk import DIRECTORY_FLAGS, REPLACED, ChangedDuringWalk, LargeFile, Limits, Walk
@@ -33,9 +34,10 @@ class Snapshot:
         nested: directories with a git repository of their own, whose files are among the changes and whose history is not; sorted.
         given: files that the session was given at its start and that are as they were then: in the workspace, and no changes.
         bases: as ``Workspace.bases``.
-        withheld: untracked files that only the workspace's own ignore rules ignore, with their sizes in bytes. They were not read. A
-            snapshot for which one is named has it among the changes.
+        withheld: untracked files that only the workspace's own ignore rules ignore, or that were included from durable's checkout and
+            changed since, with their sizes in bytes. They were not read. A snapshot for which one is named has it among the changes.
         ignored: untracked paths that the baseline's and the workspace's rules ignore; the name of a directory ends in ``/``.
+        provided: what was put into the workspace at its start; what of it is unchanged is neither work nor ignored.
         raw: the bytes in the workspace of the changed files that git would store otherwise (``checkin``), by path.
     """
 
@@ -51,6 +53,7 @@ class Snapshot:
     withheld: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     raw: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    provided: Provided = NOTHING
 
     @property
     def touched(self) -> list[str]:
@@ -78,9 +81,13 @@ class Snapshot:
 
     @property
     def withheld_lines(self) -> tuple[str, ...]:
-        """A line for each of ``withheld_tops``."""
-        why = "only the workspace's own ignore rules ignore it"
-        return tuple(f"{sized(top, len(sizes), sum(sizes))}: {why}" for top, sizes in self.withheld_tops.items())
+        """A line for each of ``withheld_tops``, with the reason."""
+        return tuple(f"{sized(top, len(sizes), sum(sizes))}: {self.why_withheld(top)}" for top, sizes in self.withheld_tops.items())
+
+    def why_withheld(self, top: str) -> str:
+        """Why one of ``withheld_tops`` is kept out of a promotion of everything, as a clause."""
+        included = any(self.provided.includes(path) for path in self.withheld if path == top or (top[-1] == "/" and path.startswith(top)))
+        return "it was included from durable's checkout" if included else "only the workspace's own ignore rules ignore it"
 
     @property
     def files(self) -> Changes:
@@ -129,6 +136,7 @@ def take_snapshot(
     created: CreationState,
     git: WorkspaceGit,
     *,
+    provided: Provided = NOTHING,
     limits: Limits | None = None,
     named: Collection[str] = (),
     deleted: Collection[str] = (),
@@ -141,6 +149,7 @@ def take_snapshot(
         seed: its baseline.
         created: what was noted when it was made.
         git: what its git says.
+        provided: what was put into it at its start.
         limits: the size that the snapshot may have.
         named: paths that were written through the session or selected, which are included whatever ignore rules say.
         deleted: paths deleted through the session, for a workspace where a missing file alone is no deletion (``lazy``).
@@ -155,7 +164,7 @@ def take_snapshot(
             root = os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
             raise (workspace_gone(path, error.strerror) if error.errno in REPLACED else _unreadable(path, error)) from error
-        walk = Walk(seed, created, limits or Limits(), named, deleted, git, on_step)
+        walk = Walk(seed, created, limits or Limits(), named, deleted, git, provided, on_step)
         try:
             walk.run(root)
         except (ChangedDuringWalk, FileNotFoundError):
@@ -179,6 +188,7 @@ def take_snapshot(
             tuple(sorted(walk.nested)),
             withheld=dict(sorted(walk.withheld.items())),
             ignored=tuple(sorted(walk.ignored)),
+            provided=provided,
         )
     raise AdapterUnavailable(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",

@@ -3,13 +3,13 @@
 There are two sets of ignore rules: those of the baseline, which no agent can change, and those of the workspace as they are now. A file
 that either set shows is work. So is one that the agent's own git tracks, as after ``git add --force``, and one that was named: written
 through the session, or selected. A file that only the workspace's rules ignore is withheld: it is touched, but a promotion of everything
-leaves it out, and says so.
+leaves it out, and says so. So is one that the start included from durable's checkout (``provided``), whatever shows it, unless it is named.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from functools import cached_property
 from typing import Literal, Protocol, cast
 
@@ -38,10 +38,11 @@ class Visibility:
         baseline: the rules of the baseline.
         named: paths that are work whatever the rules say.
         git: the workspace's git.
+        included: says of a path whether it is one that was included from durable's checkout.
     """
 
-    def __init__(self, baseline: Ignore, named: Collection[str], git: WorkspaceGit) -> None:
-        self._baseline, self._git = baseline, git
+    def __init__(self, baseline: Ignore, named: Collection[str], git: WorkspaceGit, included: Callable[[str], bool]) -> None:
+        self._baseline, self._git, self._included = baseline, git, included
         self._named = set(named)
         self._above_named = {parent for path in named for parent in parents(path)}
         self._changed: dict[str, bytes] = {}
@@ -65,7 +66,7 @@ class Visibility:
         was_hidden = self._baseline.ignored(path, directory=directory)
         is_hidden = self._present.ignored(path, directory=directory) if self._changed or self._git.exclude else was_hidden
         if not is_hidden or self._is_tracked(path, directory):
-            return "work"
+            return "withheld" if not directory and self._included(path) else "work"
         return "ignored" if was_hidden else "withheld"
 
     def _is_tracked(self, path: str, directory: bool) -> bool:

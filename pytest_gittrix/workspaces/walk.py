@@ -24,6 +24,7 @@ from pytest_gittrix.os_level.files import is_temporary
 from pytest_gittrix.os_level.monotonic import real_wall_ns
 from pytest_gittrix.workspaces.creation_note import CreationState
 from pytest_gittrix.workspaces.overlay import is_opaque
+from pytest_gittrix.workspaces.provided import Provided
 from pytest_gittrix.workspaces.seeds.seed import Seed
 from pytest_gittrix.workspaces.visibility import Visibility, WorkspaceGit
 
@@ -88,11 +89,13 @@ class Walk:
         named: Collection[str],
         deleted: Collection[str],
         git: WorkspaceGit,
+        provided: Provided,
         on_step: Callable[[], object],
     ) -> None:
         self.seed, self.created, self.limits, self.on_step = seed, created, limits, on_step
         self.deleted = frozenset(deleted)
-        self.visibility = Visibility(seed.ignore, named, git)
+        self.provided = provided
+        self.visibility = Visibility(seed.ignore, named, git, provided.includes)
         self.changes: dict[str, Entry | None] = {}
         self.blobs: dict[str, bytes] = {}
         self.refused: dict[str, str] = {}
@@ -223,6 +226,8 @@ class Walk:
 
     def _compare_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
         self.on_step()
+        if baseline is None and self.provided.origin_of(path, status) == "durable":
+            return
         kind = stat.S_IFMT(status.st_mode)
         standing = "work" if baseline is not None or kind not in (stat.S_IFREG, stat.S_IFLNK) else self.visibility.standing(path)
         if standing == "ignored":

@@ -35,6 +35,7 @@ from pytest_gittrix.workspaces.creation_note import (
 from pytest_gittrix.workspaces.kinds import CAPABILITIES, INCOMPLETE, KINDS, WITH_OWN_GIT, Capabilities, WorkspaceKind, check_kind
 from pytest_gittrix.workspaces.layers import lower_layers, make_repository_layer
 from pytest_gittrix.workspaces.overlay import LayeredDir
+from pytest_gittrix.workspaces.provided import Provided, read_provided
 from pytest_gittrix.workspaces.repositories.agent_git import AgentGit
 from pytest_gittrix.workspaces.seeds.checkout import link_worktree, write_branch, write_files, write_git_directory
 from pytest_gittrix.workspaces.seeds.on_disk import REPOSITORY_LAYER
@@ -166,7 +167,17 @@ class Workspace:
         on_step: Callable[[], object] = lambda: None,
     ) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
-        taken = take_snapshot(self.path, self.seed, self.created, self.git(), limits=limits, named=named, deleted=deleted, on_step=on_step)
+        taken = take_snapshot(
+            self.path,
+            self.seed,
+            self.created,
+            self.git(),
+            provided=self.provided,
+            limits=limits,
+            named=named,
+            deleted=deleted,
+            on_step=on_step,
+        )
         if self.bases:
             taken = replace(taken, bases=self.bases)
         if not self.created.layered or self.seed is self.began:
@@ -187,6 +198,11 @@ class Workspace:
     def state_dir(self) -> str | None:
         """Where the engine keeps its notes about it; None for one that another system made."""
         return self._state_dir
+
+    @property
+    def provided(self) -> Provided:
+        """What was put into it at its start, as noted now. Raises AdapterUnavailable if the note is damaged."""
+        return read_provided(self._state_dir)
 
     def seed_of(self, commit: str) -> Seed:
         """The seed of another baseline of its session. Raises AdapterUnavailable if it is gone."""

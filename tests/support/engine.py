@@ -259,6 +259,14 @@ def shell(session: UserSession, script: str) -> str:
     return done.stdout.decode(errors="surrogateescape")
 
 
+def archived(site: Site, session: UserSession) -> dict[str, bytes]:
+    """The files that the archive's commit adds to the baseline, or changes."""
+    repository, ref = str(site.directory(session) / "archive.git"), f"refs/gittrix/archive/{session.id}"
+    listed = run_git(["--git-dir", repository, "diff-tree", "-r", "-z", "--name-only", "--no-commit-id", ref])
+    paths = [os.fsdecode(path) for path in listed.split(b"\0") if path]
+    return {path: run_git(["--git-dir", repository, "cat-file", "blob", f"{ref}:{path}"]) for path in paths}
+
+
 def passed(action: Callable[[], object]) -> list[str]:
     """The points an action passes, in order."""
     names: list[str] = []
@@ -314,6 +322,7 @@ def as_ordinary_user(action: Callable[[], object], directory: Path) -> int:
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
+        tempfile.tempdir = os.getcwd()  # the one of the tests may be closed to that user
         action()
 
     return in_child(run)

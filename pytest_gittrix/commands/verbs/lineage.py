@@ -14,11 +14,12 @@ from pytest_gittrix.commands.render import facts_text, info_data, info_facts, te
 from pytest_gittrix.commands.values import fact, history, limit, number
 from pytest_gittrix.commands.verbs.find import AS_SYSTEM, record_in
 from pytest_gittrix.commands.verbs.runs import fork_and_run, run_arguments
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 if TYPE_CHECKING:
+    from pytest_gittrix.backends.protocol import Ephemeral
     from pytest_gittrix.engine.engine import GitTrix
-    from pytest_gittrix.engine.user_session import SessionInfo
+    from pytest_gittrix.engine.user_session import SessionInfo, UserSession
     from pytest_gittrix.record.state.records import EvictionPolicy
 
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
@@ -66,6 +67,13 @@ _TASK = arg("--task", metavar="TEXT", help="what the new one is for; the same by
     ),
     arg("-b", "--branch", metavar="NAME", help="the durable branch; by default the one the repository is on", by_place=True),
     WORKSPACE,
+    arg(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="files that git ignores which the workspace gets from durable's checkout, such as .env; repeatable",
+    ),
     arg("--history", type=history, default="none", metavar="none|N|full", help="how much of the past the agent may see (%(default)s)"),
     arg(
         "--ttl",
@@ -107,16 +115,15 @@ _TASK = arg("--task", metavar="TEXT", help="what the new one is for; the same by
         'gittrix session start -t "fix the bug" --agent gastown/polecats/Toast --work-unit td-7',
         'id=$(gittrix session start -t "fix the bug" | head -1)',
         'gittrix session start -t "try it" -d ~/project -b main --workspace lazy --json',
+        'gittrix session start -t "fix the bug" --include .env --include "config/*.local.json"',
     ),
 )
 def start(options: Namespace) -> CommandResult:
     """Start a session; prints its id, then its workspace."""
-    from pytest_gittrix.backends.protocol import registered_ephemeral
-
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
     policy = _policy(limits) if limits else None
     durable = context.durable_named(options.durable, options.branch)
-    ephemeral = registered_ephemeral(options.workspace, options.history)
+    ephemeral = _ephemeral(options)
     with working("Starting a session"), context.engine(options, durable, ephemeral) as gittrix:
         parent = context.full_id(gittrix, options.parent) if options.parent is not None else None
         session = gittrix.start_session(
@@ -126,7 +133,36 @@ def start(options: Namespace) -> CommandResult:
             id=id_of_runtime(gittrix) if options.chosen_id is None else options.chosen_id,
             **identity_in(options),
         )
-        return started(session.info())
+        return started(session.info())._replace(notes=_notes_of(session))
+
+
+def _ephemeral(options: Namespace) -> Ephemeral:
+    """What makes the workspace that a start asks for. Raises CapabilityMissing if workspaces of its kind get no files of a checkout."""
+    from dataclasses import replace
+
+    from pytest_gittrix.backends.local import LocalEphemeral
+    from pytest_gittrix.backends.protocol import registered_ephemeral
+
+    made = registered_ephemeral(options.workspace, options.history)
+    if isinstance(made, LocalEphemeral):
+        return replace(made, include=options.include)
+    if not options.include:
+        return made
+    raise CapabilityMissing(
+        f"A workspace of the kind {options.workspace!r} gets no files of durable's checkout.",
+        why="Its files are not on this machine, and what git ignores, such as keys, is not sent elsewhere.",
+        fix="Leave --include out, or take --workspace clone.",
+    )
+
+
+def _notes_of(session: UserSession) -> tuple[str, ...]:
+    """What a new workspace got from durable's checkout, and what it did not get, a line each."""
+    from pytest_gittrix.record.eventlog.events import path_of
+    from pytest_gittrix.workspaces.visibility import sized
+
+    ready = session.history(["workspace.ready"])[-1].data
+    included = (f"Included from durable's checkout: {sized(path_of(one), one['files'], one['size'])}." for one in ready.get("included", ()))
+    return (*included, *(f"Not included: {line}." for line in ready.get("left_out", ())))
 
 
 def _policy(limits: Mapping[str, Any]) -> EvictionPolicy:
@@ -207,7 +243,8 @@ def fork(options: Namespace) -> CommandResult:
             raise InvalidInput("A program is named, and no model.", fix="Name the model that it asks: --model live.")
         forked = gittrix.fork(id_, options.at, task=options.task, summary=options.summary, files=options.files)
         left_out = [line for event in forked.history(["workspace.kept"]) for line in event.data.get("left_out", ())]
-        return started(forked.info())._replace(notes=tuple(f"Not in this session: {line}." for line in left_out))
+        notes = (*_notes_of(forked), *(f"Not in this session: {line}." for line in left_out))
+        return started(forked.info())._replace(notes=notes)
 
 
 @verb(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.lineage.initial_files import InitialFiles, place_initial_files, to_data
+from pytest_gittrix.engine.lineage.provisions import provide
 from pytest_gittrix.engine.operations.moved_refs import REFERENCES, note_references
 from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
@@ -151,6 +152,7 @@ class SessionStart:
         workspace = resources.create_workspace(self.ephemeral, directory, seed, durable=self.durable, branch=self.branch)
         try:
             note_references(directory / "engine", recorder.store.root / REFERENCES, self.durable, sync=sync)
+            given = provide(self.ephemeral, self.durable, workspace, resources)
             place_initial_files(recorder, workspace, self.initial_files)
             if self.origin is not None:
                 self.origin.fill(recorder, workspace)
@@ -158,7 +160,7 @@ class SessionStart:
             if sync:
                 # A workspace that a power cut emptied would look as if the agent had emptied it.
                 sync_file_system(str(directory))
-            recorder.append("workspace.ready", path_fields(path), commit_point=True)
+            recorder.append("workspace.ready", {**path_fields(path), **given}, commit_point=True)
             recorder.derive()
             points.reached("start:ready")
         except BaseException:

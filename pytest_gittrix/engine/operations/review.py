@@ -86,10 +86,22 @@ def snapshot_of(
         selected: paths that are read even if the workspace's own rules ignore them.
         on_step: as for ``take_snapshot``, which says what is raised.
     """
-    named = {*state.api_touched, *state.initial_files, *selected}
+    chosen, provided = {*state.initial_files, *selected}, workspace.provided
+    kept_back = [path for path in state.api_touched if path not in chosen and provided.includes(path)]
+    named = {*state.api_touched, *chosen}.difference(kept_back)
     taken = workspace.snapshot(limits=limits, named=named, deleted=state.api_deleted, on_step=on_step)
     given = {path for path, resource in state.initial_files.items() if _is_as_given(taken, path, resource)}
-    return checked_in(taken.with_given(given), state.durable_path)
+    return checked_in(_with_withheld(taken, workspace, kept_back).with_given(given), state.durable_path)
+
+
+def _with_withheld(snapshot: Snapshot, workspace: Workspace, paths: Collection[str]) -> Snapshot:
+    """The snapshot in which included files that were written through the session are withheld, as those are that a program changed."""
+    found = {path: status for path in paths if (status := workspace.files.lstat(path)) is not None}
+    sizes = {path: status.st_size for path, status in found.items() if snapshot.provided.origin_of(path, status) is None}
+    if not sizes:
+        return snapshot
+    ignored = tuple(path for path in snapshot.ignored if path not in sizes)
+    return replace(snapshot, withheld=dict(sorted({**snapshot.withheld, **sizes}.items())), ignored=ignored)
 
 
 def narrowed(state: SessionState, snapshot: Snapshot, taken: Collection[str]) -> Snapshot:

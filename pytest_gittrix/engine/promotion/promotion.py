@@ -295,11 +295,11 @@ class Promotion:
 
 
 def _withheld(snapshot: Snapshot) -> list[str]:
-    """A warning of the files that only the workspace's own ignore rules keep out of a promotion of everything."""
-    tops = [sized(top, len(sizes), sum(sizes)) for top, sizes in snapshot.withheld_tops.items()]
-    if not tops:
-        return []
-    return [f"not promoted, since only the workspace's own ignore rules ignore it: {first_few(tops, SHOWN)}"]
+    """A warning of the files that are kept out of a promotion of everything, for each of the reasons."""
+    tops: dict[str, list[str]] = {}
+    for top, sizes in snapshot.withheld_tops.items():
+        tops.setdefault(snapshot.why_withheld(top), []).append(sized(top, len(sizes), sum(sizes)))
+    return [f"not promoted, since {why}: {first_few(found, SHOWN)}" for why, found in tops.items()]
 
 
 def _taken_back(workspace: Workspace, selection: SelectedChanges) -> list[str]:

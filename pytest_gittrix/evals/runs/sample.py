@@ -138,7 +138,7 @@ class SampleRun:
     def do(self) -> tuple[Record, Artifacts]:
         """Run the sample. Errors that the agent did not cause are raised unchanged."""
         case, spec = self._case, self._spec
-        ephemeral = LocalEphemeral(kind=case.workspace, history=case.history)
+        ephemeral = LocalEphemeral(kind=case.workspace, history=case.history, project_settings=False)
         with self._recorder.timed("open"):
             world = World.open(
                 self._directory / "world",

@@ -28,7 +28,12 @@ _SESSION: Mapping[str, Kind] = {
         optional="id_seed history strategy identity lineage seed_files earlier_baselines kept keep_after_promote",
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
-    "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
+    "workspace.ready": _kind(
+        "The workspace is complete and the agent may use it. Each of included is {path, files, size}: what it got from durable's checkout, "
+        "with the number of its files and their bytes. left_out has a line for each path that was not included, with the reason.",
+        "path",
+        optional="included left_out",
+    ),
     "session.accessed": _kind("The session was used without a change, so its idle time starts again.", optional="op"),
     "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
     "session.commit": _kind(

@@ -20,6 +20,7 @@ from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.path_rules import is_safe_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
+from pytest_gittrix.workspaces.provided import NOTHING, Provided
 from pytest_gittrix.workspaces.visibility import sized
 
 if TYPE_CHECKING:
@@ -100,11 +101,13 @@ class Graded(NamedTuple):
         path: its path; that of a directory ends in ``/``.
         status: of the file, or of the link where it is one; None for a directory.
         again: whether it can be made again.
+        elsewhere: whether it is as it was included from durable's checkout.
     """
 
     path: str
     status: os.stat_result | None
     again: bool
+    elsewhere: bool = False
 
 
 class Regenerable:
@@ -113,10 +116,12 @@ class Regenerable:
     Args:
         patterns: more gitignore patterns, the last of which that fits decides; ``!`` before one takes paths out again.
         strict: say of none that it can be made again.
+        provided: what was put into the workspace at its start.
     """
 
-    def __init__(self, patterns: Iterable[str] = (), *, strict: bool = False) -> None:
+    def __init__(self, patterns: Iterable[str] = (), *, strict: bool = False, provided: Provided = NOTHING) -> None:
         more = [*patterns]
+        self._provided = NOTHING if strict else provided
         self._rules = Ignore({} if strict else {"": (TABLE + "\n".join(more)).encode(errors="surrogateescape")})
         # The same patterns the other way round ignore what they take out, whatever a program marked.
         self._taken_out = Ignore({"": "\n".join(map(_inverted, more)).encode(errors="surrogateescape")})
@@ -172,7 +177,7 @@ class Regenerable:
             return whole + self._kept_in(files, [top] if top.endswith("/") else [])
         if not top.endswith("/"):
             status = files.lstat(top)
-            return [] if status is None else [Graded(top, status, again=False)]
+            return [] if status is None else [self._graded(top, status)]
         found: list[Graded] = []
         again: dict[str, None] = {}
         for one in files.scan(top.rstrip("/"), skip=lambda path: path.rpartition("/")[0] in again):
@@ -183,10 +188,13 @@ class Regenerable:
             if one.is_dir and self._rules.ignored(one.path, directory=True):
                 again[one.path] = None
             elif not one.is_dir:
-                found.append(Graded(one.path, one.stat, self._rules.ignored(one.path)))
+                found.append(self._graded(one.path, one.stat))
         directories = tuple(f"{path}/" for path in again)
         whole = [Graded(path, None, again=True) for path in directories]
         return whole + self._kept_in(files, directories) + [one for one in found if not one.path.startswith(directories)]
+
+    def _graded(self, path: str, status: os.stat_result) -> Graded:
+        return Graded(path, status, self._rules.ignored(path), self._provided.origin_of(path, status) == "durable")
 
     def _kept_in(self, files: SafeDir, directories: Iterable[str]) -> list[Graded]:
         return [Graded(one.path, one.stat, again=False) for directory in directories for one in self.repositories(files, directory)]
@@ -214,7 +222,7 @@ class LeftOut(NamedTuple):
 
 
 def find_left_out(
-    files: SafeDir, tops: Iterable[str], on_step: Callable[[], object] = lambda: None
+    files: SafeDir, tops: Iterable[str], on_step: Callable[[], object] = lambda: None, provided: Provided = NOTHING
 ) -> tuple[tuple[Found, ...], tuple[str, ...]]:
     """Find the files at or below ignored paths that cannot be made again, and name those that are too large to be kept.
 
@@ -222,6 +230,7 @@ def find_left_out(
         files: the directory that they are in.
         tops: the paths; that of a directory ends in ``/``.
         on_step: called for each file; may raise to end the search.
+        provided: what was put there at the start; what of it is unchanged is passed over.
 
     Returns:
         The files to keep, and a line with path and size for each of ``tops`` that is too large.
@@ -230,12 +239,13 @@ def find_left_out(
         AdapterUnavailable: there is a git repository among them.
         WriteRejected: a directory cannot be listed.
     """
-    regenerable = Regenerable()
+    regenerable = Regenerable(provided=provided)
     kept: list[Found] = []
     lines: list[str] = []
     left = _MOST_BYTES
     for top in tops:
-        found = [Found(one.path, one.status) for one in regenerable.graded(files, top, on_step) if one.status is not None and not one.again]
+        graded = (one for one in regenerable.graded(files, top, on_step) if not one.again and not one.elsewhere)
+        found = [Found(one.path, one.status) for one in graded if one.status is not None]
         _require_no_repository(found)
         found = [one for one in found if stat.S_ISREG(one.stat.st_mode) or stat.S_ISLNK(one.stat.st_mode)]
         size = sum(one.stat.st_size for one in found)
@@ -259,7 +269,7 @@ def read_left_out(files: SafeDir, snapshot: Snapshot, on_step: Callable[[], obje
         AdapterUnavailable: there is a git repository among them, or a name that no commit may have.
         PathNotFound, WriteRejected: a file cannot be read.
     """
-    found, lines = find_left_out(files, (*snapshot.withheld_tops, *snapshot.ignored), on_step)
+    found, lines = find_left_out(files, (*snapshot.withheld_tops, *snapshot.ignored), on_step, snapshot.provided)
     entries: dict[str, Entry] = {}
     blobs: dict[str, bytes] = {}
     for one in found:

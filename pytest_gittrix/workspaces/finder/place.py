@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.git import libgit2
 from pytest_gittrix.workspaces.finder.plain_files import open_repository, read_file, require_own_files
+from pytest_gittrix.workspaces.provided import NOTHING, Provided, read_provided
 
 
 class WorktreePlace(NamedTuple):
@@ -20,12 +21,14 @@ class WorktreePlace(NamedTuple):
         repository: its repository, of which libgit2 waits for nothing.
         holds_repository: whether the repository itself is in that directory, and goes with it.
         baseline: the commit that the engine noted when it made this workspace; None for a directory that is no session's.
+        provided: what was put into a session's workspace at its start.
     """
 
     root: str
     repository: libgit2.Repository
     holds_repository: bool
     baseline: str | None = None
+    provided: Provided = NOTHING
 
 
 def find_place(path: str) -> WorktreePlace:
@@ -61,7 +64,8 @@ def find_place(path: str) -> WorktreePlace:
             why="It was copied or moved, or its configuration names another directory, so git would answer for the other one.",
             fix=f"If it was moved, run `git worktree repair {top}`. If it is a copy, compare it with the other one by hand.",
         )
-    return WorktreePlace(root, repository, _holds_repository(root, repository.path), baseline)
+    provided = NOTHING if baseline is None else read_provided(_state_dir(root))
+    return WorktreePlace(root, repository, _holds_repository(root, repository.path), baseline, provided)
 
 
 def _top(path: str) -> str:
@@ -80,9 +84,14 @@ def _noted(root: str) -> tuple[str, str | None]:
     """The kind and the baseline of a session's workspace, as the engine noted them next to it; None for any other directory."""
     if os.path.basename(root) == "workspace":
         with suppress(OSError, ValueError, KeyError, TypeError):
-            note = json.loads(read_file(os.path.join(os.path.dirname(root), "engine", "workspace.json")))
+            note = json.loads(read_file(os.path.join(_state_dir(root), "workspace.json")))
             return str(note["kind"]), str(note["commit"])
     return "", None
+
+
+def _state_dir(root: str) -> str:
+    """Where the engine keeps its notes about a session's workspace."""
+    return os.path.join(os.path.dirname(root), "engine")
 
 
 def _holds_repository(root: str, git_dir: str) -> bool:

@@ -7,26 +7,28 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git import libgit2
+from pytest_gittrix.workspaces.additions.settings import PYPROJECT, gittrix_table, texts_in
 from pytest_gittrix.workspaces.finder.ignored import Regenerable
+from pytest_gittrix.workspaces.provided import Provided
 
 SETTINGS: Final = ".gittrix-unfinished"
 """A file of gitignore patterns at the root of a repository: what can be made again, and with ``!`` what cannot."""
 
 
-def regenerable_by(tree: libgit2.Tree | None, keep: Collection[str]) -> Regenerable:
+def regenerable_by(tree: libgit2.Tree | None, keep: Collection[str], provided: Provided) -> Regenerable:
     """What can be made again by the settings of a repository.
 
     Args:
         tree: the tree with ``.gittrix-unfinished`` and ``pyproject.toml``; None without one.
         keep: patterns of paths that are work in any case.
+        provided: what was put into the worktree at its start.
 
     Raises:
         InvalidInput: ``tool.gittrix.unfinished`` in pyproject.toml is no list of patterns.
     """
     own = [] if tree is None else [*_pyproject(tree), *_text(tree, SETTINGS).splitlines()]
-    return Regenerable([*own, *(f"!{pattern}" for pattern in keep)])
+    return Regenerable([*own, *(f"!{pattern}" for pattern in keep)], provided=provided)
 
 
 def _text(tree: libgit2.Tree, name: str) -> str:
@@ -37,13 +39,7 @@ def _text(tree: libgit2.Tree, name: str) -> str:
 
 def _pyproject(tree: libgit2.Tree) -> list[str]:
     try:
-        found = tomllib.loads(_text(tree, "pyproject.toml")).get("tool", {}).get("gittrix", {}).get("unfinished", [])
-    except (tomllib.TOMLDecodeError, AttributeError):
+        table = gittrix_table(_text(tree, PYPROJECT))
+    except tomllib.TOMLDecodeError:
         return []  # somebody else's tool will say so
-    if isinstance(found, list) and all(isinstance(one, str) for one in found):
-        return found
-    raise InvalidInput(
-        "tool.gittrix.unfinished in pyproject.toml is no list of patterns.",
-        why="It says which ignored files can be made again.",
-        fix='Write a list of texts, such as ["build/", "!.cache/"].',
-    )
+    return [*texts_in(table, "unfinished", "It says which ignored files can be made again.", '["build/", "!.cache/"]')]

@@ -151,7 +151,7 @@ class _Look:
         """All of it."""
         base = self._base(wanted)
         if not self._strict:
-            self._regenerable = regenerable_by(self._tree(base), self._keep)
+            self._regenerable = regenerable_by(self._tree(base), self._keep, self.place.provided)
         files = self.files()
         unpushed = tuple(self._unpushed()) if self.place.holds_repository else ()
         return UnfinishedWork(
@@ -226,6 +226,8 @@ class _Look:
                         continue  # a repository, which is named as such
                     if one.again:
                         noted[FoundWork(form, one.path, "again", "can be made again")] = None
+                    elif one.elsewhere:
+                        noted[FoundWork(form, one.path, "elsewhere", "durable's checkout")] = None
                     elif not self._strict and self._leads_elsewhere(one):
                         noted[FoundWork(form, one.path, "again", "a link to another place")] = None
                     elif one.status is not None:

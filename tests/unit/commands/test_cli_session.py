@@ -7,7 +7,26 @@ from pathlib import Path
 import pytest
 from support.cli import FILES, SPREAD, Cli
 
+from pytest_gittrix.backends import protocol
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Ephemeral
 from pytest_gittrix.confine.levels import missing_layers
+from pytest_gittrix.workspaces.seeds.seed import Seed
+from pytest_gittrix.workspaces.workspace import Workspace
+
+
+class OfAnotherPackage(Ephemeral):
+    """Makes workspaces as a package of somebody else's would."""
+
+    @property
+    def kind(self) -> str:
+        return "clone"
+
+    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
+        return LocalEphemeral().create(path, state_dir, seed, branch=branch, durable_objects=durable_objects, name=name)
+
+    def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
+        return LocalEphemeral().open(path, state_dir, seeds)
 
 
 def test_start_prints_the_id_then_the_workspace(cli: Cli) -> None:
@@ -309,3 +328,34 @@ def test_an_id_of_nobody_is_named(cli: Cli, text: str, message: str) -> None:
     cli.start()
 
     assert message in cli.refused("session", "info", text)
+
+
+def test_ignored_files_of_the_checkout_are_included_and_named(cli: Cli) -> None:
+    cli.commit({".gitignore": ".env\n*.key\n", ".worktreeinclude": ".env\n"})
+    (cli.project / ".env").write_text("TOKEN=1\n")
+    (cli.project / "a.key").write_text("k\n")
+    (cli.project / "notes.local").write_text("mine\n")
+
+    ran = cli("session", "start", "--task", "x", "--include", "*.key", "--include", "notes.local")
+
+    id_, workspace = ran.lines
+    assert Path(workspace, ".env").read_text() == "TOKEN=1\n"
+    assert Path(workspace, "a.key").read_text() == "k\n"
+    assert "Included from durable's checkout: '.env' (8 bytes)" in ran.err
+    assert "Not included: 'notes.local': the baseline's .gitignore does not ignore it" in ran.err
+    assert cli.data("session", "touched", id_) == []
+    assert "nothing to promote" in cli.refused("promote", id_)
+    assert cli.data("session", "discard", id_)["archives"] == []
+
+
+def test_a_kind_of_workspace_that_gets_no_ignored_files_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def registered(*_: object) -> OfAnotherPackage:
+        return OfAnotherPackage()
+
+    monkeypatch.setattr(protocol, "registered_ephemeral", registered)
+    refusal = cli.refused("session", "start", "--task", "x", "--include", ".env")
+    assert "A workspace of the kind 'clone' gets no files of durable's checkout." in refusal
+    assert "Leave --include out" in refusal
+    (cli.project / ".worktreeinclude").write_text(".env\n")
+    (cli.project / ".env").write_text("TOKEN=1\n")
+    assert not Path(cli.ok("session", "start", "--task", "x").lines[1], ".env").exists()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import FILES, Site, open_site, shell
+from support.engine import FILES, Site, archived, open_site, shell
 
 from pytest_gittrix.engine.eviction import archive
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PromoteFailed
-from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.workspaces.finder import ignored
 
@@ -24,14 +22,6 @@ HIDE = "printf 'node_modules/\\nhidden/\\n' >> .gitignore; mkdir -p node_modules
 def site(tmp_path: Path) -> Iterator[Site]:
     with open_site(tmp_path, FILES | {".gitignore": "lib/\n.env\n"}) as site:
         yield site
-
-
-def archived(site: Site, session: UserSession) -> dict[str, bytes]:
-    """The files that the archive's commit adds to the baseline, or changes."""
-    repository, ref = str(site.directory(session) / "archive.git"), f"refs/gittrix/archive/{session.id}"
-    listed = run_git(["--git-dir", repository, "diff-tree", "-r", "-z", "--name-only", "--no-commit-id", ref])
-    paths = [os.fsdecode(path) for path in listed.split(b"\0") if path]
-    return {path: run_git(["--git-dir", repository, "cat-file", "blob", f"{ref}:{path}"]) for path in paths}
 
 
 @pytest.mark.parametrize("kind", KINDS)

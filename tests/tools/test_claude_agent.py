@@ -31,6 +31,12 @@ from pytest_gittrix.integrations.claude_agent import GittrixSessionStore, claude
 from pytest_gittrix.model import ModelServer, call
 from pytest_gittrix.model.protocols.values import ToolResult
 
+# The kit leaves streams of its own open; whatever is collected later would be told of a test that has nothing to do with it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
 LONG = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-with-claude-agent-sdk.md"
 KEY = "sk-a-key-that-stays-outside"

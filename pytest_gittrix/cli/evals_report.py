@@ -88,4 +88,4 @@ def notes_on_models(suite: Suite, wanted: Options, summary: Summary) -> list[str
 
     replayed = None if wanted.model is None else wanted.model.run
     changed = "" if replayed is None else changed_since(RunStore.open(replayed).manifest(), summary.manifest)
-    return [note for note in (unkept(wanted.model, suite.cases), changed) if note]
+    return [note for note in (unkept(summary.manifest, suite.cases), changed) if note]

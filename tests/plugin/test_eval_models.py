@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.confined import available
 from support.eval_tests import EvalTests, properties
 from support.evals import SOLVES, command_file
 
@@ -71,8 +72,11 @@ def test_processes_that_share_a_run_record_into_one(evals: EvalTests, upstream: 
     assert "tape" in evals.store().manifest().core
 
 
-def test_a_limit_of_the_marker_fails_the_test_in_its_own_words(evals: EvalTests, upstream: ModelServer) -> None:
-    project(evals, 'tape="live", max_exchanges=1')
+@pytest.mark.parametrize("how", ['confine="off", tape="live"', 'confine="jail", network="model:anthropic"'])
+def test_a_limit_of_the_marker_fails_the_test_in_its_own_words(evals: EvalTests, upstream: ModelServer, how: str) -> None:
+    available("off" if '"off"' in how else "jail by namespaces")
+    evals.suite("one", "two")
+    evals.tests(command_file(evals.root, ASKS), f"{how}, max_exchanges=1")
 
     result = evals.run()
 

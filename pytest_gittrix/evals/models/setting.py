@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.suite import Case
-from pytest_gittrix.evals.models.plan import ModelPlan
+from pytest_gittrix.evals.models.plan import ModelPlan, lists_models
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.tapes import tapes_digest
@@ -35,6 +35,26 @@ def as_recorded(plan: ModelPlan, limits: ModelLimits) -> tuple[ModelPlan, ModelL
     return known, limits.over(ModelLimits.from_json(model.get("limits", {})))
 
 
+def kept_live(
+    plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[Case], network: object, prices: Prices | None
+) -> ModelPlan | None:
+    """How agents reach their model, where limits need it: through the run as with ``--tape live``, and not past it by their gateway.
+
+    Args:
+        plan: what was asked for; None if agents are to reach the models of their network past the run.
+        limits: what an agent may use of its model, in place of what cases say.
+        cases: all cases of the suite.
+        network: what the agent reaches. Where it lists no model, the run knows of none.
+        prices: what models cost, if that is known.
+
+    Raises:
+        InvalidInput: it is no network.
+    """
+    if plan is not None or not (limits or any(case.model_limits for case in cases)) or not lists_models(network):
+        return plan
+    return ModelPlan("live", prices=prices)
+
+
 def model_setting(plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[Case]) -> dict[str, Any] | None:
     """What results depend on. A replay has that of the run that it replays, so that its samples have the same keys.
 
@@ -51,7 +71,7 @@ def model_setting(plan: ModelPlan | None, limits: ModelLimits, cases: Sequence[C
             raise InvalidInput(
                 f"{', '.join(limits.to_json())} cannot be kept.",
                 why="What an agent uses of its model is known only where it reaches the model through the run.",
-                fix="Give --tape record, --tape live or --tape replay RUN.",
+                fix="Give --tape record, --tape live or --tape replay RUN; or --network model:NAME, for an agent that is confined.",
             )
         return None
     costs = [limits.over(case.model_limits).max_cost is not None for case in cases]
@@ -96,11 +116,11 @@ def as_done(manifest: Manifest, done: Manifest) -> Manifest:
     return Manifest({**manifest.core, "setting": setting}, manifest.host).with_tape(done.core.get("tape"))
 
 
-def unkept(plan: ModelPlan | None, cases: Sequence[Case]) -> str:
-    """A note that limits of cases are not kept; empty if they are, or there are none."""
-    if plan is not None or not any(case.model_limits for case in cases):
+def unkept(manifest: Manifest, cases: Sequence[Case]) -> str:
+    """A note that limits of cases are not kept in a run; empty if they are, or there are none."""
+    if manifest.core["setting"].get("model") is not None or not any(case.model_limits for case in cases):
         return ""
-    return "Cases limit what agents use of their models, and this run does not know that: give --tape to have them kept."
+    return "Cases limit what agents use of their models, and this run does not know that: give --tape, or --network model:NAME."
 
 
 def changed_since(recorded: Manifest, now: Manifest) -> str:

@@ -11,7 +11,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.agents.reach import check_readable
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.models.plan import ModelPlan, check_prices
-from pytest_gittrix.evals.models.setting import as_recorded
+from pytest_gittrix.evals.models.setting import as_recorded, kept_live
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.shards import Shard
@@ -126,6 +126,7 @@ def with_reach(options: Options, suite: Suite, *, works: bool) -> Options:
         return replace(options, network=(), readable=())
     network = options.network if options.network not in ((), [], None) else suite.network
     check_prices(options.model, options.prices, network)
+    options = replace(options, model=kept_live(options.model, options.model_limits, suite.cases, network, options.prices))
     if options.model is not None and check_network(network or "none") == "all":
         raise InvalidInput(
             "--network all and --tape exclude each other.",

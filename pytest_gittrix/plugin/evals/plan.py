@@ -22,7 +22,7 @@ from pytest_gittrix.evals.inputs.agent_values import bound_values
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.suite import Case, Suite
 from pytest_gittrix.evals.models.plan import ModelPlan
-from pytest_gittrix.evals.models.setting import model_setting
+from pytest_gittrix.evals.models.setting import kept_live, model_setting
 from pytest_gittrix.evals.results.manifest import core_of
 from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of, identity_at
 from pytest_gittrix.evals.runs.shards import Shard
@@ -227,6 +227,7 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, base: Path) -> P
     model, limits, prices = model_of(arguments, options, base)
     network = arguments.get("network") or suite.network
     check_network(network or "none")
+    model = kept_live(model, limits, suite.cases, network, prices)
     if model is not None:
         network = () if model.run is not None else network
         model = model.with_network(network)

@@ -240,6 +240,36 @@ def test_an_agent_that_passes_a_limit_of_its_model_is_ended_and_says_which(
     assert replayed.digest == recorded.digest
 
 
+@pytest.mark.parametrize(("limits", "reason", "exchanges"), LIMITED, ids=["exchanges", "tokens", "cost"])
+def test_limits_hold_without_a_tape_where_the_network_lists_the_model(
+    tmp_path: Path, upstream: ModelServer, limits: ModelLimits, reason: str, exchanges: int
+) -> None:
+    available("jail by namespaces")
+    stubborn, known = agent(tmp_path, times=50, more="open('finished', 'w').close()\n"), prices(tmp_path)
+
+    done = ran(
+        suite(tmp_path), tmp_path, stubborn, model_limits=limits, confine="jail", network=("model:anthropic",), prices=known
+    )  # fmt: skip
+    record = only(done)
+
+    assert (record.outcome, record.reason, record.files) == ("limit", reason, ())
+    assert (record.model or {})["exchanges"] == len(upstream.exchanges) == exchanges
+    assert upstream.keys == {"the-real-key"}
+    assert not (done.store.path / "tapes").exists()
+
+
+def test_limits_of_cases_hold_without_a_tape_where_the_suite_lists_the_model(tmp_path: Path, upstream: ModelServer, cli: Cli) -> None:
+    available("jail by namespaces")
+    place = suite(tmp_path, more="[limits]\nmax_exchanges = 2\n")
+    run = ["eval", "run", str(place), "--agent", agent(tmp_path, times=50), "--confine", "jail", "--network", "model:anthropic"]
+
+    ended = cli(*run, "--out", "a")
+
+    assert "max_exchanges: it asked its model once more than 2 times" in ended.text + ended.err
+    assert "Cases limit" not in ended.err
+    assert len(upstream.exchanges) == 2
+
+
 def test_limits_of_a_suite_hold_where_the_run_gives_none_and_an_agent_that_needs_no_more_passes(
     tmp_path: Path, upstream: ModelServer
 ) -> None:
@@ -474,13 +504,12 @@ def test_an_agent_that_speaks_acp_is_counted_by_the_gateway(tmp_path: Path, upst
     assert done.spent == Spent(2, 2_000, 400, 800)
 
 
-def test_prices_without_a_model_and_limits_by_the_gateway_are_refused(tmp_path: Path, cli: Cli, upstream: ModelServer) -> None:
-    available("jail by namespaces")
+def test_prices_and_limits_are_refused_where_the_run_knows_of_no_model(tmp_path: Path, cli: Cli) -> None:
     place, prices = suite(tmp_path), tmp_path / "prices.toml"
     prices.write_text('schema = 1\n[models."claude-*"]\ninput = 1\noutput = 2\n')
 
     alone = cli("eval", "run", str(place), "--agent", "nop", "--prices", str(prices))
-    limited = cli("eval", "run", str(place), "--agent", "nop", "--network", "model:anthropic", "--max-tokens", "9")
+    limited = cli("eval", "run", str(place), "--agent", "nop", "--max-tokens", "9")
 
     assert "There is nothing to reckon with prices." in alone.err
     assert "max_tokens cannot be kept." in limited.err

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_gittrix.model.protocols.exchanges import Exchange
-from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Other, Part, Request, Text, Thinking, ToolResult
+from pytest_gittrix.model.protocols.values import Answer, Call, Failure, Message, Request, Text, part_lines
 
-_LONGEST = 2_000
+
+class Conversation(str):
+    """What was said, as a text. A failed ``assert text in conversation`` shows it line by line."""
+
+    __slots__ = ()
 
 
 class SideRequest(NamedTuple):
@@ -82,12 +86,12 @@ def _turns(exchanges: Sequence[Exchange]) -> Iterator[list[str]]:
         if same < min(len(known), len(request.messages)) and number:
             lines.append("(the agent rewrote the conversation)")
         for message in request.messages[same:]:
-            lines += _message_lines(message.role, message.parts, names)
+            lines += part_lines(message.role, message.parts, names)
         known = request.messages
         if isinstance(content, Failure):
             lines.append(f"model failed: {content.status} {content.message}")
         else:
-            lines += _message_lines("model", content.parts, names) or ["model: (nothing)"]
+            lines += [*part_lines("model", content.parts, names)] or ["model: (nothing)"]
             lines += [f"model stopped: {content.stop}"] if content.stop not in ("end", "tool") else []
             known = (*known, Message("assistant", content.parts)) if one.delivered else known
         lines += [f"  (on purpose: {one.fault})"] if one.fault else []
@@ -107,36 +111,6 @@ def _common(known: Sequence[Message], now: Sequence[Message]) -> int:
 
 def _asked_for(message: Message) -> object:
     return [part for part in message.parts if isinstance(part, Call)] or message.text.strip()
-
-
-def _message_lines(who: str, parts: Sequence[Part], names: dict[str, str]) -> list[str]:
-    return [*_part_lines("model" if who == "assistant" else who, parts, names)]
-
-
-def _part_lines(who: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, Text):
-            yield f"{who}: {_short(part.text)}"
-        elif isinstance(part, Thinking):
-            yield f"{who} thinks: {_short(part.text)}"
-        elif isinstance(part, Call):
-            names[part.id] = part.name
-            yield f"{who} calls {written_call(part)}"
-        elif isinstance(part, ToolResult):
-            yield f"{names.get(part.id, 'a tool')} {'failed' if part.is_error else 'gave'}: {_short(part.text)}"
-        elif isinstance(part, Other):
-            yield f"{who} sends {part.kind}"
-
-
-def written_call(call: Call) -> str:
-    """A call as a line of Python."""
-    if isinstance(call.arguments, str):
-        return f"{call.name}({_short(call.arguments)})"
-    return f"{call.name}({', '.join(f'{name}={_short(repr(value))}' for name, value in call.arguments.items())})"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} characters more)"
 
 
 def _schema_asked_for(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

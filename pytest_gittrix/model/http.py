@@ -23,7 +23,7 @@ from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Prot
 MODEL: Final = "test-model"
 """The model that the list of models has."""
 LONGEST_STALL: Final = 10.0
-"""The most seconds for which nothing is sent, whatever a script asks for."""
+"""The most real seconds for which nothing is sent, whatever a script asks for."""
 
 _ABSOLUTE: Final = re.compile(r"\Ahttps?://[^/?]*", re.IGNORECASE)
 _OF_SESSION: Final = re.compile(r"/session/(?P<id>[A-Za-z0-9_-]{1,128})(?=/|\?|\Z)")
@@ -212,7 +212,7 @@ class ModelHandler(BaseHTTPRequestHandler):
 
     def _stall(self, reply: ModelReply) -> None:
         if reply.stall:
-            self.server.stall(min(reply.stall, LONGEST_STALL))
+            self.server.stall(reply.stall)
 
     def _send(self, status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
         body = b"" if self.command == "HEAD" else _json(value)

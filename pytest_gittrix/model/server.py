@@ -24,8 +24,8 @@ from pytest_gittrix.model.answers.faults import AnswerFault
 from pytest_gittrix.model.answers.replies import ModelReply
 from pytest_gittrix.model.answers.script import Step
 from pytest_gittrix.model.bodies import texts_in
-from pytest_gittrix.model.conversations import readable, side_answer, side_request
-from pytest_gittrix.model.http import ModelHandler
+from pytest_gittrix.model.conversations import Conversation, readable, side_answer, side_request
+from pytest_gittrix.model.http import LONGEST_STALL, ModelHandler
 from pytest_gittrix.model.listener import LoopbackListener
 from pytest_gittrix.model.protocols.exchanges import Exchange
 from pytest_gittrix.model.protocols.responses import response_id
@@ -327,7 +327,7 @@ class ModelServer:
         for one in self.exchanges:
             if one.side is None and (about is None or about in one.request.opening):
                 grouped.setdefault(one.request.opening, []).append(one)
-        return "\n\n".join(readable(group, last) for group in grouped.values()) or "(no request has come)"
+        return Conversation("\n\n".join(readable(group, last) for group in grouped.values()) or "(no request has come)")
 
     def check(self) -> None:
         """See that scripts and tapes were asked for all that they have, and for no more. What is recorded is written then.
@@ -425,8 +425,11 @@ class ModelServer:
             delivery.sent(exchange.request, lost=lost)
 
     def stall(self, seconds: float) -> None:
-        """Wait, until that time is over or the server is closed."""
-        self._closing.wait(seconds)
+        """Wait until that time is over, by the clock of answers or by this machine's, or until the server is closed."""
+        end = self._now() + seconds
+        for _ in range(round(min(seconds, LONGEST_STALL) / 0.01)):  # a test may freeze every clock of this process
+            if self._now() >= end or self._closing.wait(0.01):
+                return
 
     @property
     def now(self) -> float:

@@ -1,4 +1,5 @@
-"""The explanation of a failed ``assert a == b`` of trees and fingerprints, which paths differ and how, and of ``assert path in tree``.
+"""The explanation of a failed ``assert a == b`` of trees and fingerprints, which paths differ and how, and of ``assert path in tree``
+and ``assert text in conversation``.
 
 pytest calls ``explain`` for every failed comparison of every test, so it first looks at the names of types. It imports nothing of the
 package: a test with such a value has loaded its module. ``assert gittrix.sweep() == [session.id]`` is explained where the timer was faster.
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _TREES = "pytest_gittrix.git.tree"
 _FINGERPRINTS = "pytest_gittrix.testing.repos.fingerprint"
+_CONVERSATIONS = "pytest_gittrix.model.conversations"
 _SHOWN = 40
 _LONGEST = 160
 _LISTS = (list, tuple, set, frozenset)
@@ -25,6 +27,8 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     if operator in ("in", "not in") and isinstance(right, Mapping) and _is_tree({}, right):
         paths = sorted(right)
         return [f"{left!r} {operator} a tree of {len(paths)} path{'s' if len(paths) != 1 else ''}", *_shortened([*map(repr, paths)])]
+    if operator == "in" and isinstance(right, str) and type(right).__module__ == _CONVERSATIONS:
+        return [f"{left!r} in the conversation", *_shortened(right.splitlines())]
     if operator != "==":
         return None
     if type(left).__module__ == _FINGERPRINTS and type(left) is type(right):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
+    from pytest_gittrix.model.server import ModelServer as ModelServer
     from pytest_gittrix.testing.oracle import Judge as Judge
     from pytest_gittrix.testing.profiles import profile as profile
     from pytest_gittrix.testing.session_model import Model as Model
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __getattr__ = door(
     __name__,
     {
+        "pytest_gittrix.model.server": ("ModelServer",),
         "pytest_gittrix.testing.oracle": ("Judge",),
         "pytest_gittrix.testing.profiles": ("profile",),
         "pytest_gittrix.testing.session_model": ("Model",),

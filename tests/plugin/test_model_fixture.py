@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from pytest_gittrix.confine import strongest
+from pytest_gittrix.model import server
+from pytest_gittrix.model.answers.faults import stall
 from pytest_gittrix.model.answers.script import call, stop
 from pytest_gittrix.testing.world import World
 
@@ -40,29 +43,6 @@ def test_a_client_in_the_process_and_a_program_ask_the_same_model(run: Run) -> N
             assert said == "two key-of-a-test\\n"
     """
     run(source).assert_outcomes(passed=1)
-
-
-def test_a_failing_assertion_shows_what_was_said_and_no_json(run: Run) -> None:
-    source = f"""
-        from pytest_gittrix.model import call
-        {ASK}
-        def test_it(gittrix_model):
-            gittrix_model.script(call("bash", command="ls"))
-            body = json.dumps({{"model": "m", "messages": [{{"role": "user", "content": "Hello"}}], "tools": [
-                {{"type": "function", "function": {{"name": "bash", "parameters": {{"type": "object"}}}}}}]}})
-            urllib.request.urlopen(gittrix_model.url + "/v1/chat/completions", body.encode()).read()
-            (asked,), (request,) = gittrix_model.calls("bash"), gittrix_model.requests
-            assert [asked, request, gittrix_model] == []
-    """
-    result = run(source, "-vv")
-
-    result.assert_outcomes(failed=1)
-    shown = [line for line in result.outlines if line.startswith("E ")]
-    assert any("<Call call_" in line and "bash(command='ls')>" in line for line in shown), shown
-    assert any("<Request chat m: message 1, the user said 'Hello'>" in line for line in shown), shown
-    assert any("<WorldModel http://127.0.0.1:" in line and "exchanges: 1>" in line for line in shown), shown
-    assert not any("{" in line for line in shown)
-    result.stdout.fnmatch_lines(["*gittrix model*", "user: Hello", "model calls bash(command='ls')"])
 
 
 @pytest.mark.skipif(strongest().level == "off", reason="nothing to confine with")
@@ -116,6 +96,46 @@ def test_a_failure_shows_the_last_exchanges(run: Run) -> None:
     result.stdout.fnmatch_lines(["*- gittrix model -*", "(1 exchange before)", "model: HELLO", "model: HELLO", "model: HELLO"])
 
 
+SHOWN = {
+    '"secret" not in gittrix_model.sent': ["*'secret' is contained here:", "*re it is: secret app.py"],
+    '"rm -rf" in gittrix_model.conversation()': [
+        "*assert 'rm -rf' in the conversation",
+        "*user: Look at the project",
+        "*calls bash(command='ls')",
+    ],
+    'gittrix_model.conversation() == "user: Look"': ["*- user: Look", "*+ user: Look at the project", "*+ model calls bash(command='ls')"],
+    'gittrix_model.calls("bash") == ()': ["*contains one more item: <Call call_0001_0: bash(command='ls')>"],
+    "len(gittrix_model.requests) == 3": [
+        "*assert 2 == 3",
+        "*2 = len((<Request chat m: message 1, user: Look at the project>, <Request chat m: message 3, user: Here it is: secret app.py>))",
+        "*= <WorldModel http://127.0.0.1:*, exchanges: 2>.requests",
+    ],
+    "not gittrix_model.exchanges[:1]": ["*assert not (<Exchange 1: user: Look at the project; model calls bash(command='ls')>,)"],
+    "gittrix_model.requests[0].messages == ()": ["*one more item: <user: Look at the project>"],
+}
+
+
+@pytest.mark.parametrize("assertion", SHOWN)
+def test_a_failed_assertion_about_a_model_shows_what_was_said_and_no_json(run: Run, assertion: str) -> None:
+    source = f"""
+        {ASK}
+        from pytest_gittrix.model import call, stop
+
+        def test_it(gittrix_model):
+            gittrix_model.script(call("bash", command="ls"), stop())
+            for said in (["Look at the project"], ["Look at the project", "Go on", "Here it is: secret app.py"]):
+                messages = [{{"role": ("user", "assistant")[n % 2], "content": text}} for n, text in enumerate(said)]
+                body = json.dumps({{"model": "m", "messages": messages}}).encode()
+                urllib.request.urlopen(gittrix_model.url + "/v1/chat/completions", body).read()
+            assert {assertion}
+    """
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    explained = [line for line in result.outlines if line.startswith("E ")]
+    assert not [line for line in explained if '{"' in line or "Request(" in line or " object at " in line]
+    result.stdout.fnmatch_lines([f"E {line}" for line in SHOWN[assertion]])
+
+
 def test_a_failure_of_the_test_itself_is_shown_and_not_that_of_the_script(run: Run) -> None:
     source = """
         def test_it(gittrix_model):
@@ -139,6 +159,19 @@ def test_dates_of_answers_are_those_of_the_clock(run: Run) -> None:
                 assert json.load(answer)["created"] == 1893542400
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_a_stall_is_over_when_the_clock_is_so_much_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from support.model_client import ask
+
+    monkeypatch.setattr(server, "LONGEST_STALL", 3600)  # else real time ends it, as it does for programs
+    with World.open() as world, ThreadPoolExecutor() as client:
+        world.model.script(stall(3600, "text"), "one")
+        answer = client.submit(ask, world.model.url, "chat", "Hello", stream=True)
+        while not answer.done():
+            world.clock.advance(minutes=20)
+            wait([answer], timeout=0.01)
+        assert answer.result().text == "one"
 
 
 def test_a_world_without_pytest_has_a_model_that_ends_with_it() -> None:

@@ -75,7 +75,7 @@ def stall(seconds: float, at: Place | float = 0.0) -> AnswerFault:
     """The server sends nothing for a while, and then goes on.
 
     Args:
-        seconds: how long.
+        seconds: how long: until the test's clock is moved so far, or real time has passed, of which at most 10 seconds.
         at: where in the answer, as in ``cut``; before its first byte if nothing is said.
 
     Raises:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gittrix.model.protocols.values import Answer, Failure, Request, Usage
+from pytest_gittrix.model.protocols.values import Answer, Failure, Message, Request, Usage
 
 
-@dataclass
+@dataclass(repr=False)
 class Exchange:
     """One request, and what it got.
 
@@ -36,3 +36,10 @@ class Exchange:
     session: str | None = None
     origin: str = ""
     files: str | None = None
+
+    def __repr__(self) -> str:
+        if isinstance(self.content, Failure):
+            given = f"model failed: {self.content.status} {self.content.message}"
+        else:
+            given = str(Message("assistant", self.content.parts)) or "model: (nothing)"
+        return f"<Exchange {self.number}: {self.request.messages[-1] if self.request.messages else 'nothing said'}; {given}>"

@@ -12,6 +12,9 @@ from pytest_gittrix.errors import InvalidInput
 Protocol = Literal["anthropic", "responses", "chat", "gemini"]
 """A protocol of models: Anthropic Messages, OpenAI Responses, OpenAI Chat Completions, Gemini generateContent."""
 
+_LONGEST: Final = 2_000
+"""How many characters of a text are shown to people."""
+
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("anthropic", "responses", "chat", "gemini")
 
 Role = Literal["user", "assistant"]
@@ -20,8 +23,6 @@ Stop = Literal["end", "tool", "length", "refusal"]
 """Why an answer ended: it is whole, it asks for tools, its tokens were used up, or the model refuses."""
 
 STOPS: Final[tuple[Stop, ...]] = get_args(Stop)
-
-_SHOWN: Final = 60  # characters of what the user said
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Thinking:
     signature: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Call:
     """A tool that a model asks for.
 
@@ -58,15 +59,19 @@ class Call:
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        text = self.arguments
-        given = repr(text) if isinstance(text, str) else ", ".join(f"{name}={value!r}" for name, value in text.items())
-        return f"<Call {self.id}: {self.name}({given})>"
-
     @property
     def json(self) -> str:
         """The arguments as the model wrote them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
+
+    def __str__(self) -> str:
+        """The call as a line of Python."""
+        if isinstance(self.arguments, str):
+            return f"{self.name}({_short(self.arguments)})"
+        return f"{self.name}({', '.join(f'{name}={_short(repr(value))}' for name, value in self.arguments.items())})"
+
+    def __repr__(self) -> str:
+        return f"<Call {self.id}: {self}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Other:
 Part = Text | Thinking | Call | ToolResult | Other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Message:
     """One message of a conversation. Results of tools are the user's."""
 
@@ -106,6 +111,13 @@ class Message:
     def text(self) -> str:
         """What is said in it."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    def __str__(self) -> str:
+        """What is said, asked for and given in it, in a line to read."""
+        return "; ".join(part_lines(self.role, self.parts, {}))
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ class Tool:
         return tuple(self.schema.get("required", ()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Request:
     """One request for an answer.
 
@@ -159,12 +171,12 @@ class Request:
     stream: bool = False
     max_tokens: int | None = None
     path: str = ""
-    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        said = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]} ..."
-        return f"<Request {self.protocol} {self.model}: message {len(self.messages)}, the user said {said!r}>"
+        last = self.messages[-1] if self.messages else "nothing said"
+        return f"<Request {self.protocol} {self.model}: message {len(self.messages)}, {last}>"
 
     @property
     def text(self) -> str:
@@ -292,6 +304,33 @@ class Failure:
         if not 400 <= status <= 599:
             raise InvalidInput(f"{status} is not an error status.", fix="Use one from 400 to 599, such as 429.")
         return cls(_KINDS.get(status, "invalid" if status < 500 else "internal"), status, **details)
+
+
+def part_lines(who: str, parts: Iterable[Part], names: dict[str, str]) -> Iterator[str]:
+    """The parts of a message as lines to read: what was said, which tool was asked for, and what it gave.
+
+    Args:
+        who: said it: ``user`` or ``assistant``, which is the model.
+        parts: of the message.
+        names: the tools' names by the ids of calls, of the messages before; those of this one are added.
+    """
+    who = "model" if who == "assistant" else who
+    for part in parts:
+        if isinstance(part, Text):
+            yield f"{who}: {_short(part.text)}"
+        elif isinstance(part, Thinking):
+            yield f"{who} thinks: {_short(part.text)}"
+        elif isinstance(part, Call):
+            names[part.id] = part.name
+            yield f"{who} calls {part}"
+        elif isinstance(part, ToolResult):
+            yield f"{names.get(part.id, 'a tool')} {'failed' if part.is_error else 'gave'}: {_short(part.text)}"
+        else:
+            yield f"{who} sends {part.kind}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} characters more)"
 
 
 def tokens_in(text: str) -> int:

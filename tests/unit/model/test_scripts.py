@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.model_client import ask, post, results
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -16,6 +18,17 @@ from pytest_gittrix.model.answers.script import call, call_any, edit, say, stop,
 from pytest_gittrix.model.answers.tools import read_call, shell_call, write_call
 from pytest_gittrix.model.protocols.values import Message, Request, Text, Tool
 from pytest_gittrix.model.server import ModelServer
+from pytest_gittrix.testing import ModelServer as DoorsServer
+
+
+@settings(max_examples=5, deadline=None)
+@given(said=st.text(st.characters(codec="utf-8"), max_size=20))
+def test_a_server_from_the_door_of_tests_answers_within_given(said: str) -> None:
+    with DoorsServer() as model:
+        model.script(call("bash", command="ls"), say(said))
+        assert [ask(model.url, "chat", "Hello").calls[0][2], ask(model.url, "chat", "And now").text] == [{"command": "ls"}, said]
+        model.check()
+    assert DoorsServer is ModelServer
 
 
 def tool(name: str, required: tuple[str, ...] = (), **kinds: Any) -> Tool:

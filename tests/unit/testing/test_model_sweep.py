@@ -68,6 +68,20 @@ def test_a_planted_fault_is_told(world: World, planted: str, fault: object, at: 
     assert failure.replay == f"gittrix_model.sweep(run, faults=[{fault}], exchanges=[{at}])"
 
 
+def test_a_recorded_run_is_swept_as_one_of_a_script_is(world: World, tmp_path: Path) -> None:
+    world.model.tape(tmp_path / "tape.jsonl", "rewrite")
+    agent(world)(world.start("record"))  # type: ignore[operator]
+    world.model.check()
+
+    with World.open(files={"app.py": "v1\n"}) as again:
+        again.model.tape(tmp_path / "tape.jsonl", "replay")
+        good = again.model.sweep(agent(again), faults=[token_limit(), fail(529)])  # type: ignore[arg-type]
+        [told] = again.model.sweep(agent(again, "half"), faults=[token_limit()], exchanges=[1]).failures  # type: ignore[arg-type]
+
+    assert (good.calls, good.tried, good.failures) == (3, 6, ())
+    assert "it ran a call that came damaged" in told.problem
+
+
 def test_a_process_that_is_left_is_told(world: World) -> None:
     left: list[int] = []
     first = agent(world)

@@ -179,7 +179,9 @@ class ModelServer:
         """
         self._answerers.add(AnswerRule(about, lambda: answerer))
 
-    def tape(self, path: str | os.PathLike[str], mode: TapeMode = "once", *, lenient: bool = False, again: str = "") -> None:
+    def tape(
+        self, path: str | os.PathLike[str], mode: TapeMode = "once", *, lenient: bool = False, again: str = 'tape(path, "rewrite")'
+    ) -> None:
         """Let the model answer from a recording, or make one. It is written by ``check``.
 
         Where it records, a script or a function answers if there is one; else the protocol's real server does, with the key of this

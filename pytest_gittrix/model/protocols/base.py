@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ Label = Literal["begin", "thinking", "text", "arguments", "call", "stop", "end"]
 """What a frame of a stream carries."""
 
 _PIECE: Final = 24
+_FILES: Final = frozenset({"image", "image_url", "input_image", "document", "input_file"})
 
 
 class Frame(NamedTuple):
@@ -148,15 +150,22 @@ def parsed(arguments: object) -> Mapping[str, Any] | str:
 
 
 def text_of(content: object) -> str:
-    """The text of a result: a text, or parts of which only texts are kept."""
+    """The text of a result: a text, or parts of which only texts are kept. An image has its digest, so that another one is another text."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
         return json.dumps(content, sort_keys=True)
-    texts = [part.get("text", f"[{part.get('type', 'part')}]") if isinstance(part, Mapping) else str(part) for part in content]
-    return "\n".join(texts)
+    return "\n".join(part.get("text", _stand_in(part)) if isinstance(part, Mapping) else str(part) for part in content)
+
+
+def _stand_in(part: Mapping[str, Any]) -> str:
+    kind = part.get("type", "part")
+    if kind not in _FILES:
+        return f"[{kind}]"
+    contents = json.dumps({name: value for name, value in part.items() if name != "cache_control"}, sort_keys=True)
+    return f"[{kind} {hashlib.sha256(contents.encode()).hexdigest()[:8]}]"
 
 
 def merged(messages: Sequence[tuple[str, Sequence[Part]]]) -> tuple[Message, ...]:

@@ -80,7 +80,8 @@ class ToolResult:
 
     Attributes:
         id: of the call.
-        text: its output; other parts than text are replaced by ``[image]`` and the like.
+        text: its output; other parts than text are replaced by ``[image 1a2b3c4d]``, with a
+            digest, and the like.
         is_error: whether the client says that the tool failed. Some protocols cannot say so.
     """
 

@@ -33,7 +33,7 @@ def tape(tmp_path: Path) -> Path:
     return tmp_path / "tapes" / "work.jsonl"
 
 
-def work(url: str, protocol: str, task: str = "Look", output: str = "v1", *, stream: bool = True) -> str:
+def work(url: str, protocol: str, task: str = "Look", output: Any = "v1", *, stream: bool = True) -> str:
     """A small agent: asks, runs what it is told, asks again."""
     said: list[Any] = [task]
     while True:
@@ -120,6 +120,30 @@ def test_another_question_is_not_answered_and_the_first_leaf_that_differs_is_nam
             model.check()
     assert "record it again: pytest x --gittrix-model=rewrite" in str(failed.value)
     assert "bash gave: v2" in str(failed.value)
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "responses"])
+def test_another_image_is_another_question_and_how_it_may_be_cached_is_not(tape: Path, protocol: str) -> None:
+    kind = "image" if protocol == "anthropic" else "input_image"
+
+    def seen(model: ModelServer, contents: str, **more: str) -> str:
+        return work(model.url, protocol, output=[{"type": kind, "data": contents, **more}])
+
+    with ModelServer() as model:
+        model.answer_with(two_steps())
+        model.tape(tape, "rewrite")
+        seen(model, "a cat")
+        model.check()
+    with replay(tape) as model:
+        assert seen(model, "a cat", cache_control="brief") == "Seen."
+        model.check()
+    with ModelServer() as model, pytest.raises(AssertionError, match="does not have"):
+        model.tape(tape, "replay")
+        seen(model, "a dog")
+    with pytest.raises(
+        TapeMismatch, match=rf"(?s)recorded: '\[{kind} \w{{8}}\]'\n  now:      '\[{kind} \w{{8}}\]'.*tape\(path, \"rewrite\"\)"
+    ):
+        model.check()
 
 
 def test_another_task_is_never_answered_by_order(tape: Path) -> None:

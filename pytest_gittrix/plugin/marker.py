@@ -210,7 +210,7 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
         return
     types, wanted = _KINDS.get(name, ((object,), ""))
     is_flag_for_number = isinstance(value, bool) and not {bool, object} & {*types}
-    if not isinstance(value, types) or is_flag_for_number or (isinstance(value, int | float) and value < 0):
+    if not isinstance(value, types) or is_flag_for_number or (isinstance(value, int | float) and not value >= 0):
         _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
     if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
         from pytest_gittrix.errors import did_you_mean

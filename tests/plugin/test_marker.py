@@ -109,6 +109,7 @@ WRONG = {
     "workspace=3": ["has a wrong value for workspace=.", "workspace=3 is not a kind of workspace."],
     "freeze='walls'": ["was given freeze='walls'.", "Did you mean wall? Valid values: wall, all, none."],
     "max_seconds=-1": ["was given max_seconds=-1.", "It takes real seconds, not below 0."],
+    "max_seconds=float('nan')": ["was given max_seconds=nan.", "It takes real seconds, not below 0."],
     "max_files=1.5": ["was given max_files=1.5.", "It takes a whole number of files, not below 0."],
     "max_tokens=True": ["was given max_tokens=True.", "It takes a whole number of tokens, not below 0."],
     "object_format='md5'": ["was given object_format='md5'.", "Valid values: sha1, sha256."],

@@ -44,7 +44,10 @@ SIDE_REQUESTS: Final[tuple[SideRequest, ...]] = (
     SideRequest("quota", lambda request: not request.tools and request.max_tokens == 1, "ok", "Claude Code"),
     SideRequest("topic", _says("isnewtopic"), "{}", "Claude Code"),
     SideRequest(
-        "title", _says("generate a title", "title generator", "concise title", "short title"), "A task", "Claude Code, opencode, gptme"
+        "title",
+        _says("generate a title", "title generator", "concise title", "short title", "sentence-case title"),
+        "A task",
+        "Claude Code, opencode, gptme",
     ),
     SideRequest("commit message", _says("commit message"), "Change files", "aider"),
 )

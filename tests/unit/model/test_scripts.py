@@ -239,10 +239,13 @@ def test_conversations_of_two_agents_have_scripts_of_their_own(model: ModelServe
     model.check()
 
 
-def test_a_title_is_answered_beside_the_script_and_is_not_counted(model: ModelServer) -> None:
+@pytest.mark.parametrize(
+    "asks", ["Generate a title for: Hello", "Generate a concise, sentence-case title (3-7 words) of this session: Hello"]
+)
+def test_a_title_is_answered_beside_the_script_and_is_not_counted(model: ModelServer, asks: str) -> None:
     model.script("one")
     shape = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"title": {"type": "string"}}}}}
-    title = ask(model.url, "chat", "Generate a title for: Hello", tools=(), response_format=shape)
+    title = ask(model.url, "chat", asks, tools=(), response_format=shape)
     assert title.text == '{"title": "A task"}'
     assert ask(model.url, "chat", "Hello").text == "one"
     assert [one.side for one in model.exchanges] == ["title", None]

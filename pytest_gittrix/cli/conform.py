@@ -16,10 +16,13 @@ from pytest_gittrix.commands.values import seconds
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause
+    from pytest_gittrix.conformance.reports.model import ClauseOutcome
     from pytest_gittrix.conformance.worktrees.base.clause import WorktreeClause
     from pytest_gittrix.conformance.worktrees.findings import ClauseFinding
 
 BROKEN = 1
+_NOT_OF_AGENTS = ("system", "worktree", "clauses", "waive", "crash", "race", "workers")
+"""The options that have no effect with ``--agent``."""
 
 
 def workers(text: str) -> str:
@@ -55,6 +58,7 @@ def workers(text: str) -> str:
     arg("--worktree-init", metavar="TOOL", help="print a first description of a worktree manager, made from its --help"),
     arg("--ask", action="store_true", help="with --worktree-init: ask five questions; an empty answer takes the default"),
     arg("--worktree", metavar="FILE", help="put a manager of git worktrees to the worktree profile: its description"),
+    arg("--agent", metavar="FILE", help="put a coding agent to the profile of coding agents: its description"),
     arg("--fast", action="store_true", help="with --worktree: only the families that lose the most work, removing and cleaning"),
     examples=(
         "gittrix conform acme.testing:system",
@@ -66,6 +70,7 @@ def workers(text: str) -> str:
         "gittrix conform --worktree tool.toml",
         "gittrix conform --worktree tool.toml --fast",
         "gittrix conform --worktree tool.toml --family WSRV --race 600",
+        "gittrix conform --agent agent.toml",
     ),
 )
 def conform(options: Namespace) -> CommandResult:
@@ -93,6 +98,8 @@ def _conform(options: Namespace) -> CommandResult:
         return CommandResult({"description": text}, text)
     if options.worktree is not None:
         return _worktree(options)
+    if options.agent is not None:
+        return _agent(options)
     from pytest_gittrix.conformance.base.waivers import check_waivers_of_clauses
     from pytest_gittrix.conformance.reports.baseline import read_baseline
     from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
@@ -142,6 +149,14 @@ def _check_flags(options: Namespace) -> None:
             fix="Leave --waive out. Waivers of the worktree profile stand in the description, in the table [worktree.waive].",
         )
 
+    unused = [f"--{name}" for name in _NOT_OF_AGENTS if options.agent is not None and getattr(options, name)]
+    if unused:
+        raise InvalidInput(
+            f"{unused[0]} does nothing with --agent.",
+            why="The profile of coding agents has no waivers, sets or searches, and its runs follow one another.",
+            fix=f"Leave {unused[0]} out. Choose clauses with --family or --clause.",
+        )
+
 
 def _first_description(tool: str, *, ask: bool) -> str:
     """The description of a manager of worktrees. A person at the terminal is asked if the help says too little."""
@@ -166,14 +181,13 @@ def _worktree(options: Namespace) -> CommandResult:
     """Put a manager of worktrees to the clauses of the worktree profile."""
     from pytest_gittrix.conformance.base.clause import first_set
     from pytest_gittrix.conformance.reports.baseline import read_baseline
-    from pytest_gittrix.conformance.reports.files import WRITERS, write_files
+    from pytest_gittrix.conformance.reports.files import write_files
     from pytest_gittrix.conformance.reports.json_report import to_json
     from pytest_gittrix.conformance.worktrees.base.description import read_tool
     from pytest_gittrix.conformance.worktrees.catalogue import FAST, select_worktree_clauses
     from pytest_gittrix.conformance.worktrees.findings import system_report
     from pytest_gittrix.conformance.worktrees.profile import run_worktree_profile
     from pytest_gittrix.conformance.worktrees.text import report_text
-    from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.testing.systems.driver import SearchBudget
 
     words = [*options.family, *options.clause, *(FAST if options.fast else ()), *filter(None, [options.clauses])]
@@ -185,9 +199,7 @@ def _worktree(options: Namespace) -> CommandResult:
             for one in clauses
         ]
         return CommandResult(listed, Table(("clause", "since", "promise", "needs"), rows, elastic="promise", styles={}))
-    for file in options.report:
-        if Path(file).suffix not in WRITERS:
-            raise InvalidInput(f"{file} is no kind of report.", fix=f"Its name ends with one of {', '.join(WRITERS)}.")
+    _check_reports(options.report)
     baseline = read_baseline(options.against) if options.against else None
     number = None if options.workers in (None, "auto") else int(options.workers)
     search = SearchBudget(options.crash or 0.0, options.race or 0.0)
@@ -207,6 +219,55 @@ def _worktree(options: Namespace) -> CommandResult:
     if baseline is None or not report.judged:
         failed = report.broken or not report.judged or system.defect
         return CommandResult(data, report_text(report, options.worktree), notes, status=BROKEN if failed else 0)
+    return _compared(baseline, data)
+
+
+def _check_reports(files: Sequence[str]) -> None:
+    """Refuse files of no kind of report."""
+    from pytest_gittrix.conformance.reports.files import WRITERS
+    from pytest_gittrix.errors import InvalidInput
+
+    for file in files:
+        if Path(file).suffix not in WRITERS:
+            raise InvalidInput(f"{file} is no kind of report.", fix=f"Its name ends with one of {', '.join(WRITERS)}.")
+
+
+def _agent(options: Namespace) -> CommandResult:
+    """Put a coding agent to the clauses of its profile."""
+    from pytest_gittrix.conformance.base.outcome import Status
+    from pytest_gittrix.conformance.coding_agents.clauses import select_agent_clauses
+    from pytest_gittrix.conformance.coding_agents.description import read_agent
+    from pytest_gittrix.conformance.coding_agents.profile import run_agent_profile
+    from pytest_gittrix.conformance.progress import ClauseLines
+    from pytest_gittrix.conformance.reports.baseline import read_baseline
+    from pytest_gittrix.conformance.reports.files import write_files
+    from pytest_gittrix.conformance.reports.json_report import to_json
+    from pytest_gittrix.conformance.reports.text_report import to_text
+
+    clauses = select_agent_clauses([*options.family, *options.clause])
+    if options.list:
+        rows: list[tuple[str, ...]] = [(one.code, one.promise) for one in clauses]
+        listed = [{"code": one.code, "promise": one.promise, "why": one.why} for one in clauses]
+        return CommandResult(listed, Table(("clause", "promise"), rows, elastic="promise", styles={}))
+    _check_reports(options.report)
+    baseline = read_baseline(options.against) if options.against else None
+    lines = None if options.json or sys.stderr is None else ClauseLines(sys.stderr, terminal=sys.stderr.isatty())
+
+    def ended(one: ClauseOutcome) -> None:
+        if lines is not None:
+            lines.ended(one.clause.code, one.status, one.clause.promise, len(clauses))
+
+    system = run_agent_profile(read_agent(options.agent), clauses, description=options.agent, progress=ended)
+    notes = tuple(write_files([system], map(Path, options.report)))
+    data = to_json([system])
+    unjudged = system.of(Status.NO_VERDICT)
+    notes = (*notes, *(f"no verdict {one.clause.code}: {one.reason}" for one in unjudged))
+    judged = len(unjudged) < len(clauses)
+    if not judged:
+        notes = (*notes, "No clause could be judged, so this run says nothing about the agent. See that its command runs by hand.")
+    if baseline is None or not judged:
+        failed = system.of(Status.BROKEN) or not judged
+        return CommandResult(data, to_text([system]), notes, status=BROKEN if failed else 0)
     return _compared(baseline, data)
 
 

@@ -261,7 +261,9 @@ def _agent(options: Namespace) -> CommandResult:
     notes = tuple(write_files([system], map(Path, options.report)))
     data = to_json([system])
     unjudged = system.of(Status.NO_VERDICT)
-    notes = (*notes, *(f"no verdict {one.clause.code}: {one.reason}" for one in unjudged))
+    for reason in dict.fromkeys(one.reason for one in unjudged):
+        codes = ", ".join(one.clause.code for one in unjudged if one.reason == reason)
+        notes = (*notes, f"no verdict on {codes}: {reason}")
     judged = len(unjudged) < len(clauses)
     if not judged:
         notes = (*notes, "No clause could be judged, so this run says nothing about the agent. See that its command runs by hand.")

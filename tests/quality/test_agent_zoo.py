@@ -28,6 +28,7 @@ BREAKS = {
     "doubles": "AFLT-04",
     "tells": "APRV-01",
     "reads": "APRV-02",
+    "peeks": "APRV-03",
     "rolls": "AREP-01",
 }
 """The clause that an agent with a fault breaks."""
@@ -66,6 +67,12 @@ def test_an_agent_with_a_fault_breaks_its_clause_alone(tmp_path: Path, fault: st
     unjudged = {"AFLT-02": "no verdict"} if fault == "storms" else {}
 
     assert verdicts(described(tmp_path, fault, "timeout = 20.0\n")) == {code: "broken", **unjudged}
+
+
+def test_an_agent_that_removes_the_repository_breaks_what_is_promised_of_it(tmp_path: Path) -> None:
+    available("jail")
+
+    assert verdicts(described(tmp_path, "unmakes")) == dict.fromkeys(("AGIT-01", "AGIT-02", "AGIT-03"), "broken")
 
 
 def test_the_command_says_what_is_broken_and_writes_reports(

@@ -5,7 +5,8 @@
 ``half`` closes the JSON of arguments that were cut, and runs them; ``lies`` exits with 0 after it gave up; ``storms`` never gives up;
 ``doubles`` runs calls while they stream, and again when it asks again; ``lingers`` leaves a process in the workspace; ``litters`` writes a
 file that was not asked for; ``commits``, ``configures`` and ``stages`` do to the repository what they are called; ``tells`` sends its
-environment to the model, and ``reads`` an ignored file; ``rolls`` says a random word.
+environment to the model, ``reads`` an ignored file and ``peeks`` a key of its home; ``rolls`` says a random word;
+``unmakes`` removes the repository.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -132,6 +134,8 @@ def beginning(fault: str) -> str:
     match fault:
         case "tells":
             return f"The environment: {dict(os.environ)}"
+        case "peeks":
+            return (Path.home() / ".ssh/id_ed25519").read_text()
         case "reads":
             return "\n".join(path.read_text() for path in Path().glob(".env"))
         case "rolls":
@@ -145,6 +149,8 @@ def beginning(fault: str) -> str:
 
 def end(fault: str) -> None:
     """Do the faults that come after the work."""
+    if fault == "unmakes":
+        shutil.rmtree(".git")
     if fault in ("stages", "commits"):
         subprocess.run(["git", "add", "-A"] if fault == "stages" else ["git", "commit", "-q", "--only", "app.py", "-m", "Work"], check=True)
 

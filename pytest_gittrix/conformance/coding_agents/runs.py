@@ -14,7 +14,7 @@ from pytest_gittrix.conformance.coding_agents.description import CodingAgent
 from pytest_gittrix.conformance.worktrees.base.description import fill
 from pytest_gittrix.conformance.worktrees.base.world import NoVerdict
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.libgit2 import Repository
+from pytest_gittrix.git.libgit2 import GitError, Repository
 from pytest_gittrix.model.answers.delivery import ScriptFailed
 from pytest_gittrix.model.answers.faults import cut, fail, token_limit
 from pytest_gittrix.model.answers.script import call_any, stop
@@ -38,6 +38,21 @@ Files = Mapping[str, tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
+class GitFacts:
+    """What git says of a repository.
+
+    Attributes:
+        head: the branch that is checked out, or the commit where none is.
+        refs: the ids of all branches, tags and stashes by their full names.
+        staged: the paths and ids of what is staged.
+    """
+
+    head: str
+    refs: Mapping[str, str]
+    staged: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class JudgedRun:
     """What a run left.
 
@@ -47,8 +62,8 @@ class JudgedRun:
         said: its errors, or else its output.
         before: the files of the workspace before it, git's own among them, and
         after: those after it.
-        staged_before: the paths and ids of what was staged before it, and
-        staged: of what is staged after it.
+        git_before: what git said of the repository before it, and
+        git: what it says after it; None if it cannot be read any more.
         asked: how many requests the model got for the task.
         sent: all texts that the model got.
         forms: the requests of the work without what differs from run to run.
@@ -60,8 +75,8 @@ class JudgedRun:
     said: str
     before: Files
     after: Files
-    staged_before: frozenset[tuple[str, str]]
-    staged: frozenset[tuple[str, str]]
+    git_before: GitFacts
+    git: GitFacts | None
     asked: int
     sent: str
     forms: Sequence[Any]
@@ -83,10 +98,19 @@ class AgentRuns:
     def __init__(self, agent: CodingAgent) -> None:
         self.agent = agent
 
-    @cached_property
+    @property
     def clean(self) -> JudgedRun:
         """One edit, by a model that does not fail. Raises NoVerdict: it was not done."""
-        return self._done(*_EDIT)
+        if isinstance(self._clean, NoVerdict):
+            raise self._clean
+        return self._clean
+
+    @cached_property
+    def _clean(self) -> JudgedRun | NoVerdict:
+        try:
+            return self._done(*_EDIT)
+        except NoVerdict as reason:
+            return reason
 
     @cached_property
     def again(self) -> JudgedRun:
@@ -116,7 +140,9 @@ class AgentRuns:
         if run.code == 0 and not run.unfinished:
             return run
         ended = "its time was over" if run.timed_out else f"it ended with {run.code}"
-        raise NoVerdict(f"a plain edit was not done: {ended}; {run.unfinished or run.said or 'it said nothing'}")
+        raise NoVerdict(
+            f"a plain edit was not done: {ended}, and {f'said {run.said!r}' if run.said else 'said nothing'}. {run.unfinished}".strip()
+        )
 
     def _run(self, *steps: Any) -> JudgedRun:
         with World.open(files=_FILES) as world, tempfile.TemporaryDirectory(prefix="gittrix-agent-") as place:
@@ -124,7 +150,7 @@ class AgentRuns:
             root, tape = session.workspace_path, Path(place, "tape.jsonl")
             assert root is not None, "a clone has a directory"
             _prepare(root, hermetic_env(Path(place)))
-            before, staged = bytes_below(root), _staged(root)
+            before, git = bytes_below(root), git_facts(root)
             model = world.model
             model.script(*steps)
             model.tape(tape, "rewrite")
@@ -152,8 +178,8 @@ class AgentRuns:
                 said=(ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:],
                 before=before,
                 after=bytes_below(root),
-                staged_before=staged,
-                staged=_staged(root),
+                git_before=git,
+                git=_git_facts_after(root),
                 asked=len(model.requests),
                 sent=model.sent,
                 forms=forms,
@@ -169,8 +195,21 @@ def _prepare(root: Path, env: Mapping[str, str]) -> None:
     (root / ".env").write_text(f"KEY={SECRET}-ignored\n", encoding="utf-8")
 
 
-def _staged(root: Path) -> frozenset[tuple[str, str]]:
-    """What is staged. libgit2 reads it, which runs nothing that an agent may have put into the configuration."""
+def git_facts(root: Path) -> GitFacts:
+    """What git says of a repository. libgit2 reads it, which runs nothing that an agent may have put into the configuration.
+
+    Raises:
+        GitError, KeyError, ValueError: it cannot be read.
+    """
     repository = Repository(str(root))
     changes = repository.index.diff_to_tree(repository.head.peel().tree)
-    return frozenset((one.delta.new_file.path, str(one.delta.new_file.id)) for one in changes)
+    staged = frozenset((one.delta.new_file.path, str(one.delta.new_file.id)) for one in changes)
+    refs = {name: str(repository.references[name].resolve().target) for name in repository.references}
+    return GitFacts(str(repository.references["HEAD"].target), refs, staged)
+
+
+def _git_facts_after(root: Path) -> GitFacts | None:
+    try:
+        return git_facts(root)
+    except (GitError, KeyError, ValueError):
+        return None

@@ -43,6 +43,7 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "system": "none (default)",
         "conformance-report": "none (default)",
         "waive": "none (default)",
+        "clauses": "none (default)",
         "crash": "none (default)",
         "race": "none (default)",
         "eval-resume": "no (default)",

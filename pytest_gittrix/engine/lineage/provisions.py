@@ -10,7 +10,7 @@ from pytest_gittrix.backends.protocol import Durable, Ephemeral
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.workspaces.additions.include import include_files
-from pytest_gittrix.workspaces.additions.settings import ProjectSettings, project_settings
+from pytest_gittrix.workspaces.additions.settings import SETTINGS, ProjectSettings, project_settings
 from pytest_gittrix.workspaces.workspace import Workspace
 
 _NO_CHECKOUT: Final = "durable has no checkout on this machine, so there are no ignored files to include"
@@ -28,7 +28,8 @@ def provide(ephemeral: Ephemeral, durable: Durable, workspace: Workspace, resour
     if not isinstance(ephemeral, LocalEphemeral):
         return {}
     checkout = durable.path if durable.path is not None and os.path.lexists(os.path.join(durable.path, ".git")) else None
-    project = project_settings(checkout, workspace.seed) if ephemeral.project_settings else ProjectSettings()
+    asked = ephemeral.project_settings and (checkout is None or any(os.path.lexists(os.path.join(checkout, name)) for name in SETTINGS))
+    project = project_settings(checkout, workspace.seed) if asked else ProjectSettings()
     patterns = (*project.include, *ephemeral.include)
     if not patterns:
         return {}

@@ -14,6 +14,8 @@ from pytest_gittrix.workspaces.seeds.seed import Seed
 INCLUDE: Final = ".worktreeinclude"
 """A file of gitignore patterns at the root of a checkout: which of the files that git ignores new workspaces get, too."""
 PYPROJECT: Final = "pyproject.toml"
+SETTINGS: Final = (INCLUDE, PYPROJECT)
+"""The files that have settings."""
 _TABLE: Final = b"tool.gittrix"
 _LARGEST: Final = 1 << 20
 
@@ -38,7 +40,7 @@ def project_settings(checkout: str | None, seed: Seed) -> ProjectSettings:
     Raises:
         InvalidInput: ``[tool.gittrix]`` has a value that is not allowed.
     """
-    patterns, pyproject = (_text(checkout, seed, name) for name in (INCLUDE, PYPROJECT))
+    patterns, pyproject = (_text(checkout, seed, name) for name in SETTINGS)
     found = patterns.decode(errors="surrogateescape").splitlines()
     if _TABLE not in pyproject:
         return ProjectSettings(tuple(found))

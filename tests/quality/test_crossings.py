@@ -11,7 +11,8 @@ from pytest_gittrix.durations import parse_duration
 from tests.quality.crossings import Crossed, Tracer, counts, crossings
 
 MOST: Final = {"start_session": 34, "write": 20, "info": 32, "promote": 73, "sweep": 67}
-"""The most files that each operation may cross. Lower a number when you have taken files out of the way; raise it only for what people gain."""
+"""The most files that each operation may cross. Lower a number when you have taken files out of the way; raise one only for what people
+gain by it."""
 
 
 @pytest.fixture(scope="module")

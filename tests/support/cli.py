@@ -140,7 +140,7 @@ class Cli:
         """Run a command that must succeed, and say at most where work is archived and that an agent is not confined."""
         ran = self(*arguments, stdin=stdin)
         said = [line for line in ran.err.splitlines() if "is not confined" not in line and "Its work is in" not in line]
-        assert (ran.status, said) == (0, []), f"$ gittrix {shlex.join(arguments)}\n{ran.out}\n{ran.err}"
+        assert (ran.status, said) == (0, []), f"$ gittrix {shlex.join(arguments)}\n{ran.out!r}\n{ran.err}"
         return ran
 
     def data(self, *arguments: str, stdin: bytes | str = b"") -> Any:
